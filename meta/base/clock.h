@@ -1,0 +1,13 @@
+/* Clocks. Tests may shift both (clock_fake_advance) so that minutes pass at once. */
+#pragma once
+#include <stdint.h>
+
+#define NS_PER_S 1000000000ull
+#define NS_PER_MS 1000000ull
+
+uint64_t clock_mono_ns(void);
+int64_t clock_wall_ns(void);
+/* Adds ns to what both clocks return from now on (tests). */
+void clock_fake_advance(uint64_t ns);
+/* The machine's boot id ("xxxxxxxx-..."), "" if unknown. Static storage. */
+const char *clock_boot_id(void);

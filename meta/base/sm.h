@@ -1,0 +1,28 @@
+/*
+ * State machine checker: allowed moves in one table per machine, checked at run time.
+ *
+ *   static const struct sm_row rows[] = { [A] = {"a", SM_TO(B) | SM_TO(C)}, [B] = {"b", 0}, ... };
+ *   static const struct sm machine = {"file", rows, G_N_ELEMENTS(rows)};
+ *   sm_move(&machine, &obj->state, B);
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SM_TO(s) (1u << (s))
+
+struct sm_row {
+    const char *name;
+    uint32_t to; /* bits of the states that may follow */
+};
+struct sm {
+    const char *name;
+    const struct sm_row *rows;
+    unsigned n_rows;
+};
+
+/* Moves *state to `to`; aborts with both names when the table does not allow it. */
+void sm_move(const struct sm *m, int *state, int to);
+bool sm_may_move(const struct sm *m, int from, int to);
+/* The state's name, "?" when out of range. */
+const char *sm_name(const struct sm *m, int state);

@@ -1,0 +1,187 @@
+/*
+ * The object store: one interface, several drivers (s3, file, fault around any).
+ *
+ * All calls block and may be made from any thread; none may be made with a ranked lock held. Each call has a deadline
+ * (config op_timeout_ns, counted without progress) and retries inside as s3_err.c and s3_retry.c say. Keys are
+ * NUL-terminated bytes without the link's prefix: the driver adds the prefix. A key never begins with '/'.
+ *
+ * Errors everywhere: -ENOENT no such key (a definite 404), -ENODEV no such bucket, -EACCES, -ESTALE a condition did not hold or the object
+ * changed, -EFBIG beyond the store's limits, -EOPNOTSUPP not offered, -EBADMSG the reply or a checksum makes no sense,
+ * -ETIMEDOUT deadline, -ECANCELED by objstore_shutdown(), -EKEYEXPIRED credentials expired and cannot be renewed, else -EIO.
+ */
+#pragma once
+#include <glib.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include "base/err.h"
+#include "types.h"
+
+struct objstore;
+
+/* What a probe of the bucket found (objstore_probe) or a driver knows of itself. */
+enum objstore_cap {
+    CAP_PUT_IF_NONE_MATCH = 1 << 0,   /* PUT If-None-Match: * refuses when the key exists */
+    CAP_PUT_IF_MATCH = 1 << 1,        /* PUT If-Match: "etag" */
+    CAP_IF_MATCH_UNQUOTED = 1 << 2,   /* ... but only without quotes (Ceph before 20) */
+    CAP_COMPLETE_CONDITIONS = 1 << 3, /* CompleteMultipartUpload honours both */
+    CAP_DELETE_IF_MATCH = 1 << 4,
+    CAP_COPY_IF_MATCH = 1 << 5,       /* x-amz-copy-source-if-match */
+    CAP_PART_COPY = 1 << 6,
+    CAP_CONTENT_MD5 = 1 << 7,         /* a wrong Content-MD5 is refused */
+    CAP_CHECKSUM_CRC32C = 1 << 8,     /* a wrong x-amz-checksum-crc32c is refused */
+    CAP_CHECKSUM_CRC64NVME = 1 << 9,
+    CAP_ETAG_IS_MD5 = 1 << 10,        /* the etag of a plain PUT is the MD5 of the body */
+    CAP_RANGE_IF_MATCH = 1 << 11,     /* GET with Range honours If-Match */
+};
+/* "put-if-none-match", ... for status and objbench; NULL past the last. */
+const char *objstore_cap_name(unsigned bit);
+
+struct objstore_limits {
+    uint64_t part_min_bytes; /* all parts but the last */
+    uint64_t part_max_bytes;
+    uint64_t put_max_bytes;
+    uint64_t copy_max_bytes; /* beyond: part copy */
+    uint64_t object_max_bytes;
+    uint32_t parts_max;
+    uint32_t key_max_bytes; /* prefix included */
+};
+
+/* Metadata of an object. */
+struct obj_info {
+    uint64_t size;
+    int64_t mtime_ns; /* Last-Modified, wall clock */
+    struct etag etag;
+    struct posix_attr posix; /* fields = 0 where the reply carried none (LIST never does) */
+    char *symlink;           /* owned; target from x-amz-meta-sluice-symlink, else NULL */
+    char token[TOKEN_MAX + 1]; /* x-amz-meta-sluice-token, "" if none */
+    char storage_class[24];  /* "" = standard; GLACIER, DEEP_ARCHIVE: GET fails until restored */
+};
+void obj_info_clear(struct obj_info *info);
+
+/* User metadata to write with an object. Names as rclone and s3fs use them: mode (octal with leading 0), uid, gid, mtime (seconds.nanoseconds). */
+struct obj_meta {
+    struct posix_attr posix;
+    const char *symlink; /* NULL, or the target: x-amz-meta-sluice-symlink, percent-encoded */
+    const char *token;   /* NULL or "" for none */
+};
+
+/* What must hold at the key for the call to take effect. Where the store lacks the verb's condition, the driver HEADs directly before and compares. */
+enum obj_cond_kind { OBJ_COND_NONE, OBJ_COND_ABSENT, OBJ_COND_ETAG };
+struct obj_cond {
+    enum obj_cond_kind kind;
+    struct etag etag; /* OBJ_COND_ETAG */
+};
+
+/* Receives a GET's body in order. Returns 0 to go on, -errno to stop. off is the offset inside the object. */
+typedef int obj_sink_fn(void *ctx, uint64_t off, const void *buf, size_t len);
+
+struct obj_entry { /* one row of a listing: an object or, with delimiter, a common prefix */
+    const char *name; /* key (or common prefix, ending in '/') with the asked-for prefix removed; borrowed. May hold any byte but NUL */
+    size_t name_len;
+    bool is_prefix;
+    bool odd; /* the full key held a NUL byte or is otherwise not representable: count, do not show */
+    uint64_t size;
+    int64_t mtime_ns;
+    struct etag etag;
+};
+typedef int obj_list_fn(void *ctx, const struct obj_entry *entry); /* non-zero stops; returned by objstore_list */
+
+struct obj_list_req {
+    const char *prefix;      /* "" or "a/b/" */
+    bool delimiter;          /* group at '/' */
+    const char *start_after; /* NULL or key after which to begin (full key, prefix included) */
+    uint32_t max_keys;       /* 0: all pages; else stop after this many rows */
+};
+
+struct obj_part { /* one part of a multipart upload */
+    uint32_t number; /* 1.. */
+    uint64_t size;
+    struct etag etag;
+    uint32_t crc32c;
+};
+
+/* ---- life cycle ---- */
+
+struct objstore_config {
+    const char *source;       /* "s3://bucket/prefix" or "file:///dir" */
+    const char *endpoint_url; /* NULL: AWS of the region */
+    const char *region;       /* NULL: environment, profile, else us-east-1 */
+    const char *profile;
+    bool no_sign_request;
+    bool force_path_style; /* automatic for endpoints that are not AWS */
+    bool allow_plain_http; /* http:// to anything but loopback */
+    const char *ca_bundle;
+    uint64_t op_timeout_ns;
+    uint32_t max_connections;
+    uint64_t upload_limit_bps, download_limit_bps; /* bytes a second, 0 none */
+};
+
+/* Opens the driver of the source's scheme and checks what can be checked without a request (syntax, credentials present).
+ * On failure *ret_msg gets a line for the user: what is wrong and what to do next (owned by caller). */
+int objstore_open(const struct objstore_config *cfg, struct objstore **ret_store, char **ret_msg) MUST_CHECK;
+void objstore_close(struct objstore *st); /* NULL allowed */
+/* Makes every call in flight and to come end with -ECANCELED soon. */
+void objstore_shutdown(struct objstore *st);
+/* One request that shows whether bucket and credentials work (LIST of one key). Message as above. */
+int objstore_check(struct objstore *st, char **ret_msg) MUST_CHECK;
+
+/* "s3://bucket/prefix" normalised, static for the store's life. */
+const char *objstore_source(const struct objstore *st);
+/* endpoint + bucket + prefix in one line: what a cache folder is bound to. */
+const char *objstore_identity(const struct objstore *st);
+const struct objstore_limits *objstore_limits(const struct objstore *st);
+/* enum objstore_cap bits: probed, set by objstore_set_caps(), or the driver's own. 0 before a probe on s3. */
+uint32_t objstore_caps(const struct objstore *st);
+void objstore_set_caps(struct objstore *st, uint32_t caps);
+/* Finds the capabilities out with a few requests on keys under `key_prefix` that it removes again; sets and returns them. */
+int objstore_probe(struct objstore *st, const char *key_prefix, uint32_t *ret_caps) MUST_CHECK;
+/* Wall-clock ns since when no request got through, 0 while the store answers. */
+int64_t objstore_offline_since_ns(const struct objstore *st);
+
+/* ---- objects ---- */
+
+int objstore_head(struct objstore *st, const char *key, struct obj_info *ret_info) MUST_CHECK;
+/* GET bytes [off, off+len) into sink; len 0 = to the end. if_match may be NULL. Returns 0 only when every byte asked for (clipped
+ * to the object's end) was delivered exactly once and in order: retries inside resume where the body broke off. ret_info may be NULL. */
+int objstore_get(struct objstore *st, const char *key, uint64_t off, uint64_t len, const struct etag *if_match,
+                 obj_sink_fn *sink, void *ctx, struct obj_info *ret_info) MUST_CHECK;
+/* PUT of a body in memory. An ambiguous failure is settled by HEAD and meta->token. ret_etag may be NULL. */
+int objstore_put(struct objstore *st, const char *key, const void *buf, size_t len, const struct obj_meta *meta,
+                 const struct obj_cond *cond, struct etag *ret_etag) MUST_CHECK;
+/* Absent key: 0. Condition not met: -ESTALE. */
+int objstore_delete(struct objstore *st, const char *key, const struct obj_cond *cond) MUST_CHECK;
+/* Server-side copy inside the bucket, also above copy_max_bytes (by part copy). src_etag must still be what src has (-ESTALE).
+ * meta NULL keeps the source's metadata, else replaces it; src == dst with meta is a metadata update. */
+int objstore_copy(struct objstore *st, const char *src, const struct etag *src_etag, const char *dst,
+                  const struct obj_meta *meta, const struct obj_cond *dst_cond, struct etag *ret_etag) MUST_CHECK;
+/* Calls fn for each row in key order, page by page. *ret_truncated (may be NULL) tells whether max_keys stopped it. */
+int objstore_list(struct objstore *st, const struct obj_list_req *req, obj_list_fn *fn, void *ctx,
+                  bool *ret_truncated) MUST_CHECK;
+
+/* ---- multipart ---- */
+
+int objstore_mpu_create(struct objstore *st, const char *key, const struct obj_meta *meta, char **ret_upload_id) MUST_CHECK;
+/* number, size and buf are in; etag and crc32c come back in part. */
+int objstore_mpu_part(struct objstore *st, const char *key, const char *upload_id, const void *buf,
+                      struct obj_part *part) MUST_CHECK;
+/* Part from bytes [off, off+part->size) of src as it was at src_etag. */
+int objstore_mpu_part_copy(struct objstore *st, const char *key, const char *upload_id, const char *src,
+                           const struct etag *src_etag, uint64_t off, struct obj_part *part) MUST_CHECK;
+/* Parts ascending. A 200 with <Error> is an error; an ambiguous reply is settled by HEAD and token (the one given at create). -ENOENT: no such upload. */
+int objstore_mpu_complete(struct objstore *st, const char *key, const char *upload_id, const struct obj_part *parts,
+                          size_t n_parts, const char *token, const struct obj_cond *cond, struct etag *ret_etag) MUST_CHECK;
+int objstore_mpu_abort(struct objstore *st, const char *key, const char *upload_id) MUST_CHECK;
+/* Parts the store holds; *ret_parts is a g_malloc'd array the caller frees. */
+int objstore_mpu_parts(struct objstore *st, const char *key, const char *upload_id, struct obj_part **ret_parts,
+                       size_t *ret_n) MUST_CHECK;
+/* Uploads in progress under prefix: fn(ctx, key, upload_id). */
+int objstore_mpu_list(struct objstore *st, const char *prefix, int (*fn)(void *ctx, const char *key, const char *upload_id),
+                      void *ctx) MUST_CHECK;
+
+/* ---- fault driver (tests): wraps a store, takes ownership ---- */
+
+/* rules: "op=get,nth=3,count=2,action=error:-EIO;op=put,prob=0.1,action=delay:50ms;op=get,action=short:100|corrupt:5". */
+int objstore_fault_wrap(struct objstore *inner, const char *rules, struct objstore **ret_store) MUST_CHECK;
+/* Replaces the rules at run time. */
+int objstore_fault_set(struct objstore *st, const char *rules) MUST_CHECK;
