@@ -17,6 +17,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/clock.h"
+#include "base/err.h"
 #include "base/log.h"
 #include "base/metric.h"
 #include "base/sync.h"
