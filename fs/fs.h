@@ -65,7 +65,8 @@ struct fs {
     struct cache *cache;
     char *cache_dir, *mountpoint;
     struct publisher *pub;
-    struct workq *list_q;   /* listings and HEADs */
+    struct workq *list_q;   /* listings */
+    struct workq *head_q;   /* HEADs that listings wait for */
     struct workq *notify_q; /* kernel notifications: one thread, never inside a handler */
     GPtrArray *hold_globs;  /* of GPatternSpec-like strings */
     int64_t started_ns;
