@@ -1,0 +1,153 @@
+/*
+ * The local copy: one sparse file per content version under CACHE_DIR/data, what of it is present, what is dirty, space and
+ * eviction, fetching from and publishing to the object store.
+ *
+ * A cfile is one cache file in memory: reference counted, shared by all users of the same vid. Its local file's size is always
+ * the logical size. Bytes are in chunks of META_CHUNK_BYTES: absent (to be fetched from the source object), present, or dirty (changed here).
+ * Presence survives restarts (meta segments); a chunk becomes present in the database only after its bytes are in the file.
+ *
+ * Callers (fs) own names, inodes and states; the cache knows vids and store keys. Calls block on disk and store unless they say otherwise; none may be
+ * made with a ranked lock held. Errors: those of objstore.h for fetches, -ENOSPC, -EIO of the local disk.
+ */
+#pragma once
+#include <glib.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include "base/err.h"
+#include "meta.h"
+#include "objstore.h"
+
+struct cache;
+struct cfile;
+
+struct cache_config {
+    const char *dir;
+    uint64_t size_bytes;       /* limit of the cache; 0: size_percent of the file system */
+    unsigned size_percent;
+    uint64_t free_bytes;       /* stop at this little free space; 0: free_percent */
+    unsigned free_percent;
+    unsigned max_downloads, max_uploads; /* parallel requests */
+    uint64_t part_bytes;       /* first part size of multipart uploads; doubles every 1,000 parts */
+    uint64_t get_bytes;        /* one ranged GET of a sequential reader, 8 MiB */
+    uint64_t readahead_bytes;  /* ceiling of the read-ahead window */
+    uint64_t op_timeout_ns;
+};
+
+/* Checks DIR (made 0700 if missing; refused when group or others have access, or not ours), takes its instance lock (-EBUSY with a message when another daemon has it). Call
+ * before meta_open on the same folder. *ret_msg: line for the user on failure. */
+int cache_dir_prepare(const char *dir, int *ret_lock_fd, char **ret_msg) MUST_CHECK;
+
+/* Starts the threads. Loads the index; no scan of the folder. */
+int cache_open(const struct cache_config *cfg, struct meta *m, struct objstore *st, struct cache **ret_cache) MUST_CHECK;
+/* Stops threads, writes the index. All cfiles must have been released. NULL allowed. */
+void cache_close(struct cache *c);
+
+/* ---- files ---- */
+
+/* Where absent chunks come from. */
+struct cache_source {
+    const char *key; /* NULL: no source, everything is local */
+    struct etag etag; /* fetched with If-Match: a changed object gives -ESTALE */
+    uint64_t limit;  /* only bytes [0, limit) of the object count; beyond it absent chunks read as zeros */
+};
+
+/* A new empty file with no source. *ret holds one reference. */
+int cache_file_new(struct cache *c, uint64_t ino, struct cfile **ret) MUST_CHECK;
+/* The cfile of vid, 0 for "make one": opened, or made sparse and wholly absent when the local file is not there and src->key is set.
+ * size is the logical size a new local file gets (an existing one keeps its own). -ENODATA: the local file is gone and there is no source (dirty data lost). */
+int cache_file_open(struct cache *c, uint64_t vid, uint64_t ino, uint64_t size, const struct cache_source *src,
+                    struct cfile **ret) MUST_CHECK;
+struct cfile *cache_file_ref(struct cfile *cf);
+void cache_file_unref(struct cfile *cf); /* NULL allowed */
+uint64_t cache_file_vid(const struct cfile *cf);
+/* Borrowed read-only descriptor of the local file. */
+int cache_file_fd(const struct cfile *cf);
+/* The source after a rename carried out upstream, or after publishing (key = the published object); NULL key = none. */
+int cache_file_set_source(struct cfile *cf, const struct cache_source *src) MUST_CHECK;
+
+/* Reads up to len bytes at off, fetching what is absent (parallel ranged GETs, one per range however many readers); short only at the end of file.
+ * Sequential readers get read-ahead. Interrupted never; fails after op_timeout without progress (-ETIMEDOUT). */
+ssize_t cache_file_read(struct cfile *cf, void *buf, size_t len, uint64_t off) MUST_CHECK;
+/* Writes all of buf (chunks only partly overwritten are fetched first). Held back while the cache is full of dirty data, -ENOSPC after op_timeout. Marks chunks dirty. */
+ssize_t cache_file_write(struct cfile *cf, const void *buf, size_t len, uint64_t off) MUST_CHECK;
+/* Sets the size; what lies beyond a smaller size is gone, also from the source (its limit shrinks). */
+int cache_file_truncate(struct cfile *cf, uint64_t size) MUST_CHECK;
+/* mode as fallocate(2): 0, KEEP_SIZE, PUNCH_HOLE|KEEP_SIZE, ZERO_RANGE[|KEEP_SIZE]; else -EOPNOTSUPP. */
+int cache_file_fallocate(struct cfile *cf, int mode, uint64_t off, uint64_t len) MUST_CHECK;
+/* SEEK_DATA or SEEK_HOLE; while incomplete everything before the end is data. -ENXIO past the end. */
+int64_t cache_file_seek(struct cfile *cf, uint64_t off, int whence);
+/* fdatasync of the local file. After a failure the file is suspect: every later sync fails with -EIO. */
+int cache_file_sync(struct cfile *cf) MUST_CHECK;
+
+uint64_t cache_file_size(struct cfile *cf);
+uint64_t cache_file_limit(struct cfile *cf); /* present source limit, to be stored in the inode */
+uint64_t cache_file_present_bytes(struct cfile *cf);
+bool cache_file_complete(struct cfile *cf);
+/* Fetches all that is absent. urgent: before read-ahead and other fills. wait false: returns at once and goes on behind. progress (may be NULL) is called with bytes newly present. */
+int cache_file_fill(struct cfile *cf, bool urgent, bool wait, void (*progress)(void *ctx, uint64_t bytes), void *ctx) MUST_CHECK;
+/* Fetch [off, off+len) behind, no wait. */
+void cache_file_prefetch(struct cfile *cf, uint64_t off, uint64_t len);
+
+/* Dirty and pinned files are never evicted. New files begin dirty, opened ones as they were marked. Marks survive restarts. Marking clean clears dirty chunk bits. */
+int cache_file_set_dirty(struct cfile *cf, bool dirty) MUST_CHECK;
+int cache_pin(struct cache *c, uint64_t vid, bool pinned);
+/* Text kept in the local file's user.sluice.intent xattr, so that dirty data is found again without the database. NULL removes it. */
+int cache_file_set_intent(struct cfile *cf, const char *text) MUST_CHECK;
+/* A reader or writer came: the eviction order's notion of use. Cheap. */
+void cache_file_touch(struct cfile *cf);
+
+/* Drops the local copy now: -EBUSY if dirty, pinned or in use. */
+int cache_evict(struct cache *c, uint64_t vid) MUST_CHECK;
+/* The content is of no use any more (unlinked, superseded): removed when the last reference goes, dirty or not. */
+void cache_forget(struct cache *c, uint64_t vid);
+
+/* Calls fn for every local data file that carries an intent (fsck; the cache need not be open): path relative to dir, vid, size, text. */
+int cache_scan_intents(const char *dir, int (*fn)(void *ctx, const char *path, uint64_t vid, uint64_t size, const char *text), void *ctx) MUST_CHECK;
+
+struct cache_usage {
+    uint64_t limit_bytes, used_bytes, dirty_bytes, pinned_bytes, free_bytes;
+    uint64_t files;
+};
+void cache_usage(struct cache *c, struct cache_usage *ret); /* from memory, never blocks on disk or store */
+
+/* ---- publishing ---- */
+
+/*
+ * Begins to upload parts of a file that is being written, behind its write front, to `key`: the multipart upload is created once
+ * the file is longer than two parts, so small files cost nothing. Parts that are written again later are noticed and sent again.
+ * The key is a prediction: publishing under another one aborts the upload (counted) and sends from the local file.
+ * No effect if one is already going or the file has a source. meta and its token are fixed now.
+ */
+void cache_stream_begin(struct cfile *cf, const char *key, const struct obj_meta *meta);
+/* Aborts what cache_stream_begin began (file removed, or its name will not be published). */
+void cache_stream_abort(struct cfile *cf);
+
+struct publish_req {
+    const char *key;
+    struct obj_meta meta;  /* token set by the caller */
+    struct obj_cond cond;  /* what must hold at key */
+    bool snapshot;         /* writers may still be active: repeat until one state of the file has been stored */
+    bool copy_unchanged;   /* parts without dirty chunks may be copied in the store from the file's source */
+    /* Called when all is stored and only the visible step is left (PUT of a small file, Complete). May block. 0: go; anything else is returned and nothing becomes visible; stored parts are kept for the next try. */
+    int (*gate)(void *ctx);
+    void (*progress)(void *ctx, uint64_t bytes_done); /* may be NULL */
+    void *ctx;
+};
+struct publish_result {
+    struct etag etag;
+    uint64_t size;
+    int64_t mtime_ns;          /* Last-Modified */
+    char token[TOKEN_MAX + 1]; /* the one the object carries (a streamed upload keeps the token it began with) */
+};
+/*
+ * Makes the object `key` hold the file's present content and verifies it (checksums or etag of what was sent, then HEAD: size, etag, token).
+ * Uploads parts in parallel (shared pool of max_uploads), resumes a multipart upload known from an earlier run after comparing checksums.
+ * -EAGAIN: the file changed meanwhile (not snapshot); -ESTALE: cond did not hold; -EBADMSG: the store holds other bytes than were sent.
+ * The file must not be unreferenced meanwhile; several publishes of one cfile must not run at the same time.
+ */
+int cache_publish(struct cfile *cf, const struct publish_req *req, struct publish_result *ret) MUST_CHECK;
+/* Bytes of this file that are stored in the upload now running, 0 when none. */
+uint64_t cache_uploaded_bytes(struct cfile *cf);
+/* Multipart uploads of ours that no cache file needs any more are aborted (called once after start). */
+void cache_abort_stale_uploads(struct cache *c);

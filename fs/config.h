@@ -1,0 +1,78 @@
+/*
+ * The options of a mount: one row per option in config.c gives name, type, default, limits, help; parser, `--help`, -o, the
+ * config file reader, man page, completion and the effective-config dump are made from it.
+ */
+#pragma once
+#include <glib.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include "base/err.h"
+
+enum close_mode { CLOSE_BUFFERED, CLOSE_LOCAL, CLOSE_REMOTE };
+enum fsync_mode { FSYNC_LOCAL, FSYNC_REMOTE };
+enum order_mode { ORDER_ANCESTOR, ORDER_NONE, ORDER_MOUNT };
+enum posix_meta_mode { POSIX_META_AUTO, POSIX_META_ON, POSIX_META_OFF };
+enum conflict_mode { CONFLICT_KEEP, CONFLICT_OVERWRITE };
+
+struct size_or_percent { /* one of both is set */
+    uint64_t bytes;
+    unsigned percent;
+};
+
+struct config { /* strings are owned */
+    char *source, *mountpoint;
+    /* store */
+    char *endpoint_url, *region, *profile, *ca_bundle;
+    bool no_sign_request, force_path_style, allow_plain_http;
+    /* cache */
+    char *cache_dir; /* NULL: /var/cache/sluice/<hash of endpoint+bucket+prefix> */
+    struct size_or_percent cache_size, free_space;
+    /* metadata */
+    uint64_t metadata_ttl_ns, negative_ttl_ns;
+    enum posix_meta_mode posix_meta;
+    bool read_only;
+    /* writing */
+    enum close_mode close;
+    enum fsync_mode fsync;
+    enum order_mode order;
+    enum conflict_mode conflict;
+    char *hold; /* comma-separated globs */
+    uint64_t hold_delay_ns; /* held names are published after this long anyway, 10 min */
+    /* transfer */
+    uint64_t part_size;
+    unsigned max_uploads, max_downloads;
+    uint64_t upload_limit, download_limit; /* bytes a second, 0 none */
+    uint64_t readahead;
+    uint64_t op_timeout_ns;
+    /* who may see it */
+    bool allow_other;
+    unsigned uid, gid, file_mode, dir_mode; /* uid/gid default: who mounts; modes from umask unless given */
+    unsigned umask;
+    /* service */
+    char *http; /* ADDR:PORT or NULL */
+    bool foreground;
+    char *log_level, *log_file;
+    char *fault; /* tests: rules of the fault driver, hidden option */
+    bool debug_fuse; /* hidden */
+};
+
+/* Defaults from the table. */
+void config_init(struct config *cfg);
+void config_clear(struct config *cfg);
+/* Sets one option by its name without dashes ("cache-size", also '_' for '-'); value NULL for a flag. -EINVAL with a line naming option, value and what is allowed; -ENOENT unknown option (nearest name suggested). */
+int config_set(struct config *cfg, const char *name, const char *value, char **ret_msg) MUST_CHECK;
+/* Reads "name = value" files (/etc/sluice/NAME.conf, --config FILE). */
+int config_read_file(struct config *cfg, const char *path, char **ret_msg) MUST_CHECK;
+/* Command line of mount: SOURCE DIR, long options "--a=b" or "--a b", -o opt,opt=val, -f. */
+int config_parse_argv(struct config *cfg, int argc, char **argv, char **ret_msg) MUST_CHECK;
+/* Checks across fields (after everything was set). */
+int config_validate(struct config *cfg, char **ret_msg) MUST_CHECK;
+/* Help text of all options; names only (completion); "name = value  # origin" of the effective ones. */
+void config_print_help(FILE *out);
+void config_print_names(FILE *out);
+void config_dump(const struct config *cfg, GString *out);
+
+/* "64M", "80%", "30s", "1.5G" readers used by verbs too. */
+int parse_size(const char *text, uint64_t *ret_bytes) MUST_CHECK;
+int parse_duration(const char *text, uint64_t *ret_ns) MUST_CHECK;

@@ -1,0 +1,30 @@
+/*
+ * Control protocol between the `sluice` command and the daemon of a mount.
+ *
+ * Socket: unix stream at RUNDIR/<first 16 hex of sha256(canonical mount point)>.sock, RUNDIR = /run/sluice for root, else
+ * $XDG_RUNTIME_DIR/sluice (0700; socket 0600; the daemon checks SO_PEERCRED: root or the daemon's own uid).
+ * The client sends one JSON object on one line (<= 1 MiB, longer path lists go in "paths" of several requests), the daemon answers
+ * with JSON lines and closes. The last line has "event":"done" and "exit": the command's exit code (0 done, 1 failed, 3 time ran out), and "message" when exit is not 0.
+ *
+ * Paths are relative to the mount point, no leading '/', "" = root.
+ *
+ * request                                                       lines before "done"
+ * {"verb":"status"}                                             {"event":"status", ...the fields of `sluice status --json`}
+ * {"verb":"info","paths":[...]}                                 {"event":"info","path":...,...} one per path, or {"event":"error","path":,"error":}
+ * {"verb":"warmup","paths":[],"parallel":8,"check":false,"evict":false,"background":false,"timeout_s":0}
+ *       {"event":"progress","files_done":,"files_total":,"bytes_done":,"bytes_total":,"errors":} about 4 a second, {"event":"error","path":,"error":},
+ *       at the end one more progress; with background: {"event":"job","id":N} and done at once. "check": what is present, nothing fetched: {"event":"check","path":,"cached_bytes":,"size":}
+ * {"verb":"warmup-status"} {"verb":"warmup-stop","id":N}        {"event":"job","id":,"state":"running|done|failed|stopped", + progress fields}
+ * {"verb":"evict","paths":[]}                                   {"event":"evicted","bytes":,"files":}, errors
+ * {"verb":"pin","paths":[],"latest":N}  {"verb":"unpin",...}    paths may be globs with latest ('ckpt/STAR.pt'); {"event":"pinned","path":} per match
+ * {"verb":"wait","paths":[],"timeout_s":60}                     progress lines {"event":"progress","files_left":,"bytes_left":}
+ * {"verb":"publish","action":"retry"|"skip","paths":[]}
+ * {"verb":"conflicts"}                                          {"event":"conflict","path":,"key":,...}
+ * {"verb":"drain","timeout_s":0}                                progress as wait
+ * {"verb":"config"}                                             {"event":"config","text":}
+ * {"verb":"stop"}                                               daemon makes local state durable, unmounts, exits
+ */
+#pragma once
+#define CTL_MAX_LINE (1u << 20)
+/* Path of the socket for a mount point (canonical absolute path), owned by the caller. */
+char *ctl_socket_path(const char *mountpoint);
