@@ -5,12 +5,11 @@
  * (a lost reply, a 500) the call's settle hook looks at the store before anything is sent again, so a request is not carried out twice
  * and its own success is not taken for somebody else's change. The lock covers window, budget and signing key and is never held over I/O.
  */
+#include "base/clock.h"
+#include "base/log.h"
 #include "drv_s3.h"
 
 #include <string.h>
-
-#include "base/clock.h"
-#include "base/log.h"
 
 #define PROBLEM_TRIES 3
 #define SKEW_MAX_NS   (5 * 60 * (int64_t)NS_PER_S)
@@ -116,7 +115,8 @@ static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_ha
                               .ctx = c->ctx,
                               .body_cap = c->reply_cap,
                               .connect_timeout_ms = (uint32_t)CLAMP(timeout_s * 500, 500, 5000),
-                              .low_speed_s = (uint32_t)(c->slow ? CLAMP(timeout_s * 2, 1, 600) : CLAMP(timeout_s / 2, 1, 30)),
+                              .low_speed_s =
+                                  (uint32_t)(c->slow ? CLAMP(timeout_s * 2, 1, 600) : CLAMP(timeout_s / 2, 1, 30)),
                               .fresh = fresh};
     http_response_clear(&c->resp);
     memset(&c->error, 0, sizeof c->error);
@@ -169,7 +169,9 @@ static struct s3_verdict judge(struct drv_s3 *d, struct s3_call *c, int r)
         int e = c->on_done(c->ctx, resp);
         if (e)
             v = (struct s3_verdict){.err = e,
-                                    .retry = e == -EIO ? S3_RETRY_TRANSIENT : e == -EBADMSG ? S3_RETRY_PROBLEM : S3_RETRY_NO,
+                                    .retry = e == -EIO       ? S3_RETRY_TRANSIENT
+                                             : e == -EBADMSG ? S3_RETRY_PROBLEM
+                                                             : S3_RETRY_NO,
                                     .ambiguous = true};
     }
     return v;

@@ -4,11 +4,10 @@
  * Parts carry Content-MD5, which every store checks; a checksum algorithm would have to be named at Create and repeated for each part
  * at Complete, including those that were copied. Complete is the commit: its reply may come as 200 with <Error> inside, or not at all.
  */
+#include "base/crc32c.h"
 #include "drv_s3.h"
 
 #include <string.h>
-
-#include "base/crc32c.h"
 
 static int create_done(void *ctx, const struct http_response *resp)
 {
