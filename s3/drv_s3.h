@@ -55,7 +55,7 @@ struct s3_call {
     http_sink_fn *sink;
     int (*on_done)(void *ctx, const struct http_response *resp); /* 2xx complete. -EIO, -EBADMSG: try again */
     bool (*stopped)(void *ctx);                                  /* the failure is the caller's own wish: no retry */
-    int (*settle)(void *ctx); /* after an ambiguous failure: 1 it was carried out, else 0 */
+    int (*settle)(void *ctx); /* after an ambiguous failure: 1 it was carried out, 0 not, -errno give up */
     /* out */
     struct http_response resp; /* of the last attempt */
     struct s3_xml_error error;
