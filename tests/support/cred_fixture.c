@@ -100,6 +100,14 @@ void fake_service_fail(struct fake_service *sv, unsigned status)
     pthread_mutex_unlock(&sv->mu);
 }
 
+bool fake_service_saw(struct fake_service *sv, const char *part)
+{
+    pthread_mutex_lock(&sv->mu);
+    bool saw = strcasestr(sv->last, part) != NULL;
+    pthread_mutex_unlock(&sv->mu);
+    return saw;
+}
+
 void fake_service_env(struct fake_service *sv, const char *name, const char *path)
 {
     g_autofree char *url = g_strdup_printf("http://127.0.0.1:%u%s", sv->port, path);

@@ -29,15 +29,15 @@ START_TEST(web_identity_reads_its_token_file_each_time)
     ck_assert_uint_eq(fake_service_requests(&sv), 0);
     cred_expect_keys(c, "AKSTS1", "CANARYsts");
     ck_assert_str_eq(s3_cred_origin(c), "web identity");
-    ck_assert_ptr_nonnull(strstr(sv.last, "Action=AssumeRoleWithWebIdentity&Version=2011-06-15"));
-    ck_assert_ptr_nonnull(strstr(sv.last, "&RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fr"));
-    ck_assert_ptr_nonnull(strstr(sv.last, "&RoleSessionName=me%40here"));
-    ck_assert_ptr_nonnull(strstr(sv.last, "&WebIdentityToken=CANARY.one"));
-    ck_assert_ptr_null(strcasestr(sv.last, "authorization:"));
+    ck_assert(fake_service_saw(&sv, "Action=AssumeRoleWithWebIdentity&Version=2011-06-15"));
+    ck_assert(fake_service_saw(&sv, "&RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fr"));
+    ck_assert(fake_service_saw(&sv, "&RoleSessionName=me%40here"));
+    ck_assert(fake_service_saw(&sv, "&WebIdentityToken=CANARY.one"));
+    ck_assert(!fake_service_saw(&sv, "authorization:"));
     cred_put("token", 0600, "CANARY.two");
     clock_fake_advance(56 * MINUTE);
     cred_expect_keys(c, "AKSTS2", "CANARYsts");
-    ck_assert_ptr_nonnull(strstr(sv.last, "&WebIdentityToken=CANARY.two"));
+    ck_assert(fake_service_saw(&sv, "&WebIdentityToken=CANARY.two"));
     s3_cred_close(c);
     fake_service_stop(&sv);
 }
@@ -69,12 +69,12 @@ START_TEST(role_is_assumed_with_the_source_profiles_keys)
     setenv("AWS_PROFILE", "r", 1);
     struct s3_cred *c = cred_open_ok();
     cred_expect_keys(c, "AKSTS1", "CANARYsts");
-    ck_assert_ptr_nonnull(strstr(sv.last, "Action=AssumeRole&"));
-    ck_assert_ptr_nonnull(strstr(sv.last, "&ExternalId=ex"));
-    ck_assert_ptr_nonnull(strstr(sv.last, "&DurationSeconds=1800"));
-    ck_assert_ptr_nonnull(strstr(sv.last, "Credential=AKBASE/"));
-    ck_assert_ptr_nonnull(strstr(sv.last, "/eu-north-1/sts/aws4_request"));
-    ck_assert_ptr_nonnull(strcasestr(sv.last, "x-amz-security-token: CANARYb"));
+    ck_assert(fake_service_saw(&sv, "Action=AssumeRole&"));
+    ck_assert(fake_service_saw(&sv, "&ExternalId=ex"));
+    ck_assert(fake_service_saw(&sv, "&DurationSeconds=1800"));
+    ck_assert(fake_service_saw(&sv, "Credential=AKBASE/"));
+    ck_assert(fake_service_saw(&sv, "/eu-north-1/sts/aws4_request"));
+    ck_assert(fake_service_saw(&sv, "x-amz-security-token: CANARYb"));
     s3_cred_close(c);
     fake_service_stop(&sv);
 }
@@ -91,7 +91,7 @@ START_TEST(role_from_the_environments_keys)
     cred_cfg.profile = "r";
     struct s3_cred *c = cred_open_ok();
     cred_expect_keys(c, "AKSTS1", "CANARYsts");
-    ck_assert_ptr_nonnull(strstr(sv.last, "Credential=AKENV/"));
+    ck_assert(fake_service_saw(&sv, "Credential=AKENV/"));
     s3_cred_close(c);
     fake_service_stop(&sv);
 }
@@ -120,12 +120,12 @@ START_TEST(container_uri_with_token_file)
     setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", token, 1);
     struct s3_cred *c = cred_open_ok();
     cred_expect_keys(c, "AKJSON1", "CANARYtoken");
-    ck_assert(g_str_has_prefix(sv.last, "GET /v1/credentials?x=1 "));
-    ck_assert_ptr_nonnull(strcasestr(sv.last, "authorization: CANARYauth1\r\n"));
+    ck_assert(fake_service_saw(&sv, "GET /v1/credentials?x=1 "));
+    ck_assert(fake_service_saw(&sv, "authorization: CANARYauth1\r\n"));
     cred_put("token", 0600, "CANARYauth2\n");
     clock_fake_advance(56 * MINUTE);
     cred_expect_keys(c, "AKJSON2", "CANARYtoken");
-    ck_assert_ptr_nonnull(strcasestr(sv.last, "authorization: CANARYauth2\r\n"));
+    ck_assert(fake_service_saw(&sv, "authorization: CANARYauth2\r\n"));
     s3_cred_close(c);
     fake_service_stop(&sv);
 }
@@ -139,7 +139,7 @@ START_TEST(container_token_from_the_environment)
     setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", "Basic CANARY", 1);
     struct s3_cred *c = cred_open_ok();
     cred_expect_keys(c, "AKJSON1", "CANARYtoken");
-    ck_assert_ptr_nonnull(strcasestr(sv.last, "authorization: Basic CANARY\r\n"));
+    ck_assert(fake_service_saw(&sv, "authorization: Basic CANARY\r\n"));
     s3_cred_close(c);
     fake_service_stop(&sv);
 }
