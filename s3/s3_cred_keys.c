@@ -71,7 +71,11 @@ int cred_parse_time(const char *text, int64_t *ret_ns)
     g_autoptr(GDateTime) t = g_date_time_new_from_iso8601(text, utc);
     if (t == NULL)
         return -EBADMSG;
-    *ret_ns = g_date_time_to_unix(t) * (int64_t)NS_PER_S;
+    int64_t unix_s = g_date_time_to_unix(t);
+    if (unix_s < 0)
+        return -EBADMSG;
+    /* Some tools write the year 9999 for "never": beyond what ns in 63 bits can say. */
+    *ret_ns = unix_s > INT64_MAX / (int64_t)NS_PER_S ? INT64_MAX : unix_s * (int64_t)NS_PER_S;
     return 0;
 }
 
