@@ -141,6 +141,7 @@ struct cfile {
     GQueue fetches;    /* struct fetch of this file, queued or running */
     uint64_t progress; /* bytes that fetches brought so far */
     bool resizing;
+    unsigned changing; /* changes of content in progress: from before the first byte until uploads have been told */
     unsigned n_fills; /* fills waiting: their pieces are queued as they go */
     GQueue arrived;   /* struct chunk_run in order of arrival: what a windowed file punches first */
     struct readahead ra;
