@@ -49,7 +49,8 @@ struct inode {
     unsigned n_open, n_writers;
     unsigned n_cf_users;
     bool gate_held;          /* content gate */
-    bool streaming;          /* cache_stream_begin was called for the present content */
+    bool changed;            /* bytes were written since the last snapshot was begun */
+    uint64_t snap_gen;       /* content generation of which a snapshot is published, 0 none: the next write begins a new one */
     int64_t posix_asked_ns;  /* last HEAD for metadata */
 
     /* guarded by the inode table's lock */
