@@ -144,8 +144,9 @@ static bool update_inode(struct inode *in, struct meta_batch *b, const struct ou
     }
     if (!in->gone)
         meta_inode_put(b, rec);
+    bool safe = same && rec->content == CONTENT_CLEAN;
     mutex_unlock(&in->mu);
-    return same && rec->content == CONTENT_CLEAN;
+    return safe;
 }
 
 /* The cache file may be evicted from now on, and fetched again from where it was published. */

@@ -246,6 +246,14 @@ static int run_upload(struct job *j)
     return r;
 }
 
+/* A snapshot published this very content before the file was closed: only the record is missing. */
+static int record_snapshot(struct job *j)
+{
+    struct outcome out = {.key = j->o->key, .etag = j->d.uetag, .size = j->d.usize, .vid = j->d.pub_vid, .gen = j->d.pub_gen, .content = true};
+    g_strlcpy(out.token, j->d.token, sizeof(out.token));
+    return op_record(j->o, &j->d, j->in, &out);
+}
+
 static int run_file(struct job *j)
 {
     struct inode *in = j->in;
@@ -264,6 +272,8 @@ static int run_file(struct job *j)
     const struct etag *etag = upstream ? &j->d.uetag : &base_etag;
     if (!src)
         return run_upload(j);
+    if (g_str_equal(src, j->o->key) && content == CONTENT_SEALED)
+        return record_snapshot(j);
     if (g_str_equal(src, j->o->key) && !(j->d.flags & DENTRY_META_DIRTY))
         return op_forget(j->o);
     int r = gate(j);
@@ -367,7 +377,10 @@ void op_finish(struct op *o, int r)
 {
     struct publisher *p = o->p;
     bool quiet = r == 0 || r == -EAGAIN || r == -EINPROGRESS || r == -ECANCELED;
-    if (!quiet && !o->dropped)
+    mutex_lock(&p->mu);
+    bool dropped = o->dropped;
+    mutex_unlock(&p->mu);
+    if (!quiet && !dropped)
         note_failure(o, r);
     mutex_lock(&p->mu);
     g_hash_table_remove(p->running_keys, o->key);
