@@ -7,7 +7,8 @@
 #pragma once
 #include "fs.h"
 
-extern const struct sm content_sm;
+/* "clean", "open", ... */
+const char *content_state_name(uint32_t state);
 
 void content_gate_enter(struct inode *in);
 void content_gate_leave(struct inode *in);
