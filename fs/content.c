@@ -477,6 +477,16 @@ void content_release(struct inode *in, bool for_write)
         reap_orphan(in);
 }
 
+void content_abandon(struct inode *in, bool for_write)
+{
+    mutex_lock(&in->mu);
+    in->n_writers -= for_write;
+    in->n_open--;
+    struct cfile *last = drop_unused_locked(in);
+    mutex_unlock(&in->mu);
+    cache_file_unref(last);
+}
+
 int content_sync(struct inode *in)
 {
     struct fs *fs = in->fs;

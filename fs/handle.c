@@ -1,6 +1,8 @@
 /* The handle table: an array with a list of free places, under its own lock. */
 #include "handle.h"
 
+#include "content.h"
+
 void handle_table_init(struct fs *fs)
 {
     mutex_init(&fs->handle_mu, LOCK_HANDLE);
@@ -19,9 +21,13 @@ void handle_table_fini(struct fs *fs)
 {
     if (!fs->handles)
         return;
-    for (unsigned i = 0; i < fs->handles->len; i++)
-        if (fs->handles->pdata[i])
-            free_one(fs->handles->pdata[i]);
+    for (unsigned i = 0; i < fs->handles->len; i++) {
+        struct handle *h = fs->handles->pdata[i];
+        if (h && h->in && S_ISREG(h->in->rec.mode))
+            content_abandon(h->in, h->writable); /* the connection ended before the file was closed */
+        if (h)
+            free_one(h);
+    }
     g_ptr_array_unref(fs->handles);
     g_array_unref(fs->free_handles);
     mutex_fini(&fs->handle_mu);
