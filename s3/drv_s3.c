@@ -7,14 +7,14 @@
  */
 #include "drv_s3.h"
 
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "s3_meta.h"
+
 #include <libxml/parser.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
-
-#include "base/clock.h"
-#include "base/crc32c.h"
-#include "s3_meta.h"
 
 #define SETTLE_TIMEOUT_NS (10 * NS_PER_S)
 
@@ -87,7 +87,8 @@ static void keep_fill(const struct http_response *resp, GPtrArray *keep)
     }
     g_hash_table_iter_init(&it, resp->headers);
     while (g_hash_table_iter_next(&it, &name, &value)) {
-        if (g_str_has_prefix(name, "x-amz-meta-") && !ours((const char *)name + strlen("x-amz-meta-")) && *(char *)value)
+        if (g_str_has_prefix(name, "x-amz-meta-") && !ours((const char *)name + strlen("x-amz-meta-")) &&
+            *(char *)value)
             g_ptr_array_add(keep, g_strconcat(name, ": ", value, NULL));
     }
 }

@@ -44,18 +44,18 @@ struct s3_call {
     enum metric metric;
     const void *body;
     size_t body_len;
-    size_t reply_cap;     /* most bytes of a reply kept; 0: 64 KiB */
-    bool slow;            /* the store may work long before it answers: Complete, Copy */
-    bool once;            /* no retries: the failure itself is of interest */
-    bool body_may_err;    /* a 200 may carry <Error> */
-    uint64_t timeout_ns;  /* 0: the store's */
-    void *ctx;            /* for all hooks */
+    size_t reply_cap;                               /* most bytes of a reply kept; 0: 64 KiB */
+    bool slow;                                      /* the store may work long before it answers: Complete, Copy */
+    bool once;                                      /* no retries: the failure itself is of interest */
+    bool body_may_err;                              /* a 200 may carry <Error> */
+    uint64_t timeout_ns;                            /* 0: the store's */
+    void *ctx;                                      /* for all hooks */
     void (*prepare)(void *ctx, struct s3_req *req); /* before each attempt; headers are empty then */
     http_head_fn *on_head;
     http_sink_fn *sink;
     int (*on_done)(void *ctx, const struct http_response *resp); /* 2xx complete. -EIO, -EBADMSG: try again */
     bool (*stopped)(void *ctx);                                  /* the failure is the caller's own wish: no retry */
-    int (*settle)(void *ctx); /* after an ambiguous failure: 1 it was carried out, else 0 */
+    int (*settle)(void *ctx); /* after an ambiguous failure: 1 it was carried out, 0 not, -errno give up */
     /* out */
     struct http_response resp; /* of the last attempt */
     struct s3_xml_error error;

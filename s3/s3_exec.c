@@ -5,12 +5,11 @@
  * (a lost reply, a 500) the call's settle hook looks at the store before anything is sent again, so a request is not carried out twice
  * and its own success is not taken for somebody else's change. The lock covers window, budget and signing key and is never held over I/O.
  */
+#include "base/clock.h"
+#include "base/log.h"
 #include "drv_s3.h"
 
 #include <string.h>
-
-#include "base/clock.h"
-#include "base/log.h"
 
 #define PROBLEM_TRIES 3
 #define SKEW_MAX_NS   (5 * 60 * (int64_t)NS_PER_S)
@@ -116,7 +115,8 @@ static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_ha
                               .ctx = c->ctx,
                               .body_cap = c->reply_cap,
                               .connect_timeout_ms = (uint32_t)CLAMP(timeout_s * 500, 500, 5000),
-                              .low_speed_s = (uint32_t)(c->slow ? CLAMP(timeout_s * 2, 1, 600) : CLAMP(timeout_s / 2, 1, 30)),
+                              .low_speed_s =
+                                  (uint32_t)(c->slow ? CLAMP(timeout_s * 2, 1, 600) : CLAMP(timeout_s / 2, 1, 30)),
                               .fresh = fresh};
     http_response_clear(&c->resp);
     memset(&c->error, 0, sizeof c->error);
@@ -169,7 +169,9 @@ static struct s3_verdict judge(struct drv_s3 *d, struct s3_call *c, int r)
         int e = c->on_done(c->ctx, resp);
         if (e)
             v = (struct s3_verdict){.err = e,
-                                    .retry = e == -EIO ? S3_RETRY_TRANSIENT : e == -EBADMSG ? S3_RETRY_PROBLEM : S3_RETRY_NO,
+                                    .retry = e == -EIO       ? S3_RETRY_TRANSIENT
+                                             : e == -EBADMSG ? S3_RETRY_PROBLEM
+                                                             : S3_RETRY_NO,
                                     .ambiguous = true};
     }
     return v;
@@ -256,12 +258,20 @@ static int back_off(struct drv_s3 *d, struct s3_call *c, struct progress *p, con
     return stopping(d) ? -ECANCELED : r;
 }
 
+/* What the store says of an attempt that may have succeeded: 1 done (*r = 0), -1 final (*r = -errno), 0 not done. */
+static int settle(struct s3_call *c, int *r)
+{
+    int s = c->settle(c->ctx);
+    c->settled = s == 1;
+    if (s != 0)
+        *r = s == 1 ? 0 : s;
+    return s < 0 ? -1 : s;
+}
+
 static int give_up(struct drv_s3 *d, struct s3_call *c, const struct progress *p, int r)
 {
-    if (p->ambiguous && c->settle && r != -ECANCELED && c->settle(c->ctx) == 1) {
-        c->settled = true;
+    if (p->ambiguous && c->settle && r != -ECANCELED && settle(c, &r) == 1)
         return 0;
-    }
     log_debug("s3", "%s '%s' failed r=%s status=%ld code=%s request=%s net=%s", c->req.method,
               c->req.key ? c->req.key : "", err_name(r), c->resp.status, c->error.code, c->error.request_id,
               c->resp.error);
@@ -285,11 +295,10 @@ int s3_exec(struct drv_s3 *d, struct s3_call *c)
         p.fresh = c->resp.fail == HTTP_FAIL_TIMEOUT || c->resp.fail == HTTP_FAIL_BROKEN;
         if (c->once || !may_retry(d, c, &p, &v))
             return give_up(d, c, &p, v.err);
-        if (v.ambiguous && c->settle && c->settle(c->ctx) == 1) {
-            c->settled = true;
-            return 0;
-        }
-        int r = back_off(d, c, &p, &v);
+        int r = 0;
+        if (v.ambiguous && c->settle && settle(c, &r) != 0)
+            return r;
+        r = back_off(d, c, &p, &v);
         if (r < 0)
             return give_up(d, c, &p, r == -ETIMEDOUT && (v.err == -ESTALE || v.err == -EKEYEXPIRED) ? v.err : r);
     }

@@ -206,8 +206,10 @@ static int uploads_give(struct drv_s3 *d, const struct s3_list_page *page,
     return 0;
 }
 
-static char *decoded(const char *text)
+static char *marker_text(const char *text, bool url)
 {
+    if (!url)
+        return g_strdup(text);
     GString *out = g_string_new(NULL);
     if (s3_uri_decode(out, text, strlen(text), true) < 0)
         g_string_assign(out, text);
@@ -228,7 +230,7 @@ int s3_mpu_list(struct objstore *st, const char *prefix, int (*fn)(void *ctx, co
             return r;
         r = uploads_give(d, &page, fn, ctx);
         bool more = r == 0 && page.truncated;
-        g_autofree char *next = page.next ? decoded(page.next) : NULL;
+        g_autofree char *next = page.next ? marker_text(page.next, page.url) : NULL;
         g_autofree char *next_id = g_steal_pointer(&page.next_upload);
         s3_list_page_clear(&page);
         if (!more)

@@ -4,11 +4,10 @@
  * Parts carry Content-MD5, which every store checks; a checksum algorithm would have to be named at Create and repeated for each part
  * at Complete, including those that were copied. Complete is the commit: its reply may come as 200 with <Error> inside, or not at all.
  */
+#include "base/crc32c.h"
 #include "drv_s3.h"
 
 #include <string.h>
-
-#include "base/crc32c.h"
 
 static int create_done(void *ctx, const struct http_response *resp)
 {
@@ -159,13 +158,32 @@ static char *complete_body(const struct obj_part *parts, size_t n_parts)
 struct complete {
     struct part_ctx part; /* first: xml_etag_done takes it */
     const char *key;
+    const char *upload_id;
     const char *token;
 };
+
+/* Ceph 16 answers 500 "already in progress" for an upload that does not exist: ask for the upload itself. */
+static bool upload_is_gone(const struct complete *m)
+{
+    struct s3_call c;
+    s3_call_init(m->part.d, &c, "GET", m->key, M_requests_multipart);
+    s3_req_query(&c.req, "uploadId", m->upload_id);
+    s3_req_query(&c.req, "max-parts", "1");
+    c.once = true;
+    int r = s3_exec(m->part.d, &c);
+    s3_call_fini(&c);
+    return r == -ENOENT;
+}
 
 static int complete_settle(void *ctx)
 {
     struct complete *m = ctx;
-    return s3_settle_token(m->part.d, m->key, m->token, &m->part.etag);
+    if (s3_settle_token(m->part.d, m->key, m->token, &m->part.etag) == 1)
+        return 1;
+    if (!upload_is_gone(m))
+        return 0;
+    /* it may have been completed between the two looks */
+    return s3_settle_token(m->part.d, m->key, m->token, &m->part.etag) == 1 ? 1 : -ENOENT;
 }
 
 int s3_mpu_complete(struct objstore *st, const char *key, const char *upload_id, const struct obj_part *parts,
@@ -173,7 +191,7 @@ int s3_mpu_complete(struct objstore *st, const char *key, const char *upload_id,
 {
     struct drv_s3 *d = s3_of(st);
     struct s3_call c;
-    struct complete m = {.part.d = d, .key = key, .token = token};
+    struct complete m = {.part.d = d, .key = key, .upload_id = upload_id, .token = token};
     g_autofree char *body = complete_body(parts, n_parts);
     if (n_parts == 0)
         return -EINVAL;

@@ -4,11 +4,10 @@
  *
  * A few requests on two keys below the given prefix; both are removed at the end, whatever happened. No retries (call.once), no state.
  */
+#include "base/crc32c.h"
 #include "drv_s3.h"
 
 #include <string.h>
-
-#include "base/crc32c.h"
 
 static const char body[] = "sluice capability probe";
 #define BODY_LEN       (sizeof body - 1)
@@ -16,8 +15,8 @@ static const char body[] = "sluice capability probe";
 
 struct probe {
     struct drv_s3 *d;
-    char *a; /* owned; key that exists after the first step */
-    char *b; /* owned; target of copies */
+    char *a;          /* owned; key that exists after the first step */
+    char *b;          /* owned; target of copies */
     struct etag etag; /* of a */
     char md5[33];
     uint32_t caps;
@@ -125,9 +124,10 @@ static enum answer complete(struct probe *p, const char *id, const struct obj_pa
                             const char *value)
 {
     struct s3_call c;
-    g_autofree char *xml = g_strdup_printf("<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>\"%s\"</ETag>"
-                                           "</Part></CompleteMultipartUpload>",
-                                           part->etag.s);
+    g_autofree char *xml =
+        g_strdup_printf("<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>\"%s\"</ETag>"
+                        "</Part></CompleteMultipartUpload>",
+                        part->etag.s);
     s3_call_init(p->d, &c, "POST", p->a, M_requests_multipart);
     s3_req_query(&c.req, "uploadId", id);
     s3_req_header(&c.req, name, value);

@@ -1,10 +1,10 @@
 /* Request building; see s3_req.h. No state, no locks. */
 #include "s3_req.h"
 
-#include <string.h>
-
 #include "objstore.h"
 #include "s3_cred.h"
+
+#include <string.h>
 
 struct pair {
     char *name; /* encoded */
@@ -112,6 +112,7 @@ void s3_req_build(const struct s3_req *req, const struct s3_req_site *site, char
         g_autofree char *auth = s3_sign_request(&in, site->sign_key);
         g_ptr_array_add(headers, g_strconcat("Authorization: ", auth, NULL));
     }
-    *ret_url = g_strconcat(site->ep->tls ? "https://" : "http://", site->ep->host, path, *query ? "?" : "", query, NULL);
+    *ret_url =
+        g_strconcat(site->ep->tls ? "https://" : "http://", site->ep->host, path, *query ? "?" : "", query, NULL);
     *ret_headers = headers;
 }

@@ -2,10 +2,11 @@
  * Builds one S3 request: encoded path, sorted query, headers, signature. Pure: keys and time are arguments.
  */
 #pragma once
-#include <glib.h>
-#include <stdint.h>
 #include "s3_sign.h"
 #include "s3_uri.h"
+
+#include <glib.h>
+#include <stdint.h>
 
 struct s3_keys;
 
