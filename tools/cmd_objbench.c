@@ -130,7 +130,7 @@ static int run(const struct objbench_options *o)
     int r = objbench_run(o, stdout, &msg);
     if (r < 0) {
         g_printerr("sluice objbench: %s\n", msg);
-        return 1;
+        return r == -EINVAL ? 2 : 1; /* what was typed is wrong */
     }
     if (fflush(stdout) != 0) {
         g_printerr("sluice objbench: cannot write the result: %s\n", err_text(errno));
