@@ -9,5 +9,7 @@ uint64_t clock_mono_ns(void);
 int64_t clock_wall_ns(void);
 /* Adds ns to what both clocks return from now on (tests). */
 void clock_fake_advance(uint64_t ns);
+/* The sum of those advances: what a wait on the real clock must subtract. */
+uint64_t clock_fake_offset_ns(void);
 /* The machine's boot id ("xxxxxxxx-..."), "" if unknown. Static storage. */
 const char *clock_boot_id(void);

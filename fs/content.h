@@ -1,0 +1,37 @@
+/*
+ * The content of regular files: who has it open, its state (meta.h enum content_state), its cache file.
+ *
+ * The content gate of an inode serialises changes of state: CLEAN/SEALED -> OPEN at the first write, OPEN -> CLOSING at a writer's flush,
+ * OPEN/CLOSING -> SEALED at the last writer's release, SEALED -> CLEAN when published. It may be held across disk I/O, never across the store.
+ */
+#pragma once
+#include "fs.h"
+
+extern const struct sm content_sm;
+
+void content_gate_enter(struct inode *in);
+void content_gate_leave(struct inode *in);
+
+/* Opens (n_open, n_writers counted) and makes the cache file ready. trunc: O_TRUNC. */
+int content_open(struct inode *in, bool for_write, bool trunc) MUST_CHECK;
+/* A file just made by tree_create(open) or tree_tmpfile. */
+int content_open_new(struct inode *in) MUST_CHECK;
+/* Counterpart of both; the last writer seals. */
+void content_release(struct inode *in, bool for_write);
+/* The cache file with a reference, opened if it is not; callers outside open handles (publisher, warm-up, truncate by path). */
+int content_use(struct inode *in, struct cfile **ret) MUST_CHECK;
+void content_unuse(struct inode *in, struct cfile *cf);
+
+/* First thing before any change of bytes: state becomes OPEN (journalled), dirty marks set. */
+int content_begin_change(struct inode *in) MUST_CHECK;
+/* A writer's FLUSH: size and mtime are stored, state CLOSING, a journal record exists for each name (or its order is renewed). Durable as --close says. */
+int content_flush(struct inode *in, bool want_sync) MUST_CHECK;
+/* Without writers: CLOSING or OPEN becomes SEALED and may be published. */
+int content_seal(struct inode *in) MUST_CHECK;
+int content_truncate(struct inode *in, uint64_t size) MUST_CHECK;
+/* fsync: bytes and record survive power loss. */
+int content_sync(struct inode *in) MUST_CHECK;
+/* The text of user.sluice.intent for one name of a dirty file. */
+void content_write_intent(struct inode *in);
+/* True if content differs from the store or a name of it is unpublished. */
+bool content_is_dirty(struct inode *in);

@@ -1,0 +1,11 @@
+/* The daemon: builds everything bottom-up, serves one mount, tears down in reverse. */
+#pragma once
+#include "config.h"
+
+/* Serves the mount that cfg describes until it is unmounted or told to stop. Writes to ready_fd (if >= 0): progress lines while it starts, "ok\n" once the mount answers.
+ * Returns 0 after a clean unmount, else -errno with a line for the user in *ret_msg (owned by the caller). */
+int fs_run(struct config *cfg, int ready_fd, char **ret_msg) MUST_CHECK;
+
+/* Checks a cache folder that no daemon uses: database against files; repair rebuilds intents of dirty files from their xattrs. Findings go to out, one a line.
+ * Returns the number of findings left, or -errno with a message. */
+int fs_fsck(const char *cache_dir, bool repair, FILE *out, char **ret_msg) MUST_CHECK;

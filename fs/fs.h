@@ -1,0 +1,128 @@
+/*
+ * The daemon's core: everything hangs off struct fs. Private to fs/.
+ *
+ * Two rules keep records consistent:
+ *  1. Inode and name records are changed in the database only under fs->ns (class NAMESPACE), one unsynced commit per change. So a batch that
+ *     was built from records read under ns cannot overwrite somebody else's newer record.
+ *  2. struct inode.rec is the newest state of a record while the inode is in memory. It is changed under ns AND inode.mu, so holding either is enough to
+ *     read it. Size and mtime of a file that is open for writing live in the cache file until a flush stores them.
+ * Long work (disk, store) is done with neither held: changes of a file's content state take the inode's content gate (content.h), which is a sleeping
+ * lock and may be held across disk I/O, never across the store.
+ */
+#pragma once
+#define FUSE_USE_VERSION 317
+#include <fuse_lowlevel.h>
+#include <glib.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/metric.h"
+#include "base/sync.h"
+#include "base/workq.h"
+#include "cache.h"
+#include "config.h"
+#include "meta.h"
+#include "objstore.h"
+
+struct publisher;
+struct ctl;
+struct http_server;
+
+#define FS_NAME_MAX 255
+
+struct inode {
+    /* immutable after inode_get */
+    struct fs *fs;
+    uint64_t ino;
+
+    struct mutex mu;
+    /* guarded by mu */
+    struct cond changed_cond; /* content gate freed */
+    bool loaded, gone;       /* gone: no record in the database */
+    struct meta_inode rec;   /* see rule 2 */
+    char *name;              /* directories: own name (owned), NULL for the root */
+    struct cfile *cf;        /* owned reference while n_open > 0 or somebody works on the content */
+    unsigned n_open, n_writers;
+    unsigned n_cf_users;
+    bool gate_held;          /* content gate */
+    pthread_t gate_owner;    /* valid while gate_held */
+    bool changed;            /* bytes were written since the last snapshot was begun */
+    uint64_t snap_gen;       /* content generation of which a snapshot is published, 0 none: the next write begins a new one */
+    int64_t posix_asked_ns;  /* last HEAD for metadata */
+
+    /* guarded by the inode table's lock */
+    unsigned refs;
+    uint64_t nlookup;
+};
+
+struct fs {
+    /* immutable after fs_open */
+    const struct config *cfg;
+    struct meta *meta;
+    struct objstore *store;
+    struct cache *cache;
+    char *cache_dir, *mountpoint;
+    struct publisher *pub;
+    struct workq *list_q;   /* listings */
+    struct workq *head_q;   /* HEADs that listings wait for */
+    struct workq *notify_q; /* kernel notifications: one thread, never inside a handler */
+    GPtrArray *hold_globs;  /* of GPatternSpec-like strings */
+    int64_t started_ns;
+    unsigned uid, gid;
+
+    struct mutex ns;
+    /* guarded by ns */
+    uint64_t ns_changes;
+
+    struct mutex table_mu;
+    /* guarded by table_mu */
+    GHashTable *inodes; /* &ino -> struct inode */
+
+    struct mutex handle_mu;
+    /* guarded by handle_mu */
+    GPtrArray *handles; /* fh -> struct handle, NULL where free */
+    GArray *free_handles;
+
+    struct mutex list_mu;
+    /* guarded by list_mu */
+    struct cond list_done;
+    GHashTable *listings; /* &ino -> struct listing */
+
+    /* atomic */
+    struct fuse_session *se;
+    atomic_bool stopping;
+    atomic_bool probed;
+    atomic_uint blocked_ops;
+};
+
+/* ---- inode.c ---- */
+
+void inode_table_init(struct fs *fs);
+void inode_table_fini(struct fs *fs);
+/* The inode with one more reference; -ENOENT when there is no such record. */
+int inode_get(struct fs *fs, uint64_t ino, struct inode **ret) MUST_CHECK;
+struct inode *inode_ref(struct inode *in);
+void inode_put(struct inode *in); /* NULL allowed */
+static inline void inode_put_p(struct inode **in)
+{
+    inode_put(*in);
+}
+#define INODE_REF __attribute__((cleanup(inode_put_p))) struct inode *
+/* Kernel reference: entry replies add one, FORGET takes n. */
+void inode_kernel_ref(struct inode *in);
+void inode_kernel_forget(struct fs *fs, uint64_t ino, uint64_t n);
+/* Attributes for the kernel; asks the cache file for size and mtime of a file open for writing. */
+void inode_stat(struct inode *in, struct stat *ret);
+static inline bool inode_is_dir(const struct inode *in)
+{
+    return S_ISDIR(in->rec.mode);
+}
+
+/* ---- notify.c: kernel invalidation, asynchronous ---- */
+
+void notify_entry(struct fs *fs, uint64_t parent, const char *name);
+void notify_inode(struct fs *fs, uint64_t ino);

@@ -1,0 +1,210 @@
+/*
+ * The inode table: which inodes are in memory, and why (references of ours, lookups of the kernel).
+ *
+ * An inode enters the table before its record is read, with its own lock held, so that two threads never load two copies: whoever
+ * finds it waits on that lock. It leaves when nobody refers to it; the record in the database is then the newest.
+ */
+#include "fs.h"
+
+#include <assert.h>
+
+void inode_table_init(struct fs *fs)
+{
+    mutex_init(&fs->table_mu, LOCK_INODE_TABLE);
+    fs->inodes = g_hash_table_new(g_int64_hash, g_int64_equal);
+}
+
+static void inode_free(struct inode *in)
+{
+    assert(in->n_open == 0 && in->cf == NULL);
+    meta_inode_clear(&in->rec);
+    g_free(in->name);
+    cond_fini(&in->changed_cond);
+    mutex_fini(&in->mu);
+    g_free(in);
+}
+
+void inode_table_fini(struct fs *fs)
+{
+    if (!fs->inodes)
+        return;
+    GHashTableIter it;
+    struct inode *in;
+    g_hash_table_iter_init(&it, fs->inodes);
+    while (g_hash_table_iter_next(&it, NULL, (void **)&in)) {
+        g_hash_table_iter_remove(&it);
+        if (in->cf) { /* handles that the kernel never released: the connection is gone */
+            cache_file_unref(in->cf);
+            in->cf = NULL;
+        }
+        in->n_open = 0;
+        inode_free(in);
+    }
+    g_hash_table_unref(fs->inodes);
+    fs->inodes = NULL;
+    mutex_fini(&fs->table_mu);
+}
+
+static int take_name(void *ctx, const struct meta_dentry *d)
+{
+    struct inode *in = ctx;
+    in->name = g_strdup(d->name);
+    return 1;
+}
+
+static int load_locked(struct inode *in) REQUIRES(in->mu)
+{
+    mutex_assert_held(&in->mu);
+    int r = meta_inode_get(in->fs->meta, in->ino, &in->rec);
+    if (r == 0 && S_ISDIR(in->rec.mode) && in->ino != META_ROOT_INO) {
+        r = meta_link_each(in->fs->meta, in->ino, take_name, in);
+        r = r > 0 ? 0 : r;
+    }
+    in->loaded = true;
+    in->gone = r < 0;
+    if (r < 0)
+        meta_inode_clear(&in->rec);
+    return r;
+}
+
+/* Returns the inode found in the table, or the fresh one, which is then in the table. */
+static struct inode *table_insert(struct fs *fs, struct inode *fresh) EXCLUDES(fs->table_mu)
+{
+    mutex_lock(&fs->table_mu);
+    struct inode *in = g_hash_table_lookup(fs->inodes, &fresh->ino);
+    if (!in) {
+        in = fresh;
+        g_hash_table_insert(fs->inodes, &fresh->ino, fresh);
+    }
+    in->refs++;
+    mutex_unlock(&fs->table_mu);
+    return in;
+}
+
+static int inode_load(struct fs *fs, uint64_t ino, struct inode **ret)
+{
+    struct inode *fresh = g_new0(struct inode, 1);
+    fresh->fs = fs;
+    fresh->ino = ino;
+    mutex_init(&fresh->mu, LOCK_INODE);
+    cond_init(&fresh->changed_cond);
+    mutex_lock(&fresh->mu);
+    struct inode *in = table_insert(fs, fresh);
+    int r = in == fresh ? load_locked(fresh) : 0;
+    mutex_unlock(&fresh->mu);
+    if (in != fresh) {
+        inode_free(fresh);
+        mutex_lock(&in->mu); /* its loader has it until it is loaded */
+        r = in->gone ? -ENOENT : 0;
+        mutex_unlock(&in->mu);
+    }
+    if (r < 0) {
+        inode_put(in);
+        return r;
+    }
+    *ret = in;
+    return 0;
+}
+
+int inode_get(struct fs *fs, uint64_t ino, struct inode **ret)
+{
+    mutex_lock(&fs->table_mu);
+    struct inode *in = g_hash_table_lookup(fs->inodes, &ino);
+    if (in)
+        in->refs++;
+    mutex_unlock(&fs->table_mu);
+    if (!in)
+        return inode_load(fs, ino, ret);
+    mutex_lock(&in->mu);
+    bool gone = in->gone && in->n_open == 0;
+    mutex_unlock(&in->mu);
+    if (gone) {
+        inode_put(in);
+        return -ENOENT;
+    }
+    *ret = in;
+    return 0;
+}
+
+struct inode *inode_ref(struct inode *in)
+{
+    mutex_lock(&in->fs->table_mu);
+    in->refs++;
+    mutex_unlock(&in->fs->table_mu);
+    return in;
+}
+
+/* With the table's lock: takes the inode out when nobody is left. */
+static bool table_remove_unused(struct fs *fs, struct inode *in) REQUIRES(fs->table_mu)
+{
+    if (in->refs > 0 || in->nlookup > 0)
+        return false;
+    g_hash_table_remove(fs->inodes, &in->ino);
+    return true;
+}
+
+void inode_put(struct inode *in)
+{
+    if (!in)
+        return;
+    struct fs *fs = in->fs;
+    mutex_lock(&fs->table_mu);
+    assert(in->refs > 0);
+    in->refs--;
+    bool unused = table_remove_unused(fs, in);
+    mutex_unlock(&fs->table_mu);
+    if (unused)
+        inode_free(in);
+}
+
+void inode_kernel_ref(struct inode *in)
+{
+    mutex_lock(&in->fs->table_mu);
+    in->nlookup++;
+    mutex_unlock(&in->fs->table_mu);
+}
+
+void inode_kernel_forget(struct fs *fs, uint64_t ino, uint64_t n)
+{
+    mutex_lock(&fs->table_mu);
+    struct inode *in = g_hash_table_lookup(fs->inodes, &ino);
+    bool unused = false;
+    if (in) {
+        in->nlookup -= MIN(n, in->nlookup);
+        unused = table_remove_unused(fs, in);
+    }
+    mutex_unlock(&fs->table_mu);
+    if (unused)
+        inode_free(in);
+}
+
+static struct timespec to_timespec(int64_t ns)
+{
+    struct timespec t = {.tv_sec = ns / (int64_t)NS_PER_S, .tv_nsec = ns % (int64_t)NS_PER_S};
+    if (t.tv_nsec < 0) {
+        t.tv_sec--;
+        t.tv_nsec += NS_PER_S;
+    }
+    return t;
+}
+
+void inode_stat(struct inode *in, struct stat *ret)
+{
+    mutex_lock(&in->mu);
+    const struct meta_inode *rec = &in->rec;
+    *ret = (struct stat){
+        .st_ino = in->ino,
+        .st_mode = rec->mode,
+        .st_nlink = S_ISDIR(rec->mode) ? 1 : rec->nlink,
+        .st_uid = rec->uid,
+        .st_gid = rec->gid,
+        .st_rdev = rec->rdev,
+        .st_size = S_ISLNK(rec->mode) && rec->target ? strlen(rec->target) : rec->size,
+        .st_blksize = 1 << 20,
+        .st_blocks = S_ISREG(rec->mode) ? (rec->size + 511) / 512 : 0,
+        .st_mtim = to_timespec(rec->mtime_ns),
+        .st_atim = to_timespec(rec->mtime_ns),
+        .st_ctim = to_timespec(rec->ctime_ns),
+    };
+    mutex_unlock(&in->mu);
+}

@@ -1,0 +1,68 @@
+/*
+ * The tree of names: lookup, listing from the store, and every change of it. No FUSE types; all return 0 or -errno.
+ *
+ * Keys: the object of a name is its path ("a/b"); directories' markers end in '/'. A name whose rename was not yet carried out upstream
+ * has its object at ukey. What a name left behind upstream is removed by journalled deletes; what stands at its own
+ * path key until it is overwritten is remembered in dest_etag, so that publishing can insist on it.
+ */
+#pragma once
+#include "fs.h"
+
+struct cred {
+    unsigned uid, gid;
+};
+
+/* ---- tree_path.c: all under ns ---- */
+
+/* Key of a name: path of dir + name, with a trailing '/' for directories when slash. */
+char *tree_key(struct fs *fs, uint64_t parent, const char *name, bool slash) REQUIRES(fs->ns);
+/* "" for the root, "a/b/" else. */
+char *tree_dir_prefix(struct fs *fs, uint64_t dir) REQUIRES(fs->ns);
+/* Path relative to the mount of any inode (first name found), without ns held. -ENOENT when it has none. */
+int tree_path_of(struct fs *fs, uint64_t ino, char **ret) MUST_CHECK;
+/* Resolves a path relative to the root ("" = root), listing what is not known. */
+int tree_resolve(struct fs *fs, const char *path, struct inode **ret) MUST_CHECK;
+
+/* ---- tree_list.c ---- */
+
+/* Sees that dir's names are known and not older than the metadata TTL: one listing however many callers. A directory listed before is served as it is when the
+ * store does not answer within 2 s. -errno only when nothing is known. force: list now whatever the TTL. */
+int tree_refresh(struct fs *fs, struct inode *dir, bool force) MUST_CHECK;
+/* The same for everything below. progress may be NULL. */
+int tree_refresh_all(struct fs *fs, struct inode *dir, bool force) MUST_CHECK;
+/* Seconds for which the kernel may trust entries of dir. */
+double tree_ttl(struct fs *fs, struct inode *dir);
+
+/* ---- tree_lookup.c ---- */
+
+int tree_lookup(struct fs *fs, uint64_t parent, const char *name, struct inode **ret) MUST_CHECK;
+/* Asks the store for user metadata of a file when posix-meta says so and it was not seen yet. */
+void tree_want_posix(struct fs *fs, struct inode *in, uint64_t parent);
+
+/* ---- tree_edit.c, tree_rename.c ---- */
+
+struct node_spec {
+    uint64_t parent;
+    const char *name;
+    uint32_t mode, rdev;
+    const char *target; /* symlink */
+    struct cred who;
+};
+/* Regular file (content OPEN when open, else SEALED), directory, symlink, fifo, socket. -EEXIST if the name is there. */
+int tree_create(struct fs *fs, const struct node_spec *spec, bool open, struct inode **ret) MUST_CHECK;
+/* Nameless regular file (O_TMPFILE), given a name by tree_link. */
+int tree_tmpfile(struct fs *fs, const struct node_spec *spec, struct inode **ret) MUST_CHECK;
+int tree_link(struct fs *fs, uint64_t ino, uint64_t parent, const char *name, struct inode **ret) MUST_CHECK;
+int tree_unlink(struct fs *fs, uint64_t parent, const char *name) MUST_CHECK;
+int tree_rmdir(struct fs *fs, uint64_t parent, const char *name) MUST_CHECK;
+/* flags: 0, RENAME_NOREPLACE, RENAME_EXCHANGE. */
+int tree_rename(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, const char *n2, unsigned flags) MUST_CHECK;
+
+/* Pieces shared by the files above, all under ns; they add to the batch. */
+void tree_touch_dir(struct fs *fs, struct meta_batch *b, uint64_t dir) REQUIRES(fs->ns);
+/* Removes a name record and its journal record; queues deletes for what it left upstream unless keep_path_object. Lowers nlink. */
+int tree_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, bool keep_path_object) REQUIRES(fs->ns);
+/* What stands at the name's own path key as far as known: true and its etag, or false. */
+bool tree_object_at_path(const struct meta_dentry *d, struct etag *ret_etag);
+/* nlink - 1: removes the inode record or keeps it as orphan while open. */
+int tree_unref_inode(struct fs *fs, struct meta_batch *b, uint64_t ino) REQUIRES(fs->ns);

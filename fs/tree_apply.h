@@ -1,0 +1,25 @@
+/* What a listing says, applied to the names of one directory. Private to tree_list.c and tree_lookup.c. */
+#pragma once
+#include "tree.h"
+
+/* One row kept beyond the listing's callback. */
+struct list_row {
+    char *name; /* without a directory's '/' */
+    bool is_dir, has_info;
+    uint64_t size;
+    int64_t mtime_ns;
+    struct etag etag;
+    struct obj_info info; /* when has_info */
+};
+void list_row_free(struct list_row *row);
+
+/* Names that can be shown: not empty, not "." or "..", no '/' inside. */
+bool tree_name_ok(const char *name, size_t len);
+
+/* Does the row need a HEAD before its type can be told? */
+bool tree_row_wants_head(struct fs *fs, uint64_t dir, const struct list_row *row);
+
+/* Applies one row to dir as of a listing begun at `stamp`: new names appear, changed ones get a new inode, local changes win. Under ns. */
+int tree_apply_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct list_row *row, uint64_t stamp) REQUIRES(fs->ns);
+/* Names of dir that a complete listing begun at `stamp` did not show (seen: set of names) go away, unless something local keeps them. */
+int tree_drop_unseen(struct fs *fs, struct meta_batch *b, uint64_t dir, GHashTable *seen, uint64_t stamp) REQUIRES(fs->ns);

@@ -1,0 +1,431 @@
+/*
+ * Changes of the tree but for rename: each is one batch under ns, then publish_apply() makes its journal records effective.
+ */
+#include "content.h"
+#include "publish.h"
+#include "tree.h"
+#include "tree_list.h"
+
+bool tree_object_at_path(const struct meta_dentry *d, struct etag *ret_etag)
+{
+    if ((d->flags & DENTRY_UPSTREAM) && !d->ukey) {
+        *ret_etag = d->uetag;
+        return true;
+    }
+    if ((d->flags & DENTRY_DEST_KNOWN) && etag_is_set(&d->dest_etag)) {
+        *ret_etag = d->dest_etag;
+        return true;
+    }
+    return false;
+}
+
+static int copy_name(void *ctx, const struct meta_dentry *d)
+{
+    meta_dentry_copy(ctx, d);
+    return 1;
+}
+
+/* A directory that was implicit and lost its last name needs a marker, or other tools (and the next listing) see it vanish. */
+static void keep_empty_dir(struct fs *fs, struct meta_batch *b, uint64_t dir)
+{
+    struct meta_dentry d = {0};
+    if (dir == META_ROOT_INO || meta_link_each(fs->meta, dir, copy_name, &d) <= 0)
+        return;
+    if (d.flags & DENTRY_IMPLICIT) {
+        publish_name(fs, b, &d, PUBLISH_MARKER);
+        d.stamp = meta_next_seq(fs->meta);
+        meta_dentry_put(b, &d);
+    }
+    meta_dentry_clear(&d);
+}
+
+void tree_touch_dir(struct fs *fs, struct meta_batch *b, uint64_t dir)
+{
+    mutex_assert_held(&fs->ns);
+    INODE_REF in = NULL;
+    if (inode_get(fs, dir, &in) < 0)
+        return;
+    mutex_lock(&in->mu);
+    in->rec.mtime_ns = in->rec.ctime_ns = clock_wall_ns();
+    if (!in->gone)
+        meta_inode_put(b, &in->rec);
+    mutex_unlock(&in->mu);
+}
+
+static void orphan_name(uint64_t ino, char buf[32])
+{
+    g_snprintf(buf, 32, "orphan/%016" G_GINT64_MODIFIER "x", ino);
+}
+
+static void forget_inode_locked(struct inode *in, struct meta_batch *b) REQUIRES(in->mu)
+{
+    char name[32];
+    orphan_name(in->ino, name);
+    in->gone = true;
+    meta_inode_del(b, in->ino);
+    meta_value_del(b, name);
+    g_snprintf(name, sizeof(name), "open/%016" G_GINT64_MODIFIER "x", in->ino);
+    meta_value_del(b, name);
+    if (in->rec.vid)
+        cache_forget(in->fs->cache, in->rec.vid);
+}
+
+int tree_unref_inode(struct fs *fs, struct meta_batch *b, uint64_t ino)
+{
+    mutex_assert_held(&fs->ns);
+    INODE_REF in = NULL;
+    int r = inode_get(fs, ino, &in);
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    mutex_lock(&in->mu);
+    if (in->rec.nlink > 0)
+        in->rec.nlink--;
+    in->rec.ctime_ns = clock_wall_ns();
+    if (in->rec.nlink > 0) {
+        meta_inode_put(b, &in->rec);
+    } else if (in->n_open > 0) {
+        char name[32];
+        orphan_name(ino, name);
+        in->rec.flags |= INODE_ORPHAN;
+        meta_value_put(b, name, "", 0);
+        meta_inode_put(b, &in->rec);
+    } else {
+        forget_inode_locked(in, b);
+    }
+    mutex_unlock(&in->mu);
+    return 0;
+}
+
+int tree_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, bool keep_path_object)
+{
+    mutex_assert_held(&fs->ns);
+    struct etag etag;
+    bool slash = S_ISDIR(d->type);
+    g_autofree char *key = tree_key(fs, d->parent, d->name, slash);
+    uint64_t keep_ino = S_ISREG(d->type) ? d->ino : 0;
+    if (!keep_path_object && tree_object_at_path(d, &etag))
+        publish_delete(fs, b, key, &etag, keep_ino);
+    if (d->ukey && (d->flags & DENTRY_UPSTREAM))
+        publish_delete(fs, b, d->ukey, &d->uetag, keep_ino);
+    publish_drop_name(fs, b, d);
+    meta_dentry_del(b, d);
+    fs->ns_changes++;
+    return tree_unref_inode(fs, b, d->ino);
+}
+
+/* ---- create ---- */
+
+static int check_name(const char *name)
+{
+    size_t len = strlen(name);
+    if (len > FS_NAME_MAX)
+        return -ENAMETOOLONG;
+    return len == 0 || strchr(name, '/') || g_str_equal(name, ".") || g_str_equal(name, "..") ? -EINVAL : 0;
+}
+
+/* The key must fit the store, or the failure would come when nobody listens. */
+static int check_key(struct fs *fs, const char *key)
+{
+    return strlen(key) > objstore_limits(fs->store)->key_max_bytes ? -ENAMETOOLONG : 0;
+}
+
+/* Parent is a live directory; setgid directories pass their group on. */
+static int check_parent(struct fs *fs, uint64_t parent, unsigned *gid, uint32_t *mode)
+{
+    INODE_REF dir = NULL;
+    int r = inode_get(fs, parent, &dir);
+    if (r < 0)
+        return r;
+    mutex_lock(&dir->mu);
+    r = dir->gone || dir->rec.nlink == 0 ? -ENOENT : !S_ISDIR(dir->rec.mode) ? -ENOTDIR : 0;
+    if (r == 0 && (dir->rec.mode & S_ISGID) && gid) {
+        *gid = dir->rec.gid;
+        if (S_ISDIR(*mode))
+            *mode |= S_ISGID;
+    }
+    mutex_unlock(&dir->mu);
+    return r;
+}
+
+static void new_record(struct fs *fs, const struct node_spec *spec, bool open, struct meta_inode *rec)
+{
+    int64_t now = clock_wall_ns();
+    *rec = (struct meta_inode){
+        .ino = meta_next_ino(fs->meta),
+        .mode = spec->mode,
+        .uid = spec->who.uid,
+        .gid = spec->who.gid,
+        .nlink = 1,
+        .rdev = spec->rdev,
+        .flags = INODE_MODE_KNOWN | INODE_HEADED,
+        .mtime_ns = now,
+        .ctime_ns = now,
+        .gen = 1,
+    };
+    if (S_ISREG(spec->mode)) {
+        rec->content = open ? CONTENT_OPEN : CONTENT_SEALED;
+        rec->dirty_since_ns = now;
+        g_strlcpy(rec->boot_id, clock_boot_id(), sizeof(rec->boot_id));
+    } else if (S_ISDIR(spec->mode)) {
+        rec->parent = spec->parent;
+        rec->flags |= INODE_DIR_LOCAL | INODE_DIR_LISTED;
+        rec->listed_ns = now;
+    } else if (S_ISLNK(spec->mode)) {
+        rec->target = g_strdup(spec->target);
+    } else {
+        rec->flags |= INODE_LOCAL_ONLY;
+    }
+}
+
+static void note_open(struct meta_batch *b, uint64_t ino)
+{
+    char name[32];
+    g_snprintf(name, sizeof(name), "open/%016" G_GINT64_MODIFIER "x", ino);
+    meta_value_put(b, name, "", 0);
+}
+
+/* A new name takes what may still stand at its key upstream. */
+static void inherit_key(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, const char *key)
+{
+    struct etag etag;
+    d->flags |= DENTRY_DEST_KNOWN;
+    if (publish_inherit(fs, b, key, &etag))
+        d->dest_etag = etag;
+}
+
+static int create_locked(struct fs *fs, struct meta_batch *b, const struct node_spec *spec, bool open, uint64_t *ret_ino)
+    REQUIRES(fs->ns)
+{
+    struct node_spec s = *spec;
+    int r = check_parent(fs, s.parent, &s.who.gid, &s.mode);
+    if (r < 0)
+        return r;
+    struct meta_dentry d = {0};
+    r = meta_dentry_get(fs->meta, s.parent, s.name, &d);
+    if (r != -ENOENT) {
+        meta_dentry_clear(&d);
+        return r < 0 ? r : -EEXIST;
+    }
+    g_autofree char *key = tree_key(fs, s.parent, s.name, S_ISDIR(s.mode));
+    r = check_key(fs, key);
+    if (r < 0)
+        return r;
+    struct meta_inode rec;
+    new_record(fs, &s, open, &rec);
+    meta_inode_put(b, &rec);
+    char name[FS_NAME_MAX + 1];
+    g_strlcpy(name, s.name, sizeof(name));
+    d = (struct meta_dentry){.parent = s.parent, .name = name, .ino = rec.ino, .type = s.mode & S_IFMT};
+    d.stamp = meta_next_seq(fs->meta);
+    if (S_ISDIR(s.mode))
+        d.flags |= DENTRY_IMPLICIT;
+    if (!(rec.flags & INODE_LOCAL_ONLY))
+        inherit_key(fs, b, &d, key);
+    if (S_ISDIR(s.mode))
+        publish_name(fs, b, &d, PUBLISH_MARKER);
+    else if (S_ISLNK(s.mode) || (S_ISREG(s.mode) && !open))
+        publish_name(fs, b, &d, PUBLISH_CONTENT);
+    meta_dentry_put(b, &d);
+    if (open)
+        note_open(b, rec.ino);
+    tree_touch_dir(fs, b, s.parent);
+    fs->ns_changes++;
+    *ret_ino = rec.ino;
+    meta_inode_clear(&rec);
+    return 0;
+}
+
+int tree_create(struct fs *fs, const struct node_spec *spec, bool open, struct inode **ret)
+{
+    int r = check_name(spec->name);
+    if (r < 0)
+        return r;
+    uint64_t ino = 0;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    r = create_locked(fs, b, spec, open, &ino);
+    if (r == 0)
+        r = meta_commit(b, false);
+    publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r < 0 ? r : inode_get(fs, ino, ret);
+}
+
+int tree_tmpfile(struct fs *fs, const struct node_spec *spec, struct inode **ret)
+{
+    struct meta_inode rec;
+    new_record(fs, spec, true, &rec);
+    rec.nlink = 0;
+    rec.flags |= INODE_ORPHAN;
+    char name[32];
+    orphan_name(rec.ino, name);
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    int r = check_parent(fs, spec->parent, NULL, NULL);
+    if (r == 0) {
+        meta_inode_put(b, &rec);
+        meta_value_put(b, name, "", 0);
+        r = meta_commit(b, false);
+    }
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    uint64_t ino = rec.ino;
+    meta_inode_clear(&rec);
+    return r < 0 ? r : inode_get(fs, ino, ret);
+}
+
+/* ---- link ---- */
+
+static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, uint64_t parent, const char *name)
+    REQUIRES(fs->ns)
+{
+    int r = check_parent(fs, parent, NULL, NULL);
+    if (r < 0)
+        return r;
+    struct meta_dentry d = {0};
+    r = meta_dentry_get(fs->meta, parent, name, &d);
+    if (r != -ENOENT) {
+        meta_dentry_clear(&d);
+        return r < 0 ? r : -EEXIST;
+    }
+    g_autofree char *key = tree_key(fs, parent, name, false);
+    r = check_key(fs, key);
+    if (r < 0)
+        return r;
+    char own[FS_NAME_MAX + 1];
+    g_strlcpy(own, name, sizeof(own));
+    mutex_lock(&in->mu);
+    if (in->gone || (in->rec.nlink == 0 && !(in->rec.flags & INODE_ORPHAN))) {
+        mutex_unlock(&in->mu);
+        return -ENOENT;
+    }
+    char orphan[32];
+    orphan_name(in->ino, orphan);
+    in->rec.nlink++;
+    in->rec.flags &= ~INODE_ORPHAN;
+    in->rec.ctime_ns = clock_wall_ns();
+    meta_value_del(b, orphan);
+    meta_inode_put(b, &in->rec);
+    d = (struct meta_dentry){.parent = parent, .name = own, .ino = in->ino, .type = in->rec.mode & S_IFMT};
+    bool upstream = !(in->rec.flags & INODE_LOCAL_ONLY);
+    bool closed = S_ISLNK(in->rec.mode) || (in->rec.content != CONTENT_OPEN && in->rec.content != CONTENT_QUARANTINED);
+    if (in->rec.content == CONTENT_OPEN)
+        note_open(b, in->ino);
+    mutex_unlock(&in->mu);
+    d.stamp = meta_next_seq(fs->meta);
+    if (upstream)
+        inherit_key(fs, b, &d, key);
+    if (upstream && closed)
+        publish_name(fs, b, &d, PUBLISH_PLACE);
+    meta_dentry_put(b, &d);
+    tree_touch_dir(fs, b, parent);
+    fs->ns_changes++;
+    return 0;
+}
+
+int tree_link(struct fs *fs, uint64_t ino, uint64_t parent, const char *name, struct inode **ret)
+{
+    int r = check_name(name);
+    if (r < 0)
+        return r;
+    INODE_REF in = NULL;
+    r = inode_get(fs, ino, &in);
+    if (r < 0)
+        return r;
+    if (inode_is_dir(in))
+        return -EPERM;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    r = link_locked(fs, b, in, parent, name);
+    if (r == 0)
+        r = meta_commit(b, false);
+    publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    if (r < 0)
+        return r;
+    *ret = in;
+    in = NULL;
+    return 0;
+}
+
+/* ---- unlink, rmdir ---- */
+
+/* Runs drop on a name under ns as one batch. */
+static int drop_child(struct fs *fs, uint64_t parent, const char *name, bool dir)
+{
+    struct meta_dentry d = {0};
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    int r = meta_dentry_get(fs->meta, parent, name, &d);
+    if (r == 0 && dir && !S_ISDIR(d.type))
+        r = -ENOTDIR;
+    if (r == 0 && !dir && S_ISDIR(d.type))
+        r = -EISDIR;
+    if (r == 0 && dir) {
+        r = meta_dir_has_entries(fs->meta, d.ino);
+        r = r > 0 ? -ENOTEMPTY : r;
+    }
+    if (r == 0)
+        r = tree_drop_name(fs, b, &d, false);
+    if (r == 0) {
+        tree_touch_dir(fs, b, parent);
+        r = meta_commit(b, false);
+    }
+    publish_apply(fs, r == 0);
+    if (r == 0 && meta_dir_has_entries(fs->meta, parent) == 0) {
+        keep_empty_dir(fs, b, parent);
+        int kept = meta_commit(b, false);
+        publish_apply(fs, kept == 0);
+    }
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    meta_dentry_clear(&d);
+    return r;
+}
+
+/* An open file that is not wholly here must be fetched before its object goes. */
+static void save_open_content(struct fs *fs, uint64_t parent, const char *name)
+{
+    struct meta_dentry d = {0};
+    if (meta_dentry_get(fs->meta, parent, name, &d) < 0)
+        return;
+    INODE_REF in = NULL;
+    if (S_ISREG(d.type) && inode_get(fs, d.ino, &in) == 0) {
+        mutex_lock(&in->mu);
+        struct cfile *cf = in->n_open > 0 && in->rec.nlink == 1 && in->cf ? cache_file_ref(in->cf) : NULL;
+        mutex_unlock(&in->mu);
+        if (cf && !cache_file_complete(cf))
+            (void)cache_file_fill(cf, true, false, NULL, NULL); /* the delete waits for it again */
+        cache_file_unref(cf);
+    }
+    meta_dentry_clear(&d);
+}
+
+int tree_unlink(struct fs *fs, uint64_t parent, const char *name)
+{
+    save_open_content(fs, parent, name);
+    return drop_child(fs, parent, name, false);
+}
+
+int tree_rmdir(struct fs *fs, uint64_t parent, const char *name)
+{
+    INODE_REF in = NULL;
+    int r = tree_lookup(fs, parent, name, &in);
+    if (r < 0)
+        return r;
+    if (!inode_is_dir(in))
+        return -ENOTDIR;
+    if (meta_dir_has_entries(fs->meta, in->ino) == 0) {
+        r = tree_refresh(fs, in, true);
+        if (r < 0)
+            return r;
+    }
+    mutex_lock(&in->mu);
+    bool hidden = in->rec.flags & INODE_DIR_HIDDEN;
+    mutex_unlock(&in->mu);
+    if (hidden)
+        return -ENOTEMPTY;
+    return drop_child(fs, parent, name, true);
+}

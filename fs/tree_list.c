@@ -1,0 +1,371 @@
+/*
+ * Listing a directory from the store: one listing however many callers wait, run by the list queue, applied page by page.
+ *
+ * Callers wait for it with a limit: a directory that was listed before is served as it is when the store does not answer within 2 s. Objects whose
+ * type a listing cannot tell (zero bytes: it may be a symbolic link) are asked by HEAD, many at a time.
+ */
+#include "tree_list.h"
+
+#include "publish.h"
+#include "tree_apply.h"
+
+#define STALE_WAIT_NS     (2 * NS_PER_S)
+#define OFFLINE_RETRY_NS  (5 * NS_PER_S)
+#define ROWS_PER_BATCH    500
+#define HEADS_AT_ONCE     32
+
+struct listing {
+    struct fs *fs;
+    uint64_t ino;
+    /* guarded by list_mu */
+    unsigned refs;
+    bool done;
+    int result;
+    unsigned heads_left;
+    /* owned by the worker that runs it */
+    char *prefix;
+    uint64_t stamp;
+    GHashTable *seen;
+    GPtrArray *rows; /* struct list_row */
+    bool marker, hidden;
+};
+
+static void listing_unref_locked(struct listing *l) REQUIRES(l->fs->list_mu)
+{
+    if (--l->refs > 0)
+        return;
+    g_hash_table_unref(l->seen);
+    g_ptr_array_unref(l->rows);
+    g_free(l->prefix);
+    g_free(l);
+}
+
+/* ---- HEADs ---- */
+
+struct head_job {
+    struct listing *l;
+    struct list_row *row;
+};
+
+static void head_run(void *arg)
+{
+    struct head_job *job = arg;
+    struct listing *l = job->l;
+    g_autofree char *key = g_strconcat(l->prefix, job->row->name, NULL);
+    struct obj_info info = {0};
+    if (objstore_head(l->fs->store, key, &info) == 0) {
+        job->row->info = info; /* takes over its strings */
+        job->row->has_info = true;
+    }
+    mutex_lock(&l->fs->list_mu);
+    l->heads_left--;
+    cond_broadcast(&l->fs->list_done);
+    mutex_unlock(&l->fs->list_mu);
+    g_free(job);
+}
+
+static void head_rows(struct listing *l)
+{
+    struct fs *fs = l->fs;
+    for (unsigned i = 0; i < l->rows->len; i++) {
+        struct list_row *row = l->rows->pdata[i];
+        if (!tree_row_wants_head(fs, l->ino, row))
+            continue;
+        struct head_job *job = g_new(struct head_job, 1);
+        *job = (struct head_job){l, row};
+        mutex_lock(&fs->list_mu);
+        while (l->heads_left >= HEADS_AT_ONCE)
+            cond_wait(&fs->list_done, &fs->list_mu);
+        l->heads_left++;
+        mutex_unlock(&fs->list_mu);
+        if (!workq_push(fs->head_q, false, head_run, job))
+            head_run(job);
+    }
+    mutex_lock(&fs->list_mu);
+    while (l->heads_left > 0)
+        cond_wait(&fs->list_done, &fs->list_mu);
+    mutex_unlock(&fs->list_mu);
+}
+
+/* ---- pages ---- */
+
+static void mark_dir_posix(struct listing *l, struct meta_batch *b, struct inode *dir)
+{
+    mutex_lock(&dir->mu);
+    if (!(dir->rec.flags & INODE_DIR_POSIX)) {
+        dir->rec.flags |= INODE_DIR_POSIX;
+        meta_inode_put(b, &dir->rec);
+    }
+    mutex_unlock(&dir->mu);
+}
+
+static int apply_rows_locked(struct listing *l, struct meta_batch *b, struct inode *dir) REQUIRES(l->fs->ns)
+{
+    g_autofree char *now = tree_dir_prefix(l->fs, l->ino);
+    if (!g_str_equal(now, l->prefix) || dir->gone)
+        return -EAGAIN; /* renamed or removed meanwhile: what was listed is another place */
+    int r = 0;
+    for (unsigned i = 0; r == 0 && i < l->rows->len; i++) {
+        const struct list_row *row = l->rows->pdata[i];
+        if (row->has_info && row->info.posix.fields)
+            mark_dir_posix(l, b, dir);
+        r = tree_apply_row(l->fs, b, l->ino, row, l->stamp);
+    }
+    return r;
+}
+
+/* Applies the rows collected so far in one batch. */
+static int flush_rows(struct listing *l)
+{
+    if (l->rows->len == 0)
+        return 0;
+    struct fs *fs = l->fs;
+    head_rows(l);
+    INODE_REF dir = NULL;
+    int r = inode_get(fs, l->ino, &dir);
+    if (r < 0)
+        return r;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    r = apply_rows_locked(l, b, dir);
+    if (r == 0)
+        r = meta_commit(b, false);
+    publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    g_ptr_array_set_size(l->rows, 0);
+    return r;
+}
+
+static int on_entry(void *ctx, const struct obj_entry *e)
+{
+    struct listing *l = ctx;
+    size_t len = e->name_len;
+    if (atomic_load(&l->fs->stopping))
+        return -ECANCELED;
+    if (len == 0 && !e->is_prefix) { /* the directory's own marker */
+        l->marker = true;
+        return 0;
+    }
+    if (e->is_prefix && len > 0 && e->name[len - 1] == '/')
+        len--;
+    if (e->odd || !tree_name_ok(e->name, len)) {
+        l->hidden = true;
+        metric_inc(M_hidden_keys);
+        return 0;
+    }
+    struct list_row *row = g_new0(struct list_row, 1);
+    row->name = g_strndup(e->name, len);
+    row->is_dir = e->is_prefix;
+    row->size = e->size;
+    row->mtime_ns = e->mtime_ns;
+    row->etag = e->etag;
+    g_hash_table_add(l->seen, g_strdup(row->name));
+    g_ptr_array_add(l->rows, row);
+    return l->rows->len >= ROWS_PER_BATCH ? flush_rows(l) : 0;
+}
+
+static int note_marker(struct listing *l, struct meta_batch *b);
+
+static int finish_locked(struct listing *l, struct meta_batch *b, struct inode *dir) REQUIRES(l->fs->ns)
+{
+    g_autofree char *now = tree_dir_prefix(l->fs, l->ino);
+    if (!g_str_equal(now, l->prefix) || dir->gone)
+        return -EAGAIN;
+    int r = tree_drop_unseen(l->fs, b, l->ino, l->seen, l->stamp);
+    if (r == 0 && l->ino != META_ROOT_INO)
+        r = note_marker(l, b);
+    if (r < 0)
+        return r;
+    mutex_lock(&dir->mu);
+    dir->rec.flags |= INODE_DIR_LISTED;
+    dir->rec.flags = l->hidden ? dir->rec.flags | INODE_DIR_HIDDEN : dir->rec.flags & ~INODE_DIR_HIDDEN;
+    dir->rec.listed_ns = clock_wall_ns();
+    meta_inode_put(b, &dir->rec);
+    mutex_unlock(&dir->mu);
+    return 0;
+}
+
+static int set_marker(void *ctx, const struct meta_dentry *d)
+{
+    struct meta_dentry *copy = ctx;
+    meta_dentry_copy(copy, d);
+    return 1;
+}
+
+/* The directory's own name knows whether it has a marker object. */
+static int note_marker(struct listing *l, struct meta_batch *b)
+{
+    struct meta_dentry d = {0};
+    int r = meta_link_each(l->fs->meta, l->ino, set_marker, &d);
+    if (r <= 0)
+        return r;
+    uint32_t want = l->marker ? d.flags & ~DENTRY_IMPLICIT : d.flags | DENTRY_IMPLICIT;
+    if (want != d.flags && d.op_seq == 0 && d.stamp <= l->stamp && !d.ukey) {
+        d.flags = l->marker ? want | DENTRY_UPSTREAM : want & ~DENTRY_UPSTREAM;
+        meta_dentry_put(b, &d);
+    }
+    meta_dentry_clear(&d);
+    return 0;
+}
+
+static int listing_do(struct listing *l)
+{
+    struct fs *fs = l->fs;
+    mutex_lock(&fs->ns);
+    g_free(l->prefix);
+    l->prefix = tree_dir_prefix(fs, l->ino);
+    l->stamp = meta_last_seq(fs->meta);
+    mutex_unlock(&fs->ns);
+    struct obj_list_req req = {.prefix = l->prefix, .delimiter = true};
+    int r = objstore_list(fs->store, &req, on_entry, l, NULL);
+    if (r == 0)
+        r = flush_rows(l);
+    if (r < 0)
+        return r;
+    INODE_REF dir = NULL;
+    r = inode_get(fs, l->ino, &dir);
+    if (r < 0)
+        return r;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    r = finish_locked(l, b, dir);
+    if (r == 0)
+        r = meta_commit(b, false);
+    publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
+static void listing_run(void *arg)
+{
+    struct listing *l = arg;
+    struct fs *fs = l->fs;
+    metric_inc(M_list_refreshes);
+    int r = listing_do(l);
+    for (unsigned again = 0; r == -EAGAIN && again < 3; again++) { /* the directory moved while it was listed */
+        g_hash_table_remove_all(l->seen);
+        g_ptr_array_set_size(l->rows, 0);
+        r = listing_do(l);
+    }
+    if (r < 0)
+        log_debug("list", "listing failed prefix='%s' r=%s", l->prefix, err_name(r));
+    mutex_lock(&fs->list_mu);
+    l->done = true;
+    l->result = r;
+    g_hash_table_remove(fs->listings, &l->ino);
+    cond_broadcast(&fs->list_done);
+    listing_unref_locked(l);
+    mutex_unlock(&fs->list_mu);
+}
+
+/* ---- callers ---- */
+
+static struct listing *listing_new(struct fs *fs, uint64_t ino)
+{
+    struct listing *l = g_new0(struct listing, 1);
+    l->fs = fs;
+    l->ino = ino;
+    l->refs = 1;
+    l->seen = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    l->rows = g_ptr_array_new_with_free_func((GDestroyNotify)list_row_free);
+    return l;
+}
+
+/* Joins or starts the listing of a directory and waits for it at most wait_ns: its result or -EINPROGRESS. */
+static int listing_join(struct fs *fs, uint64_t ino, uint64_t wait_ns)
+{
+    uint64_t deadline = clock_mono_ns() + wait_ns;
+    mutex_lock(&fs->list_mu);
+    struct listing *l = g_hash_table_lookup(fs->listings, &ino);
+    if (!l) {
+        l = listing_new(fs, ino);
+        g_hash_table_insert(fs->listings, &l->ino, l);
+        if (!workq_push(fs->list_q, true, listing_run, l)) {
+            g_hash_table_remove(fs->listings, &l->ino);
+            listing_unref_locked(l);
+            mutex_unlock(&fs->list_mu);
+            return -ECANCELED;
+        }
+    }
+    l->refs++;
+    while (!l->done && !atomic_load(&fs->stopping))
+        if (!cond_wait_until(&fs->list_done, &fs->list_mu, deadline))
+            break;
+    int r = l->done ? l->result : -EINPROGRESS;
+    listing_unref_locked(l);
+    mutex_unlock(&fs->list_mu);
+    return r;
+}
+
+int tree_refresh_within(struct fs *fs, struct inode *dir, bool force, uint64_t wait_ns)
+{
+    mutex_lock(&dir->mu);
+    uint32_t flags = dir->rec.flags;
+    int64_t age = clock_wall_ns() - dir->rec.listed_ns;
+    mutex_unlock(&dir->mu);
+    bool known = flags & INODE_DIR_LISTED;
+    if (flags & INODE_DIR_LOCAL)
+        return 0;
+    if (known && !force && age >= 0 && (uint64_t)age < fs->cfg->metadata_ttl_ns)
+        return 0;
+    if (known && objstore_offline_since_ns(fs->store) != 0)
+        wait_ns = 0; /* the listing that finds the store again runs behind */
+    else if (known && !force)
+        wait_ns = MIN(wait_ns, STALE_WAIT_NS);
+    int r = listing_join(fs, dir->ino, wait_ns);
+    if (r < 0 && known && !force)
+        return 0;
+    return r;
+}
+
+int tree_refresh(struct fs *fs, struct inode *dir, bool force)
+{
+    int r = tree_refresh_within(fs, dir, force, fs->cfg->op_timeout_ns + 5 * NS_PER_S);
+    if (r == -EINPROGRESS || r == -EAGAIN)
+        return -ETIMEDOUT;
+    if (r == -ENOENT || r == -ENODEV)
+        return -EIO; /* never "not there" because the store did not answer */
+    return r;
+}
+
+double tree_ttl(struct fs *fs, struct inode *dir)
+{
+    mutex_lock(&dir->mu);
+    bool local = dir->rec.flags & INODE_DIR_LOCAL;
+    int64_t age = clock_wall_ns() - dir->rec.listed_ns;
+    mutex_unlock(&dir->mu);
+    int64_t ttl = (int64_t)fs->cfg->metadata_ttl_ns;
+    int64_t left = local || age < 0 ? ttl : ttl - age;
+    return (double)CLAMP(left, 0, ttl) / (double)NS_PER_S;
+}
+
+static int collect_dir(void *ctx, const struct meta_dentry *d)
+{
+    if (S_ISDIR(d->type))
+        g_array_append_val((GArray *)ctx, d->ino);
+    return 0;
+}
+
+int tree_refresh_all(struct fs *fs, struct inode *dir, bool force)
+{
+    g_autoptr(GArray) todo = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    g_array_append_val(todo, dir->ino);
+    int r = 0;
+    while (r == 0 && todo->len > 0) {
+        uint64_t ino = g_array_index(todo, uint64_t, todo->len - 1);
+        g_array_set_size(todo, todo->len - 1);
+        INODE_REF in = NULL;
+        r = inode_get(fs, ino, &in);
+        if (r == -ENOENT) {
+            r = 0;
+            continue;
+        }
+        if (r == 0)
+            r = tree_refresh(fs, in, force);
+        if (r == 0)
+            r = meta_dentry_each(fs->meta, ino, 0, collect_dir, todo);
+    }
+    return r;
+}

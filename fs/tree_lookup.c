@@ -1,0 +1,167 @@
+/*
+ * Finding a name. A directory never listed is listed; when that takes long (a huge directory), the one name is asked for by itself meanwhile, so
+ * that opening one file does not wait for a million others.
+ */
+#include "publish.h"
+#include "tree_apply.h"
+#include "tree_list.h"
+
+#define FIRST_LIST_WAIT_NS (300 * NS_PER_MS)
+#define POSIX_ASK_AGAIN_NS (60 * (int64_t)NS_PER_S)
+
+static int get_child(struct fs *fs, uint64_t parent, const char *name, struct inode **ret, bool *ret_local)
+{
+    struct meta_dentry d = {0};
+    int r = meta_dentry_get(fs->meta, parent, name, &d);
+    if (r < 0)
+        return r;
+    uint64_t ino = d.ino;
+    *ret_local = d.op_seq != 0;
+    meta_dentry_clear(&d);
+    return inode_get(fs, ino, ret);
+}
+
+static int stop_at_first(void *ctx, const struct obj_entry *e)
+{
+    *(bool *)ctx = true;
+    return 1;
+}
+
+/* Asks the store for one name: an object, or anything below "name/". */
+static int probe_name(struct fs *fs, struct inode *dir, const char *name)
+{
+    mutex_lock(&fs->ns);
+    g_autofree char *key = tree_key(fs, dir->ino, name, false);
+    uint64_t stamp = meta_last_seq(fs->meta);
+    mutex_unlock(&fs->ns);
+    struct list_row row = {.name = g_strdup(name)};
+    g_autofree char *row_name = row.name;
+    g_autofree char *below = g_strconcat(key, "/", NULL);
+    bool is_dir = false;
+    struct obj_list_req req = {.prefix = below, .max_keys = 1};
+    int r = objstore_list(fs->store, &req, stop_at_first, &is_dir, NULL);
+    if (r < 0)
+        return r;
+    if (is_dir) {
+        row.is_dir = true;
+    } else {
+        r = objstore_head(fs->store, key, &row.info);
+        if (r < 0)
+            return r;
+        row.has_info = true;
+        row.size = row.info.size;
+        row.mtime_ns = row.info.mtime_ns;
+        row.etag = row.info.etag;
+    }
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    g_autofree char *key_now = tree_key(fs, dir->ino, name, false);
+    r = g_str_equal(key, key_now) ? tree_apply_row(fs, b, dir->ino, &row, stamp) : 0;
+    if (r == 0)
+        r = meta_commit(b, false);
+    publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    obj_info_clear(&row.info);
+    return r;
+}
+
+/* Sees that the answer for `name` can be taken from the database. */
+static int refresh_for(struct fs *fs, struct inode *dir, const char *name)
+{
+    mutex_lock(&dir->mu);
+    bool listed = dir->rec.flags & (INODE_DIR_LISTED | INODE_DIR_LOCAL);
+    mutex_unlock(&dir->mu);
+    if (listed)
+        return tree_refresh(fs, dir, false);
+    int r = tree_refresh_within(fs, dir, false, FIRST_LIST_WAIT_NS);
+    if (r != -EINPROGRESS)
+        return r == -ENOENT || r == -ENODEV ? -EIO : r;
+    if (objstore_offline_since_ns(fs->store) != 0)
+        return tree_refresh(fs, dir, false);
+    return probe_name(fs, dir, name);
+}
+
+int tree_lookup(struct fs *fs, uint64_t parent, const char *name, struct inode **ret)
+{
+    INODE_REF dir = NULL;
+    int r = inode_get(fs, parent, &dir);
+    if (r < 0)
+        return r;
+    if (!inode_is_dir(dir))
+        return -ENOTDIR;
+    bool local = false;
+    struct inode *in = NULL;
+    r = get_child(fs, parent, name, &in, &local);
+    if (r == 0 && local) {
+        *ret = in;
+        return 0;
+    }
+    if (r < 0 && r != -ENOENT)
+        return r;
+    inode_put(in);
+    r = strlen(name) > 1024 ? -ENAMETOOLONG : refresh_for(fs, dir, name);
+    if (r < 0)
+        return r;
+    r = get_child(fs, parent, name, ret, &local);
+    if (r == -ENOENT && strlen(name) > FS_NAME_MAX)
+        return -ENAMETOOLONG;
+    return r;
+}
+
+static bool wants_posix(struct fs *fs, struct inode *in, struct inode *dir)
+{
+    if (fs->cfg->posix_meta == POSIX_META_OFF || !S_ISREG(in->rec.mode))
+        return false;
+    mutex_lock(&dir->mu);
+    bool asked_dir = fs->cfg->posix_meta == POSIX_META_ON || (dir->rec.flags & INODE_DIR_POSIX);
+    mutex_unlock(&dir->mu);
+    mutex_lock(&in->mu);
+    int64_t now = (int64_t)clock_mono_ns();
+    bool want = asked_dir && in->rec.content == CONTENT_CLEAN && in->rec.base_key &&
+                !(in->rec.flags & (INODE_HEADED | INODE_MODE_KNOWN)) &&
+                (in->posix_asked_ns == 0 || now - in->posix_asked_ns > POSIX_ASK_AGAIN_NS);
+    if (want)
+        in->posix_asked_ns = now;
+    mutex_unlock(&in->mu);
+    return want;
+}
+
+void tree_want_posix(struct fs *fs, struct inode *in, uint64_t parent)
+{
+    INODE_REF dir = NULL;
+    if (inode_get(fs, parent, &dir) < 0 || !wants_posix(fs, in, dir))
+        return;
+    mutex_lock(&in->mu);
+    g_autofree char *key = g_strdup(in->rec.base_key);
+    struct etag etag = in->rec.base_etag;
+    mutex_unlock(&in->mu);
+    struct obj_info info = {0};
+    if (objstore_head(fs->store, key, &info) < 0 || !etag_equal(&info.etag, &etag)) {
+        obj_info_clear(&info);
+        return;
+    }
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    struct meta_inode *rec = &in->rec;
+    rec->flags |= INODE_HEADED;
+    if (rec->content == CONTENT_CLEAN && (info.posix.fields & POSIX_MODE)) {
+        rec->mode = (rec->mode & S_IFMT) | (info.posix.mode & 0777);
+        rec->flags |= INODE_MODE_KNOWN;
+    }
+    if (rec->content == CONTENT_CLEAN && (info.posix.fields & POSIX_MTIME))
+        rec->mtime_ns = info.posix.mtime_ns;
+    if (fs->cfg->posix_meta == POSIX_META_ON) {
+        rec->uid = info.posix.fields & POSIX_UID ? info.posix.uid : rec->uid;
+        rec->gid = info.posix.fields & POSIX_GID ? info.posix.gid : rec->gid;
+    }
+    if (!in->gone)
+        meta_inode_put(b, rec);
+    mutex_unlock(&in->mu);
+    if (meta_commit(b, false) < 0)
+        log_debug("lookup", "metadata of '%s' could not be stored", key);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    obj_info_clear(&info);
+}
