@@ -42,7 +42,7 @@ struct inode {
 
     struct mutex mu;
     /* guarded by mu */
-    struct cond changed;     /* content gate freed, counts changed */
+    struct cond changed_cond; /* content gate freed */
     bool loaded, gone;       /* gone: no record in the database */
     struct meta_inode rec;   /* see rule 2 */
     char *name;              /* directories: own name (owned), NULL for the root */
@@ -50,7 +50,9 @@ struct inode {
     unsigned n_open, n_writers;
     unsigned n_cf_users;
     bool gate_held;          /* content gate */
-    bool streaming;          /* cache_stream_begin was called for the present content */
+    pthread_t gate_owner;    /* valid while gate_held */
+    bool changed;            /* bytes were written since the last snapshot was begun */
+    uint64_t snap_gen;       /* content generation of which a snapshot is published, 0 none: the next write begins a new one */
     int64_t posix_asked_ns;  /* last HEAD for metadata */
 
     /* guarded by the inode table's lock */
