@@ -1,58 +1,14 @@
 /*
- * Warm-up.
+ * Warm-up: the queue, the threads, the results.
  *
  * Threads of one warm-up: "warm-count" walks ahead and counts, so that the totals are known early; "warm-walk" walks and feeds the queue;
  * the workers take files from it. While counting, the directories of a page are listed by the workers in parallel: a tree of many small
  * directories costs listings, not transfers. All are detached and hold a reference; the last one to end settles the result and tells fs->jobs.
- *
- * w->mu is held for the queue and the counts only. Bytes arrive from within the cache, which may hold locks of its own, so those
- * counters are atomic.
  */
-#include "warm.h"
+#include "warm_internal.h"
 
-#include "content.h"
-#include "jobs.h"
-#include "tree.h"
-
-#include <stdatomic.h>
-
-#define PAGE_NAMES    256
-#define MAX_DEPTH     512
 #define MAX_EVENTS    1024
 #define KEEP_FINISHED 32
-#define MAX_HINTS     (4 * PAGE_NAMES)
-
-struct warm {
-    /* immutable after warm_start */
-    struct fs *fs;
-    uint64_t id;
-    enum warm_mode mode;
-    bool background;
-    char **paths; /* owned */
-
-    struct mutex mu; /* CTL */
-    struct cond changed;
-    /* guarded by mu */
-    unsigned threads;
-    GQueue items;  /* struct item: files to do */
-    GQueue hints;  /* uint64_t *: directories to list */
-    GQueue events; /* struct warm_event */
-    bool counted, fed, stop;
-    uint64_t counted_files, counted_bytes, fed_files;
-    uint64_t files_done, seen_bytes, errors;
-
-    /* atomic */
-    atomic_uint refs;
-    atomic_int state; /* enum warm_state; set under mu */
-    _Atomic uint64_t bytes_done;
-};
-
-struct item {
-    uint64_t ino;
-    char *path; /* owned */
-    struct warm *w;
-    _Atomic uint64_t arrived; /* bytes counted for this file so far */
-};
 
 static void item_free(struct item *it)
 {
@@ -95,7 +51,7 @@ void warm_stop(struct warm *w)
     mutex_unlock(&w->mu);
 }
 
-static bool stopped(struct warm *w)
+bool warm_stopped(struct warm *w)
 {
     mutex_lock(&w->mu);
     bool stop = w->stop;
@@ -163,8 +119,7 @@ bool warm_event_pop(struct warm *w, struct warm_event *ret)
     return true;
 }
 
-/* Takes over e. Waits while the watcher is behind; in the background nobody watches. */
-static void push_event(struct warm *w, struct warm_event *e)
+void warm_push_event(struct warm *w, struct warm_event *e)
 {
     mutex_lock(&w->mu);
     if (e->err)
@@ -180,194 +135,18 @@ static void push_event(struct warm *w, struct warm_event *e)
     mutex_unlock(&w->mu);
 }
 
-static void push_error(struct warm *w, const char *path, int err)
+void warm_push_error(struct warm *w, const char *path, int err)
 {
     if (w->background)
         log_notice("warm", "not warmed path='%s' r=%s", path, err_name(err));
     struct warm_event *e = g_new0(struct warm_event, 1);
     *e = (struct warm_event){.path = g_strdup(path), .err = err};
-    push_event(w, e);
+    warm_push_event(w, e);
 }
 
-/* ---- one file ---- */
+/* ---- queue and threads ---- */
 
-static void on_bytes(void *ctx, uint64_t bytes)
-{
-    struct item *it = ctx;
-    atomic_fetch_add(&it->arrived, bytes);
-    atomic_fetch_add(&it->w->bytes_done, bytes);
-}
-
-struct file_facts {
-    uint64_t vid, size;
-    bool pinned;
-};
-
-static struct file_facts facts_of(struct inode *in)
-{
-    mutex_lock(&in->mu);
-    struct file_facts f = {in->rec.vid, in->rec.size, in->rec.flags & INODE_PINNED};
-    mutex_unlock(&in->mu);
-    return f;
-}
-
-/* Known to be here without opening it. */
-static bool is_complete(struct fs *fs, uint64_t vid)
-{
-    struct meta_cached c;
-    return vid && meta_cached_get(fs->meta, vid, &c) == 0 && (c.flags & CACHED_COMPLETE);
-}
-
-static int fetch_inode(struct item *it, struct inode *in)
-{
-    struct fs *fs = it->w->fs;
-    struct file_facts f = facts_of(in);
-    if (is_complete(fs, f.vid))
-        return 0;
-    struct cfile *cf = NULL;
-    int r = content_use(in, &cf);
-    if (r < 0)
-        return r;
-    if (f.pinned)
-        r = cache_pin(fs->cache, cache_file_vid(cf), true);
-    if (r == 0 && !cache_file_complete(cf))
-        r = cache_file_fill(cf, false, true, on_bytes, it);
-    content_unuse(in, cf);
-    return r;
-}
-
-/* The object changed since its directory was listed: looks again, so that the new version is fetched. */
-static int relist_path(struct fs *fs, const char *path, struct inode **in)
-{
-    g_autofree char *dir_path = g_path_get_dirname(path);
-    INODE_REF dir = NULL;
-    int r = tree_resolve(fs, dir_path, &dir);
-    if (r == 0)
-        r = tree_refresh(fs, dir, true);
-    struct inode *again = NULL;
-    if (r == 0)
-        r = tree_resolve(fs, path, &again);
-    if (r < 0)
-        return r;
-    inode_put(*in);
-    *in = again;
-    return 0;
-}
-
-static int fetch_file(struct item *it, struct inode **in)
-{
-    int r = fetch_inode(it, *in);
-    if (r == -ESTALE) {
-        r = relist_path(it->w->fs, it->path, in);
-        if (r == 0)
-            r = inode_is_dir(*in) ? -EISDIR : fetch_inode(it, *in);
-    }
-    if (r < 0)
-        return r;
-    /* what was here before counts as done */
-    atomic_fetch_add(&it->w->bytes_done, facts_of(*in).size - atomic_load(&it->arrived));
-    return 0;
-}
-
-static uint64_t present_bytes(struct inode *in, const struct file_facts *f)
-{
-    struct meta_cached c;
-    if (!f->vid || meta_cached_get(in->fs->meta, f->vid, &c) < 0)
-        return 0;
-    if (c.flags & CACHED_COMPLETE)
-        return f->size;
-    struct cfile *cf = NULL;
-    if (content_use(in, &cf) < 0)
-        return 0;
-    uint64_t n = cache_file_present_bytes(cf);
-    content_unuse(in, cf);
-    return MIN(n, f->size);
-}
-
-static int check_file(struct item *it, struct inode *in)
-{
-    struct file_facts f = facts_of(in);
-    struct warm_event *e = g_new0(struct warm_event, 1);
-    *e = (struct warm_event){.path = g_strdup(it->path), .cached_bytes = present_bytes(in, &f), .size = f.size};
-    atomic_fetch_add(&it->w->bytes_done, e->cached_bytes);
-    push_event(it->w, e);
-    return 0;
-}
-
-/* 1: dropped, 0: nothing was here. */
-static int evict_file(struct item *it, struct inode *in)
-{
-    struct fs *fs = it->w->fs;
-    struct file_facts f = facts_of(in);
-    struct meta_cached c;
-    if (!f.vid || meta_cached_get(fs->meta, f.vid, &c) < 0)
-        return 0;
-    int r = cache_evict(fs->cache, f.vid);
-    if (r < 0)
-        return r;
-    atomic_fetch_add(&it->w->bytes_done, c.bytes);
-    return 1;
-}
-
-static void do_item(struct warm *w, struct item *it)
-{
-    struct inode *in = NULL;
-    int r = inode_get(w->fs, it->ino, &in);
-    if (r == -ENOENT) { /* removed since the walk saw it */
-        mutex_lock(&w->mu);
-        w->fed_files--;
-        mutex_unlock(&w->mu);
-        return;
-    }
-    bool counts = true;
-    if (r == 0 && w->mode == WARM_FETCH) {
-        r = fetch_file(it, &in);
-    } else if (r == 0 && w->mode == WARM_CHECK) {
-        r = check_file(it, in);
-    } else if (r == 0) {
-        r = evict_file(it, in);
-        counts = r == 1;
-    }
-    uint64_t size = in ? facts_of(in).size : 0;
-    inode_put(in);
-    if (r < 0 && !(r == -ECANCELED && stopped(w)))
-        push_error(w, it->path, r);
-    mutex_lock(&w->mu);
-    w->seen_bytes += size;
-    w->files_done += r >= 0 && counts;
-    mutex_unlock(&w->mu);
-}
-
-/* ---- the walk: once to count, once to feed the queue ---- */
-
-struct walk {
-    struct warm *w;
-    bool feed;
-};
-
-struct page_name {
-    uint64_t id, ino;
-    uint32_t type;
-    char *name;
-};
-
-static void page_name_free(void *p)
-{
-    struct page_name *n = p;
-    g_free(n->name);
-    g_free(n);
-}
-
-static int take_name(void *ctx, const struct meta_dentry *d)
-{
-    GPtrArray *page = ctx;
-    struct page_name *n = g_new(struct page_name, 1);
-    *n = (struct page_name){d->id, d->ino, d->type, g_strdup(d->name)};
-    g_ptr_array_add(page, n);
-    return page->len >= PAGE_NAMES;
-}
-
-static int feed_file(struct warm *w, uint64_t ino, const char *path)
+int warm_feed(struct warm *w, uint64_t ino, const char *path)
 {
     struct item *it = g_new0(struct item, 1);
     it->ino = ino;
@@ -387,110 +166,6 @@ static int feed_file(struct warm *w, uint64_t ino, const char *path)
         item_free(it);
     return stop ? -ECANCELED : 0;
 }
-
-static int visit_file(struct walk *k, uint64_t ino, const char *path)
-{
-    struct warm *w = k->w;
-    if (k->feed)
-        return feed_file(w, ino, path);
-    struct meta_inode rec;
-    if (meta_inode_get(w->fs->meta, ino, &rec) < 0)
-        return 0; /* gone meanwhile */
-    uint64_t size = rec.size;
-    meta_inode_clear(&rec);
-    mutex_lock(&w->mu);
-    w->counted_files++;
-    w->counted_bytes += size;
-    mutex_unlock(&w->mu);
-    return 0;
-}
-
-/* Lets the workers list the directories of a page, before the walk comes to them one by one. */
-static void hint_dirs(struct warm *w, GPtrArray *page)
-{
-    if (w->mode == WARM_EVICT || w->fs->cfg->metadata_ttl_ns == 0)
-        return;
-    mutex_lock(&w->mu);
-    for (unsigned i = 0; i < page->len && g_queue_get_length(&w->hints) < MAX_HINTS; i++) {
-        const struct page_name *n = page->pdata[i];
-        if (S_ISDIR(n->type))
-            g_queue_push_tail(&w->hints, g_memdup2(&n->ino, sizeof(n->ino)));
-    }
-    cond_broadcast(&w->changed);
-    mutex_unlock(&w->mu);
-}
-
-static int walk_dir(struct walk *k, uint64_t ino, const char *path, unsigned depth);
-
-static int walk_page(struct walk *k, GPtrArray *page, const char *path, unsigned depth)
-{
-    int r = 0;
-    for (unsigned i = 0; r == 0 && i < page->len; i++) {
-        const struct page_name *n = page->pdata[i];
-        g_autofree char *below = *path ? g_strconcat(path, "/", n->name, NULL) : g_strdup(n->name);
-        if (S_ISDIR(n->type))
-            r = walk_dir(k, n->ino, below, depth + 1);
-        else if (S_ISREG(n->type))
-            r = visit_file(k, n->ino, below);
-    }
-    return r;
-}
-
-/* Sees that the directory's names are known. What cannot be listed is said once, by the walk that feeds. */
-static int refresh_dir(struct walk *k, uint64_t ino)
-{
-    if (k->w->mode == WARM_EVICT)
-        return 0; /* what was never listed is not here either */
-    INODE_REF dir = NULL;
-    int r = inode_get(k->w->fs, ino, &dir);
-    return r < 0 ? r : tree_refresh(k->w->fs, dir, false);
-}
-
-static int walk_dir(struct walk *k, uint64_t ino, const char *path, unsigned depth)
-{
-    struct warm *w = k->w;
-    if (stopped(w))
-        return -ECANCELED;
-    int r = depth > MAX_DEPTH ? -ELOOP : refresh_dir(k, ino);
-    if (r < 0) {
-        bool removed = r == -ENOENT && depth > 0; /* since its parent was read */
-        if (k->feed && !removed && !stopped(w))
-            push_error(w, path, r);
-        return 0;
-    }
-    uint64_t after = 0;
-    for (bool more = true; more && r == 0;) {
-        g_autoptr(GPtrArray) page = g_ptr_array_new_with_free_func(page_name_free);
-        r = meta_dentry_each(w->fs->meta, ino, after, take_name, page);
-        more = r > 0;
-        if (r < 0)
-            return r;
-        if (page->len > 0)
-            after = ((struct page_name *)page->pdata[page->len - 1])->id;
-        if (!k->feed)
-            hint_dirs(w, page);
-        r = walk_page(k, page, path, depth);
-    }
-    return r;
-}
-
-static void walk_paths(struct walk *k)
-{
-    struct warm *w = k->w;
-    int r = 0;
-    for (unsigned i = 0; w->paths[i] && r != -ECANCELED; i++) {
-        INODE_REF in = NULL;
-        r = tree_resolve(w->fs, w->paths[i], &in);
-        if (r == 0 && inode_is_dir(in))
-            r = walk_dir(k, in->ino, w->paths[i], 0);
-        else if (r == 0)
-            r = S_ISREG(in->rec.mode) ? visit_file(k, in->ino, w->paths[i]) : 0;
-        if (r < 0 && r != -ECANCELED && k->feed)
-            push_error(w, w->paths[i], r);
-    }
-}
-
-/* ---- threads ---- */
 
 static void job_ended(struct fs *fs)
 {
@@ -519,7 +194,7 @@ static void *count_main(void *arg)
 {
     struct warm *w = arg;
     (void)pthread_detach(pthread_self()); /* jobs_close() waits for the count of warm-ups, not for threads */
-    walk_paths(&(struct walk){w, false});
+    warm_walk_paths(w, false);
     mutex_lock(&w->mu);
     w->counted = true;
     cond_broadcast(&w->changed);
@@ -532,7 +207,7 @@ static void *feed_main(void *arg)
 {
     struct warm *w = arg;
     (void)pthread_detach(pthread_self());
-    walk_paths(&(struct walk){w, true});
+    warm_walk_paths(w, true);
     mutex_lock(&w->mu);
     w->fed = true;
     cond_broadcast(&w->changed);
@@ -569,11 +244,11 @@ static void *worker_main(void *arg)
     struct item *it;
     while (!atomic_load(&w->fs->stopping) && next_work(w, &dir, &it)) {
         if (it) {
-            do_item(w, it);
+            warm_do_item(w, it);
             item_free(it);
             continue;
         }
-        (void)refresh_dir(&(struct walk){w, false}, dir); /* the walk meets the same failure and says it */
+        (void)warm_refresh_dir(w, dir); /* the walk meets the same failure and says it */
     }
     thread_ended(w);
     return NULL;
