@@ -172,6 +172,12 @@ static void response_restart(struct transfer *t)
     t->resp->date_ns = 0;
 }
 
+int64_t http_date_parse(const char *text)
+{
+    time_t when = curl_getdate(text, NULL);
+    return when > 0 ? (int64_t)when * (int64_t)NS_PER_S : 0;
+}
+
 static size_t on_header(char *buf, size_t size, size_t n, void *ctx)
 {
     struct transfer *t = ctx;
@@ -191,10 +197,8 @@ static size_t on_header(char *buf, size_t size, size_t n, void *ctx)
     g_autofree char *name = g_ascii_strdown(buf, colon - buf);
     char *value = g_strndup(colon + 1, len - (size_t)(colon + 1 - buf));
     g_strstrip(value);
-    if (strcmp(name, "date") == 0) {
-        time_t when = curl_getdate(value, NULL);
-        t->resp->date_ns = when > 0 ? (int64_t)when * (int64_t)NS_PER_S : 0;
-    }
+    if (strcmp(name, "date") == 0)
+        t->resp->date_ns = http_date_parse(value);
     g_hash_table_replace(t->resp->headers, g_steal_pointer(&name), value);
     return len;
 }

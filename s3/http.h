@@ -92,6 +92,8 @@ void http_response_clear(struct http_response *resp);
 /* Value of a header, name in lower case; NULL if absent. */
 const char *http_header(const struct http_response *resp, const char *name);
 
+/* An HTTP date as wall time, 0 if it is none. */
+int64_t http_date_parse(const char *text);
 /* "connect", "timeout"... static storage. */
 const char *http_fail_name(enum http_fail fail);
 /* A copy of text with the values of authorization and token headers and of signature query parameters replaced by "***". */

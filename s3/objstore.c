@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-static const struct objstore_driver *const drivers[] = {&drv_file};
+static const struct objstore_driver *const drivers[] = {&drv_s3, &drv_file};
 
 static const char *const cap_names[] = {
     "put-if-none-match", "put-if-match",       "if-match-unquoted", "complete-conditions",

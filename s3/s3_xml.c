@@ -241,7 +241,6 @@ int64_t s3_time_parse(const char *text)
 struct list_ctx {
     struct s3_list_page page;
     struct s3_list_row row;
-    bool url; /* keys are percent-encoded */
 };
 
 static void row_clear(void *p)
@@ -317,7 +316,7 @@ static int list_end(void *ctx, const char *path, const char *text, size_t len)
     } else if (strcmp(path, "IsTruncated") == 0) {
         l->page.truncated = strcmp(text, "true") == 0;
     } else if (strcmp(path, "EncodingType") == 0) {
-        l->url = strcmp(text, "url") == 0;
+        l->page.url = strcmp(text, "url") == 0;
     } else if (strcmp(path, "NextContinuationToken") == 0 || strcmp(path, "NextKeyMarker") == 0 ||
                strcmp(path, "NextPartNumberMarker") == 0) {
         g_free(l->page.next);
@@ -337,6 +336,21 @@ static int row_cmp(const void *a, const void *b)
     return c ? c : x->key_len < y->key_len ? -1 : x->key_len > y->key_len;
 }
 
+/* Ceph encodes the keys of uploads when asked to but does not say so. */
+static bool upload_looks_encoded(const struct s3_list_row *row)
+{
+    if (!row->upload_id)
+        return false;
+    for (size_t i = 0; i < row->key_len; i++) {
+        char c = row->key[i];
+        if (c == '%' && i + 2 < row->key_len && g_ascii_isxdigit(row->key[i + 1]) && g_ascii_isxdigit(row->key[i + 2]))
+            i += 2;
+        else if (!g_ascii_isalnum(c) && !strchr("-_.~/*+", c))
+            return false;
+    }
+    return true;
+}
+
 /* Decodes the keys and brings objects and common prefixes into one order. */
 static int rows_finish(struct list_ctx *l)
 {
@@ -345,7 +359,7 @@ static int rows_finish(struct list_ctx *l)
     for (guint i = 0; i < rows->len; i++) {
         struct s3_list_row *row = &g_array_index(rows, struct s3_list_row, i);
         keys = keys && row->key && !row->upload_id;
-        if (!row->key || !l->url)
+        if (!row->key || !(l->page.url || upload_looks_encoded(row)))
             continue;
         GString *out = g_string_sized_new(row->key_len);
         int r = s3_uri_decode(out, row->key, row->key_len, true);

@@ -38,6 +38,7 @@ struct s3_list_row {
 struct s3_list_page {
     GArray *rows; /* struct s3_list_row, in byte order of the keys for ListObjectsV2 */
     bool truncated;
+    bool url;     /* EncodingType was url: the keys are decoded, next is as it came */
     char *next;        /* owned; NextContinuationToken, NextKeyMarker or NextPartNumberMarker; NULL if absent */
     char *next_upload; /* owned; NextUploadIdMarker */
 };
