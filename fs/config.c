@@ -6,18 +6,20 @@
  * No state of its own: everything is in the caller's struct config, which one thread fills before the daemon starts.
  */
 #include "fs/config.h"
+
+#include "base/clock.h"
+#include "fs/config_table.h"
+
 #include <assert.h>
 #include <stddef.h>
 #include <string.h>
 #include <unistd.h>
-#include "base/clock.h"
-#include "fs/config_table.h"
 
-#define KIB 1024ull
-#define MIB (1024 * KIB)
-#define GIB (1024 * MIB)
-#define TIB (1024 * GIB)
-#define DAY_NS (86400 * NS_PER_S)
+#define KIB       1024ull
+#define MIB       (1024 * KIB)
+#define GIB       (1024 * MIB)
+#define TIB       (1024 * GIB)
+#define DAY_NS    (86400 * NS_PER_S)
 #define AT(field) offsetof(struct config, field)
 
 static const char *const close_words[] = {"buffered", "local", "remote", NULL};
@@ -172,14 +174,21 @@ static int check_source(const struct config *cfg, char **ret_msg)
         return refuse(ret_msg, g_strdup("SOURCE is missing: s3://BUCKET[/PREFIX] or file:///DIR"));
     if (g_str_has_prefix(s, "file://")) {
         if (s[7] != '/' || s[8] == '\0')
-            return refuse(ret_msg, g_strdup_printf("source '%s': a file:// source is an absolute directory, as in file:///srv/lake", s));
+            return refuse(
+                ret_msg,
+                g_strdup_printf("source '%s': a file:// source is an absolute directory, as in file:///srv/lake", s));
         if (cfg->endpoint_url || cfg->profile || cfg->no_sign_request)
-            return refuse(ret_msg, g_strdup("endpoint-url, profile and no-sign-request conflict with a file:// source: they belong to s3://"));
+            return refuse(
+                ret_msg,
+                g_strdup(
+                    "endpoint-url, profile and no-sign-request conflict with a file:// source: they belong to s3://"));
         return 0;
     }
     if (!g_str_has_prefix(s, "s3://"))
-        return refuse(ret_msg, g_strdup_printf("source '%s': use s3://BUCKET[/PREFIX] (any S3 service, with --endpoint-url) or file:///DIR",
-                                               strchr(s, '@') ? "..." : s));
+        return refuse(ret_msg,
+                      g_strdup_printf(
+                          "source '%s': use s3://BUCKET[/PREFIX] (any S3 service, with --endpoint-url) or file:///DIR",
+                          strchr(s, '@') ? "..." : s));
     const char *bucket = s + 5;
     size_t len = strcspn(bucket, "/");
     if (memchr(bucket, '@', len))
@@ -208,8 +217,9 @@ static int check_endpoint(const struct config *cfg, char **ret_msg)
 static int check_space(const struct config *cfg, char **ret_msg)
 {
     if (cfg->cache_size.percent + cfg->free_space.percent > 100)
-        return refuse(ret_msg, g_strdup_printf("cache-size %u%% and free-space %u%% conflict: together more than the disk",
-                                               cfg->cache_size.percent, cfg->free_space.percent));
+        return refuse(ret_msg,
+                      g_strdup_printf("cache-size %u%% and free-space %u%% conflict: together more than the disk",
+                                      cfg->cache_size.percent, cfg->free_space.percent));
     if (cfg->cache_size.bytes && cfg->cache_size.bytes < 4 * cfg->part_size)
         return refuse(ret_msg, g_strdup("cache-size and part-size conflict: the cache must hold at least 4 parts"));
     return 0;
@@ -232,7 +242,9 @@ int config_validate(struct config *cfg, char **ret_msg)
     if (cfg->no_sign_request && cfg->profile)
         return refuse(ret_msg, g_strdup("no-sign-request and profile conflict: unsigned requests use no credentials"));
     if (cfg->no_sign_request && !cfg->read_only && was_given(cfg, "close") && cfg->close == CLOSE_REMOTE)
-        return refuse(ret_msg, g_strdup("no-sign-request and close=remote conflict: unsigned requests rarely may write; add --read-only"));
+        return refuse(
+            ret_msg,
+            g_strdup("no-sign-request and close=remote conflict: unsigned requests rarely may write; add --read-only"));
     if (cfg->read_only && ((was_given(cfg, "close") && cfg->close != CLOSE_BUFFERED) || cfg->fsync == FSYNC_REMOTE))
         return refuse(ret_msg, g_strdup("read-only conflicts with close and fsync settings: nothing is written"));
     if (was_given(cfg, "umask") && was_given(cfg, "file-mode") && was_given(cfg, "dir-mode"))
@@ -248,8 +260,12 @@ bool config_option_at(unsigned index, struct config_option *ret_option)
         const struct option_row *o = &option_table[i];
         if (!o->section || index-- > 0)
             continue;
-        *ret_option = (struct config_option){.section = o->section, .name = o->name, .arg = o->arg, .help = o->help,
-                                             .def = o->def ? o->def : "", .choices = o->choices};
+        *ret_option = (struct config_option){.section = o->section,
+                                             .name = o->name,
+                                             .arg = o->arg,
+                                             .help = o->help,
+                                             .def = o->def ? o->def : "",
+                                             .choices = o->choices};
         if (!o->arg && o->choices)
             ret_option->arg = "WORD";
         return true;
@@ -261,7 +277,7 @@ bool config_option_at(unsigned index, struct config_option *ret_option)
 static char *option_heading(const struct option_row *o)
 {
     if (o->choices) {
-        g_autofree char *words = g_strjoinv("|", (char **)o->choices);
+        g_autofree char *words = option_words(o, "|");
         return g_strdup_printf("--%s %s", o->name, words);
     }
     return o->arg ? g_strdup_printf("--%s %s", o->name, o->arg) : g_strdup_printf("--%s", o->name);

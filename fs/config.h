@@ -3,11 +3,12 @@
  * config file reader, man page, completion and the effective-config dump are made from it.
  */
 #pragma once
+#include "base/err.h"
+
 #include <glib.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
-#include "base/err.h"
 
 enum close_mode { CLOSE_BUFFERED, CLOSE_LOCAL, CLOSE_REMOTE };
 enum fsync_mode { FSYNC_LOCAL, FSYNC_REMOTE };
@@ -40,7 +41,7 @@ struct config { /* strings are owned */
     enum fsync_mode fsync;
     enum order_mode order;
     enum conflict_mode conflict;
-    char *hold; /* comma-separated globs */
+    char *hold;             /* comma-separated globs */
     uint64_t hold_delay_ns; /* held names are published after this long anyway, 10 min */
     /* transfer */
     uint64_t part_size;
@@ -56,7 +57,7 @@ struct config { /* strings are owned */
     char *http; /* ADDR:PORT or NULL */
     bool foreground;
     char *log_level, *log_file;
-    char *fault; /* tests: rules of the fault driver, hidden option */
+    char *fault;     /* tests: rules of the fault driver, hidden option */
     bool debug_fuse; /* hidden */
     /* where each option of the table got its value, and what config_set() notes down next */
     uint8_t origin[CONFIG_MAX_OPTIONS], origin_now;

@@ -5,14 +5,15 @@
  * allowed in one line. Options that could carry a secret are refused before their value is looked at, so no message and no
  * process list ever shows one.
  */
+#include "base/clock.h"
+#include "fs/config.h"
+#include "fs/config_table.h"
+
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/clock.h"
-#include "fs/config.h"
-#include "fs/config_table.h"
 
 #define MAX_CONFIG_FILE (1u << 20)
 
@@ -80,7 +81,7 @@ int parse_duration(const char *text, uint64_t *ret_ns)
         if (r < 0)
             return r;
         size_t len = strspn(p, "abcdefghijklmnopqrstuvwxyz");
-        double ns = len == 0 && *p == '\0' ? 1e9 : 0;
+        double ns = text[strspn(text, "0123456789.")] == '\0' ? 1e9 : 0; /* a bare number is seconds */
         for (unsigned i = 0; i < G_N_ELEMENTS(units); i++)
             if (len == strlen(units[i].unit) && memcmp(p, units[i].unit, len) == 0)
                 ns = units[i].ns;
@@ -138,7 +139,8 @@ static void print_number(const struct option_row *row, uint64_t v, GString *out)
         static const struct {
             uint64_t ns;
             const char *unit;
-        } units[] = {{86400 * NS_PER_S, "d"}, {3600 * NS_PER_S, "h"}, {60 * NS_PER_S, "m"}, {NS_PER_S, "s"}, {NS_PER_MS, "ms"}, {1, "ns"}};
+        } units[] = {{86400 * NS_PER_S, "d"}, {3600 * NS_PER_S, "h"}, {60 * NS_PER_S, "m"},
+                     {NS_PER_S, "s"},         {NS_PER_MS, "ms"},      {1, "ns"}};
         while (i < 5 && (v == 0 ? units[i].ns != NS_PER_S : v % units[i].ns != 0 || v == units[i].ns))
             i++;
         if (v && i > 0 && v == units[i - 1].ns) /* 60s reads better than 1m, but 1s better than 1000ms */
@@ -182,16 +184,28 @@ void option_print(const struct config *cfg, const struct option_row *row, GStrin
     }
 }
 
-/* "an integer from 1 to 256" */
+char *option_words(const struct option_row *row, const char *separator)
+{
+    GString *s = g_string_new(NULL);
+    for (unsigned i = 0; row->choices[i]; i++)
+        g_string_append_printf(s, "%s%s", i ? separator : "", row->choices[i]);
+    return g_string_free(s, FALSE);
+}
+
+/* "a whole number, from 1 to 256" */
 static char *allowed(const struct option_row *row)
 {
     static const char *const kinds[] = {
-        [OPT_STRING] = "some text", [OPT_FLAG] = "true or false",
-        [OPT_SIZE] = "a size such as 64M", [OPT_SIZE_PERCENT] = "a size such as 200G or a share such as 80%",
-        [OPT_DURATION] = "a duration such as 30s or 10m", [OPT_UINT] = "a whole number", [OPT_MODE] = "an octal mode such as 0644",
+        [OPT_STRING] = "some text",
+        [OPT_FLAG] = "true or false",
+        [OPT_SIZE] = "a size such as 64M",
+        [OPT_SIZE_PERCENT] = "a size such as 200G or a share such as 80%",
+        [OPT_DURATION] = "a duration such as 30s or 10m",
+        [OPT_UINT] = "a whole number",
+        [OPT_MODE] = "an octal mode such as 0644",
     };
     if (row->choices) {
-        g_autofree char *words = g_strjoinv(", ", (char **)row->choices);
+        g_autofree char *words = option_words(row, ", ");
         return g_strdup_printf("one of %s", words);
     }
     g_autoptr(GString) s = g_string_new(kinds[row->type]);
@@ -251,8 +265,7 @@ static int assign_word(const struct option_row *row, const char *value, void *fi
             continue;
         if (row->type == OPT_ENUM)
             *(int *)field = i;
-        else
-            {
+        else {
             g_free(*(char **)field);
             *(char **)field = g_strdup(value);
         }
@@ -306,7 +319,8 @@ int option_assign(struct config *cfg, const struct option_row *row, const char *
 
 static bool is_secret(const char *name)
 {
-    static const char *const globs[] = {"*access*key*", "*secret*", "*passw*", "*session*token*", "*credential*", "key", "token", "ak", "sk"};
+    static const char *const globs[] = {"*access*key*", "*secret*", "*passw*", "*session*token*", "*credential*", "key",
+                                        "token",        "ak",       "sk"};
     for (unsigned i = 0; i < G_N_ELEMENTS(globs); i++)
         if (fnmatch(globs[i], name, FNM_CASEFOLD) == 0)
             return true;
@@ -357,9 +371,10 @@ int config_set(struct config *cfg, const char *name, const char *value, char **r
 {
     int i = option_find(name);
     if (i < 0 && is_secret(name)) {
-        *ret_msg = g_strdup_printf("option '%s' is refused: keys belong into the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) "
-                                   "or ~/.aws/credentials (--profile), where no process list shows them",
-                                   name);
+        *ret_msg = g_strdup_printf(
+            "option '%s' is refused: keys belong into the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) "
+            "or ~/.aws/credentials (--profile), where no process list shows them",
+            name);
         return -EINVAL;
     }
     if (i < 0)
@@ -386,7 +401,9 @@ static int set_file_line(struct config *cfg, char *line, char **ret_msg)
             value++;
         }
     }
-    char **text = strcmp(line, "source") == 0 ? &cfg->source : strcmp(line, "mountpoint") == 0 ? &cfg->mountpoint : NULL;
+    char **text = strcmp(line, "source") == 0       ? &cfg->source
+                  : strcmp(line, "mountpoint") == 0 ? &cfg->mountpoint
+                                                    : NULL;
     if (!text)
         return config_set(cfg, line, value, ret_msg);
     if (!value || !*value) {
@@ -433,9 +450,10 @@ int config_read_file(struct config *cfg, const char *path, char **ret_msg)
 /* What mount(8) and fstab hand over and the kernel or mount itself deals with. */
 static bool is_mount_word(const char *word)
 {
-    static const char *const words[] = {"defaults", "rw", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "owner",
-                                        "group", "dev", "nodev", "suid", "nosuid", "exec", "noexec", "relatime", "noatime", "atime",
-                                        "nodiratime", "async", NULL};
+    static const char *const words[] = {"defaults", "rw",     "auto",       "noauto", "nofail", "_netdev",
+                                        "user",     "nouser", "users",      "owner",  "group",  "dev",
+                                        "nodev",    "suid",   "nosuid",     "exec",   "noexec", "relatime",
+                                        "noatime",  "atime",  "nodiratime", "async",  NULL};
     return g_strv_contains(words, word) || g_str_has_prefix(word, "x-") || g_str_has_prefix(word, "comment=");
 }
 
@@ -548,7 +566,8 @@ static int parse_pass(struct config *cfg, int argc, char **argv, bool files, cha
 
 int config_parse_argv(struct config *cfg, int argc, char **argv, char **ret_msg)
 {
-    int r = parse_pass(cfg, argc, argv, true, ret_msg); /* files first: the command line overrides them wherever it names them */
+    int r = parse_pass(cfg, argc, argv, true,
+                       ret_msg); /* files first: the command line overrides them wherever it names them */
     if (r < 0)
         return r;
     cfg->origin_now = CONFIG_FROM_ARGV;

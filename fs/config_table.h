@@ -35,3 +35,5 @@ int option_find(const char *name);
 int option_assign(struct config *cfg, const struct option_row *row, const char *value, char **ret_msg) MUST_CHECK;
 /* The value as a user would type it; appended. */
 void option_print(const struct config *cfg, const struct option_row *row, GString *out);
+/* The row's choices in one string, owned by the caller. */
+char *option_words(const struct option_row *row, const char *separator);

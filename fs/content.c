@@ -16,7 +16,12 @@ static const struct sm_row content_rows[] = {
     [CONTENT_SEALED] = {"sealed", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLEAN) | SM_TO(CONTENT_QUARANTINED)},
     [CONTENT_QUARANTINED] = {"quarantined", SM_TO(CONTENT_OPEN)},
 };
-const struct sm content_sm = {"content", content_rows, G_N_ELEMENTS(content_rows)};
+static const struct sm content_sm = {"content", content_rows, G_N_ELEMENTS(content_rows)};
+
+const char *content_state_name(uint32_t state)
+{
+    return sm_name(&content_sm, (int)state);
+}
 
 /* Under ns and mu. */
 static void move_to(struct inode *in, enum content_state to)
@@ -304,13 +309,15 @@ static void free_copy(void *d)
     g_free(d);
 }
 
-/* Journal records for every name of the inode. Under ns. */
-static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino)
+/* Journal records for every name of the inode, or for those that have none. Under ns. */
+static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino, bool missing_only)
 {
     g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_copy);
     int r = meta_link_each(fs->meta, ino, collect_copy, names);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         struct meta_dentry *d = names->pdata[i];
+        if (missing_only && d->op_seq)
+            continue;
         publish_name(fs, b, d, PUBLISH_CONTENT);
         d->stamp = meta_next_seq(fs->meta);
         meta_dentry_put(b, d);
@@ -338,7 +345,7 @@ static int store_closing(struct inode *in, bool synced)
     if (!in->gone)
         meta_inode_put(b, rec);
     mutex_unlock(&in->mu);
-    int r = journal_names(fs, b, in->ino);
+    int r = journal_names(fs, b, in->ino, false);
     if (r == 0)
         r = meta_commit(b, false);
     publish_apply(fs, r == 0);
@@ -387,7 +394,10 @@ static int store_sealed(struct inode *in)
         meta_inode_put(b, &in->rec);
     open_value(b, in->ino, false);
     mutex_unlock(&in->mu);
-    int r = meta_commit(b, false);
+    int r = journal_names(fs, b, in->ino, true); /* a snapshot may have used up the record */
+    if (r == 0)
+        r = meta_commit(b, false);
+    publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     return r;
@@ -465,6 +475,16 @@ void content_release(struct inode *in, bool for_write)
     cache_file_unref(last);
     if (orphan)
         reap_orphan(in);
+}
+
+void content_abandon(struct inode *in, bool for_write)
+{
+    mutex_lock(&in->mu);
+    in->n_writers -= for_write;
+    in->n_open--;
+    struct cfile *last = drop_unused_locked(in);
+    mutex_unlock(&in->mu);
+    cache_file_unref(last);
 }
 
 int content_sync(struct inode *in)

@@ -9,6 +9,12 @@
  * receiving half of every client, which is what ctl_gone() looks at, so a verb can still write its last lines.
  */
 #include "fs/ctl.h"
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/sync.h"
+#include "fs/ctl_proto.h"
+
 #include <assert.h>
 #include <glib.h>
 #include <poll.h>
@@ -19,10 +25,6 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
-#include "base/cleanup.h"
-#include "base/log.h"
-#include "base/sync.h"
-#include "fs/ctl_proto.h"
 
 #define REQUEST_TIMEOUT_S 10
 #define SEND_TIMEOUT_S    30
@@ -117,7 +119,7 @@ static int peer_allowed(int fd)
 /* One line without its newline. -EMSGSIZE beyond CTL_MAX_LINE, -ECONNRESET when the client left before the newline. */
 static int read_line(int fd, GString *line)
 {
-    char buf[16384];
+    char buf[8192];
     while (line->len <= CTL_MAX_LINE) {
         ssize_t n = RET_ERRNO(recv(fd, buf, sizeof buf, 0));
         if (n == -EINTR)

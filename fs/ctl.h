@@ -11,9 +11,10 @@
  *   }
  */
 #pragma once
+#include "base/err.h"
+
 #include <jansson.h>
 #include <stdbool.h>
-#include "base/err.h"
 
 #define CTL_MAX_CLIENTS 32
 

@@ -1,7 +1,8 @@
 /* Where the control socket of a mount is; shared by daemon and command so that both always agree. Pure but for XDG_RUNTIME_DIR. */
+#include "fs/ctl_proto.h"
+
 #include <glib.h>
 #include <unistd.h>
-#include "fs/ctl_proto.h"
 
 static char *path_in(const char *dir, const char *mountpoint)
 {

@@ -75,6 +75,7 @@ struct fs {
     GPtrArray *hold_globs;  /* of GPatternSpec-like strings */
     int64_t started_ns;
     unsigned uid, gid;
+    int lock_fd; /* the cache folder's instance lock, -1 none */
 
     struct mutex ns;
     /* guarded by ns */

@@ -11,7 +11,8 @@ struct http_server;
 
 /* refresh(ctx) runs before each /metrics, in the server's thread, so that gauges are current; may be NULL. On failure *ret_msg gets a
  * line for the user (owned by the caller). */
-int http_start(const char *addr_port, void (*refresh)(void *ctx), void *ctx, struct http_server **ret, char **ret_msg) MUST_CHECK;
+int http_start(const char *addr_port, void (*refresh)(void *ctx), void *ctx, struct http_server **ret, char **ret_msg)
+    MUST_CHECK;
 /* Waits until no request runs. NULL allowed. */
 void http_stop(struct http_server *srv);
 /* The port in use (for ":0"). */

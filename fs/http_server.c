@@ -1,12 +1,13 @@
 /* Metrics server on libmicrohttpd: one thread of its own, 16 connections, 10 s idle timeout; the only user of that library. */
+#include "base/metric.h"
+#include "fs/http.h"
+
 #include <arpa/inet.h>
 #include <glib.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/metric.h"
-#include "fs/http.h"
 
 #define MAX_CONNECTIONS 16
 #define IDLE_S          10
@@ -26,14 +27,15 @@ static enum MHD_Result reply(struct MHD_Connection *conn, unsigned status, const
     g_free(text);
     if (!resp)
         return MHD_NO;
-    (void)MHD_add_response_header(resp, MHD_HTTP_HEADER_CONTENT_TYPE, type); /* without it the body still reads as text */
+    (void)MHD_add_response_header(resp, MHD_HTTP_HEADER_CONTENT_TYPE,
+                                  type); /* without it the body still reads as text */
     enum MHD_Result r = MHD_queue_response(conn, status, resp);
     MHD_destroy_response(resp);
     return r;
 }
 
-static enum MHD_Result on_request(void *arg, struct MHD_Connection *conn, const char *url, const char *method, const char *version,
-                                  const char *body, size_t *body_len, void **state)
+static enum MHD_Result on_request(void *arg, struct MHD_Connection *conn, const char *url, const char *method,
+                                  const char *version, const char *body, size_t *body_len, void **state)
 {
     static int seen; /* its address marks a request whose header is complete; never written */
     struct http_server *srv = arg;
@@ -113,9 +115,10 @@ int http_start(const char *addr_port, void (*refresh)(void *ctx), void *ctx, str
     srv->ctx = ctx;
     unsigned flags = MHD_USE_AUTO_INTERNAL_THREAD | (addr.ss_family == AF_INET6 ? MHD_USE_IPv6 : 0);
     errno = 0;
-    srv->mhd = MHD_start_daemon(flags, 0, NULL, NULL, on_request, srv, MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&addr,
-                                MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S,
-                                MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEM, MHD_OPTION_END);
+    srv->mhd =
+        MHD_start_daemon(flags, 0, NULL, NULL, on_request, srv, MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&addr,
+                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
+                         (unsigned)IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEM, MHD_OPTION_END);
     if (!srv->mhd) {
         r = errno ? -errno : -EADDRINUSE;
         *ret_msg = g_strdup_printf("http '%s': cannot listen there: %s", addr_port, err_text(r));

@@ -25,6 +25,8 @@ static int gate(void *ctx)
     struct job *j = ctx;
     struct publisher *p = j->o->p;
     int r = -EINPROGRESS;
+    if (j->deadline_ns) /* the time limit is on waiting for others, not on our own upload, which makes progress */
+        j->deadline_ns = MAX(j->deadline_ns, clock_mono_ns() + p->fs->cfg->op_timeout_ns);
     mutex_lock(&p->mu);
     for (;;) {
         if (j->o->dropped) {
