@@ -39,8 +39,11 @@ void publish_apply(struct fs *fs, bool committed) REQUIRES(fs->ns);
 
 /* ---- any time ---- */
 
-/* The content of a name became SEALED or OPEN again: wakes the scheduler. */
-void publish_content_changed(struct fs *fs, uint64_t ino);
+/* Does --hold name this path? */
+bool publish_is_held_name(struct fs *fs, const char *path);
+
+/* The content of an inode moved to `state` (enum content_state): while OPEN its ops neither run nor block others. Callers hold the content gate. */
+void publish_content_state(struct fs *fs, uint64_t ino, uint32_t state);
 /* Is the key to be deleted, or was it after `stamp` (listings must not show it)? */
 bool publish_key_deleted(struct publisher *p, const char *key, uint64_t stamp);
 /* Ops under a path prefix ("" = all, "a/b" itself or below). */
