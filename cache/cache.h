@@ -105,6 +105,17 @@ void cache_forget(struct cache *c, uint64_t vid);
 /* Calls fn for every local data file that carries an intent (fsck; the cache need not be open): path relative to dir, vid, size, text. */
 int cache_scan_intents(const char *dir, int (*fn)(void *ctx, const char *path, uint64_t vid, uint64_t size, const char *text), void *ctx) MUST_CHECK;
 
+/* Calls fn for every local data file (fsck; the cache need not be open): path relative to dir. Non-zero from fn stops and is returned. */
+struct cache_scanned {
+    const char *path;
+    uint64_t vid, size, disk_bytes;
+};
+int cache_scan_files(const char *dir, int (*fn)(void *ctx, const struct cache_scanned *file), void *ctx) MUST_CHECK;
+/* The same facts of one data file: -ENOENT when it is not there. path may be NULL afterwards. */
+int cache_scan_file(const char *dir, uint64_t vid, struct cache_scanned *ret) MUST_CHECK;
+/* Removes a data file that no record knows (fsck --repair). */
+int cache_scan_remove(const char *dir, uint64_t vid) MUST_CHECK;
+
 struct cache_usage {
     uint64_t limit_bytes, used_bytes, dirty_bytes, pinned_bytes, free_bytes;
     uint64_t files;

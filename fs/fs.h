@@ -31,6 +31,7 @@
 struct publisher;
 struct ctl;
 struct http_server;
+struct jobs;
 
 #define FS_NAME_MAX 255
 
@@ -67,6 +68,7 @@ struct fs {
     struct cache *cache;
     char *cache_dir, *mountpoint;
     struct publisher *pub;
+    struct jobs *jobs;      /* jobs_open() */
     struct workq *list_q;   /* listings */
     struct workq *head_q;   /* HEADs that listings wait for */
     struct workq *notify_q; /* kernel notifications: one thread, never inside a handler */
@@ -98,6 +100,7 @@ struct fs {
     atomic_bool stopping;
     atomic_bool probed;
     atomic_uint blocked_ops;
+    _Atomic uint64_t fuse_caps; /* FUSE_CAP_ bits in use, set by INIT */
 };
 
 /* ---- inode.c ---- */
@@ -127,3 +130,13 @@ static inline bool inode_is_dir(const struct inode *in)
 
 void notify_entry(struct fs *fs, uint64_t parent, const char *name);
 void notify_inode(struct fs *fs, uint64_t ino);
+
+/* ---- daemon.c ---- */
+
+/* Ends the session: the mount goes away, fs_run() tears down and returns. Any thread, returns at once. */
+void fs_request_stop(struct fs *fs);
+
+/* ---- ctl_status.c ---- */
+
+/* Brings the gauges of metrics.def up to date; from memory and database, never from the store. */
+void fs_refresh_gauges(struct fs *fs);

@@ -35,6 +35,8 @@ const char *meta_uuid(const struct meta *m);
 uint64_t meta_next_ino(struct meta *m);   /* > META_ROOT_INO; also ids of cache files and of dentries */
 uint64_t meta_next_seq(struct meta *m);   /* journal order, also "stamp" of changes; monotonic */
 uint64_t meta_last_seq(const struct meta *m);
+/* From now on numbers are above these (a database rebuilt from what stands beside the data). Call before any thread takes numbers. */
+void meta_reserve(struct meta *m, uint64_t ino, uint64_t seq);
 
 struct meta_batch *meta_batch_new(struct meta *m);
 void meta_batch_free(struct meta_batch *b); /* NULL allowed; forgets what was not committed */
