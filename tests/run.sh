@@ -55,7 +55,7 @@ build() { # DIR OPTION...: configures once, then builds
         }
     fi
     ninja -C "$dir" >"$results/$dir-build.log" 2>&1 || {
-        grep -E -A6 'error|FAILED' "$results/$dir-build.log" | head -n 60
+        grep -E -A6 'error:|FAILED:' "$results/$dir-build.log" | head -n 60
         return 1
     }
 }
