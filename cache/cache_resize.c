@@ -75,6 +75,7 @@ int cache_file_truncate(struct cfile *cf, uint64_t size)
         return r;
     mutex_lock(&cf->mu);
     resize_begin_locked(cf);
+    cf->changing++;
     uint64_t old = cf->size;
     if (size < old)
         fetch_cut_locked(cf, chunk_of(size));
@@ -90,13 +91,11 @@ int cache_file_truncate(struct cfile *cf, uint64_t size)
     }
     resize_end_locked(cf);
     mutex_unlock(&cf->mu);
+    cfile_change_end(cf, MIN(size, old), 0);
     if (r < 0)
         return r;
     cfile_account(cf);
-    r = cfile_save_if_needed(cf);
-    if (r == 0)
-        upload_note_write(cf, size, 0);
-    return r;
+    return cfile_save_if_needed(cf);
 }
 
 /* ---- fallocate ---- */
@@ -132,10 +131,7 @@ static int zero_range(struct cfile *cf, int mode, uint64_t off, uint64_t len)
     if (len == 0)
         return 0;
     ssize_t n = cfile_modify(cf, off, len, grow, do_fallocate, &mode);
-    if (n < 0)
-        return (int)n;
-    upload_note_write(cf, off, len);
-    return 0;
+    return n < 0 ? (int)n : 0;
 }
 
 int cache_file_fallocate(struct cfile *cf, int mode, uint64_t off, uint64_t len)
