@@ -68,8 +68,6 @@ typedef ssize_t cfile_modify_fn(struct cfile *cf, const void *arg, uint64_t off,
 /* Makes [off, off+len) ours, runs fn, marks what it did; grow: the size follows. Space must have been reserved. */
 ssize_t cfile_modify(struct cfile *cf, uint64_t off, uint64_t len, bool grow, cfile_modify_fn *fn, const void *arg)
     MUST_CHECK;
-/* Ends a change that raised cf->changing: tells uploads of [off, off+len) (len 0: all from off), then lowers it. No lock held. */
-void cfile_change_end(struct cfile *cf, uint64_t off, uint64_t len);
 /* Bytes of new disk space a write to the range may need at most. */
 uint64_t cfile_space_needed(struct cfile *cf, uint64_t off, uint64_t len);
 

@@ -247,14 +247,6 @@ static int ensure_marked(struct cfile *cf)
     return marked ? 0 : cache_file_set_dirty(cf, true);
 }
 
-void cfile_change_end(struct cfile *cf, uint64_t off, uint64_t len)
-{
-    upload_note_write(cf, off, len);
-    mutex_lock(&cf->mu);
-    cf->changing--;
-    mutex_unlock(&cf->mu);
-}
-
 ssize_t cfile_modify(struct cfile *cf, uint64_t off, uint64_t len, bool grow, cfile_modify_fn *fn, const void *arg)
 {
     struct cfile_io io;
@@ -267,7 +259,6 @@ ssize_t cfile_modify(struct cfile *cf, uint64_t off, uint64_t len, bool grow, cf
         mutex_unlock(&cf->mu);
         return r;
     }
-    cf->changing++;
     mutex_unlock(&cf->mu);
     ssize_t n = fn(cf, arg, off, len);
     mutex_lock(&cf->mu);
@@ -284,7 +275,6 @@ ssize_t cfile_modify(struct cfile *cf, uint64_t off, uint64_t len, bool grow, cf
     }
     cfile_io_end_locked(cf, &io);
     mutex_unlock(&cf->mu);
-    cfile_change_end(cf, off, n > 0 ? (uint64_t)n : len);
     r = cfile_save_if_needed(cf);
     return r < 0 ? r : n;
 }
@@ -330,8 +320,11 @@ ssize_t cache_file_write(struct cfile *cf, const void *buf, size_t len, uint64_t
     int r = space_reserve(cf->c, need, SPACE_WRITE);
     if (r < 0)
         return r;
+    cfile_change_begin(cf);
     ssize_t n = cfile_modify(cf, off, len, true, do_pwrite, buf);
     cfile_account(cf);
     space_release(cf->c, need);
+    upload_note_write(cf, off, n > 0 ? (uint64_t)n : len); /* a failure may come after bytes were changed */
+    cfile_change_end(cf);
     return n;
 }

@@ -60,6 +60,32 @@ static void mark_edge_locked(struct cfile *cf, uint64_t end)
         (void)cfile_mark_dirty_locked(cf, edge, edge + 1);
 }
 
+static int truncate_marked(struct cfile *cf, uint64_t size)
+{
+    mutex_lock(&cf->mu);
+    resize_begin_locked(cf);
+    uint64_t old = cf->size;
+    if (size < old)
+        fetch_cut_locked(cf, chunk_of(size));
+    mutex_unlock(&cf->mu);
+    int r = RET_ERRNO(ftruncate(cf->fd, (off_t)size));
+    mutex_lock(&cf->mu);
+    if (r == 0) {
+        if (size < old)
+            shrink_locked(cf, size);
+        mark_edge_locked(cf, MIN(size, old));
+        cf->size = size;
+        cf->stamp++;
+    }
+    resize_end_locked(cf);
+    mutex_unlock(&cf->mu);
+    if (r < 0)
+        return r;
+    upload_note_write(cf, MIN(size, old), 0);
+    cfile_account(cf);
+    return cfile_save_if_needed(cf);
+}
+
 int cache_file_truncate(struct cfile *cf, uint64_t size)
 {
     if (size > INT64_MAX)
@@ -73,29 +99,10 @@ int cache_file_truncate(struct cfile *cf, uint64_t size)
         r = cache_file_set_dirty(cf, true);
     if (r < 0)
         return r;
-    mutex_lock(&cf->mu);
-    resize_begin_locked(cf);
-    cf->changing++;
-    uint64_t old = cf->size;
-    if (size < old)
-        fetch_cut_locked(cf, chunk_of(size));
-    mutex_unlock(&cf->mu);
-    r = RET_ERRNO(ftruncate(cf->fd, (off_t)size));
-    mutex_lock(&cf->mu);
-    if (r == 0) {
-        if (size < old)
-            shrink_locked(cf, size);
-        mark_edge_locked(cf, MIN(size, old));
-        cf->size = size;
-        cf->stamp++;
-    }
-    resize_end_locked(cf);
-    mutex_unlock(&cf->mu);
-    cfile_change_end(cf, MIN(size, old), 0);
-    if (r < 0)
-        return r;
-    cfile_account(cf);
-    return cfile_save_if_needed(cf);
+    cfile_change_begin(cf);
+    r = truncate_marked(cf, size);
+    cfile_change_end(cf);
+    return r;
 }
 
 /* ---- fallocate ---- */
@@ -130,7 +137,10 @@ static int zero_range(struct cfile *cf, int mode, uint64_t off, uint64_t len)
         len = off < size ? MIN(len, size - off) : 0;
     if (len == 0)
         return 0;
+    cfile_change_begin(cf);
     ssize_t n = cfile_modify(cf, off, len, grow, do_fallocate, &mode);
+    upload_note_write(cf, off, len);
+    cfile_change_end(cf);
     return n < 0 ? (int)n : 0;
 }
 
