@@ -4,6 +4,7 @@
  */
 #include "base/log.h"
 #include "meta.h"
+#include "meta_db.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -679,6 +680,61 @@ START_TEST(flipped_byte_inside_the_wal_is_refused)
 }
 END_TEST
 
+START_TEST(database_of_another_format_is_refused)
+{
+    char identity[] = "link";
+    struct meta_header h = {.format = META_FORMAT + 1, .identity = identity};
+    struct meta_batch *b = meta_batch_new(m);
+    meta_db_put(b, meta_key0(TAG_HEADER, NULL), meta_enc_header(&h));
+    commit(b);
+    meta_close(m);
+    m = NULL;
+    g_autofree char *msg = NULL;
+    open_as("link", -ENOTSUP, &msg);
+    ck_assert_ptr_nonnull(strstr(msg, "has format 2"));
+}
+END_TEST
+
+START_TEST(database_without_header_but_with_records_is_refused)
+{
+    struct meta_batch *b = meta_batch_new(m);
+    meta_db_del(b, meta_key0(TAG_HEADER, NULL));
+    commit(b);
+    meta_close(m);
+    m = NULL;
+    g_autofree char *msg = NULL;
+    open_as("link", -EBADMSG, &msg);
+}
+END_TEST
+
+START_TEST(record_that_cannot_be_decoded_is_ebadmsg_and_dumped_as_bad)
+{
+    struct meta_batch *b = meta_batch_new(m);
+    meta_db_put(b, meta_key1(TAG_INODE, 7, NULL), g_string_new("\x01junk"));
+    commit(b);
+    struct meta_inode in = {.ino = 42};
+    ck_assert_int_eq(meta_inode_get(m, 7, &in), -EBADMSG);
+    ck_assert_uint_eq(in.ino, 42);
+    uint64_t last = 0;
+    ck_assert_int_eq(meta_inode_each(m, stop_at_second, &last), -EBADMSG);
+    g_autoptr(GString) dump = g_string_new(NULL);
+    ck_assert_int_eq(meta_dump(m, dump), 0);
+    ck_assert_ptr_nonnull(strstr(dump->str, "\ninode BAD\n"));
+}
+END_TEST
+
+START_TEST(counters_jump_far_when_the_last_limit_is_of_another_boot)
+{
+    uint64_t before = meta_next_ino(m);
+    struct meta_counter c = {.limit = before + 1, .boot_id = "another-boot"};
+    struct meta_batch *b = meta_batch_new(m);
+    meta_db_put(b, meta_key0(TAG_COUNTER, "ino"), meta_enc_counter(&c));
+    commit(b);
+    reopen();
+    ck_assert_uint_ge(meta_next_ino(m), before + (UINT64_C(1) << 32));
+}
+END_TEST
+
 /* What the child handed out, seen by the parent. */
 static uint64_t *shared_ids;
 
@@ -787,6 +843,10 @@ int main(void)
     ADD(unsynced_commits_survive_kill);
     ADD(torn_wal_tail_opens_and_loses_whole_batches_only);
     ADD(flipped_byte_inside_the_wal_is_refused);
+    ADD(database_of_another_format_is_refused);
+    ADD(database_without_header_but_with_records_is_refused);
+    ADD(record_that_cannot_be_decoded_is_ebadmsg_and_dumped_as_bad);
+    ADD(counters_jump_far_when_the_last_limit_is_of_another_boot);
     ADD(counters_never_repeat_after_kill);
     ADD(counters_are_unique_across_threads);
     suite_add_tcase(s, t);
