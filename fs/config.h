@@ -3,17 +3,21 @@
  * config file reader, man page, completion and the effective-config dump are made from it.
  */
 #pragma once
+#include "base/err.h"
+
 #include <glib.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
-#include "base/err.h"
 
 enum close_mode { CLOSE_BUFFERED, CLOSE_LOCAL, CLOSE_REMOTE };
 enum fsync_mode { FSYNC_LOCAL, FSYNC_REMOTE };
 enum order_mode { ORDER_ANCESTOR, ORDER_NONE, ORDER_MOUNT };
 enum posix_meta_mode { POSIX_META_AUTO, POSIX_META_ON, POSIX_META_OFF };
 enum conflict_mode { CONFLICT_KEEP, CONFLICT_OVERWRITE };
+
+enum config_origin { CONFIG_DEFAULT, CONFIG_FROM_FILE, CONFIG_FROM_ARGV };
+#define CONFIG_MAX_OPTIONS 48
 
 struct size_or_percent { /* one of both is set */
     uint64_t bytes;
@@ -37,7 +41,7 @@ struct config { /* strings are owned */
     enum fsync_mode fsync;
     enum order_mode order;
     enum conflict_mode conflict;
-    char *hold; /* comma-separated globs */
+    char *hold;             /* comma-separated globs */
     uint64_t hold_delay_ns; /* held names are published after this long anyway, 10 min */
     /* transfer */
     uint64_t part_size;
@@ -53,8 +57,10 @@ struct config { /* strings are owned */
     char *http; /* ADDR:PORT or NULL */
     bool foreground;
     char *log_level, *log_file;
-    char *fault; /* tests: rules of the fault driver, hidden option */
+    char *fault;     /* tests: rules of the fault driver, hidden option */
     bool debug_fuse; /* hidden */
+    /* where each option of the table got its value, and what config_set() notes down next */
+    uint8_t origin[CONFIG_MAX_OPTIONS], origin_now;
 };
 
 /* Defaults from the table. */
@@ -72,6 +78,13 @@ int config_validate(struct config *cfg, char **ret_msg) MUST_CHECK;
 void config_print_help(FILE *out);
 void config_print_names(FILE *out);
 void config_dump(const struct config *cfg, GString *out);
+
+/* One row of the table for the man page and completion; false past the last. Hidden options are left out. Static storage. */
+struct config_option {
+    const char *section, *name, *arg, *def, *help; /* arg NULL: a flag; def "" : none */
+    const char *const *choices;                    /* NULL-terminated or NULL */
+};
+bool config_option_at(unsigned index, struct config_option *ret_option);
 
 /* "64M", "80%", "30s", "1.5G" readers used by verbs too. */
 int parse_size(const char *text, uint64_t *ret_bytes) MUST_CHECK;

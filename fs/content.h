@@ -7,7 +7,8 @@
 #pragma once
 #include "fs.h"
 
-extern const struct sm content_sm;
+/* "clean", "open", ... */
+const char *content_state_name(uint32_t state);
 
 void content_gate_enter(struct inode *in);
 void content_gate_leave(struct inode *in);
@@ -18,6 +19,8 @@ int content_open(struct inode *in, bool for_write, bool trunc) MUST_CHECK;
 int content_open_new(struct inode *in) MUST_CHECK;
 /* Counterpart of both; the last writer seals. */
 void content_release(struct inode *in, bool for_write);
+/* The same without sealing: the connection ended while the file was open, so nobody said that it is whole. */
+void content_abandon(struct inode *in, bool for_write);
 /* The cache file with a reference, opened if it is not; callers outside open handles (publisher, warm-up, truncate by path). */
 int content_use(struct inode *in, struct cfile **ret) MUST_CHECK;
 void content_unuse(struct inode *in, struct cfile *cf);

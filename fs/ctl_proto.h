@@ -26,5 +26,8 @@
  */
 #pragma once
 #define CTL_MAX_LINE (1u << 20)
+#include <sys/types.h>
 /* Path of the socket for a mount point (canonical absolute path), owned by the caller. */
 char *ctl_socket_path(const char *mountpoint);
+/* The same for a mount of another user (root looks after everybody's). */
+char *ctl_socket_path_of(const char *mountpoint, uid_t uid);

@@ -31,6 +31,7 @@
 struct publisher;
 struct ctl;
 struct http_server;
+struct jobs;
 
 #define FS_NAME_MAX 255
 
@@ -41,7 +42,7 @@ struct inode {
 
     struct mutex mu;
     /* guarded by mu */
-    struct cond changed;     /* content gate freed, counts changed */
+    struct cond changed_cond; /* content gate freed */
     bool loaded, gone;       /* gone: no record in the database */
     struct meta_inode rec;   /* see rule 2 */
     char *name;              /* directories: own name (owned), NULL for the root */
@@ -49,7 +50,9 @@ struct inode {
     unsigned n_open, n_writers;
     unsigned n_cf_users;
     bool gate_held;          /* content gate */
-    bool streaming;          /* cache_stream_begin was called for the present content */
+    pthread_t gate_owner;    /* valid while gate_held */
+    bool changed;            /* bytes were written since the last snapshot was begun */
+    uint64_t snap_gen;       /* content generation of which a snapshot is published, 0 none: the next write begins a new one */
     int64_t posix_asked_ns;  /* last HEAD for metadata */
 
     /* guarded by the inode table's lock */
@@ -65,16 +68,19 @@ struct fs {
     struct cache *cache;
     char *cache_dir, *mountpoint;
     struct publisher *pub;
+    struct jobs *jobs;      /* jobs_open() */
     struct workq *list_q;   /* listings */
     struct workq *head_q;   /* HEADs that listings wait for */
     struct workq *notify_q; /* kernel notifications: one thread, never inside a handler */
     GPtrArray *hold_globs;  /* of GPatternSpec-like strings */
     int64_t started_ns;
     unsigned uid, gid;
+    int lock_fd; /* the cache folder's instance lock, -1 none */
 
     struct mutex ns;
     /* guarded by ns */
     uint64_t ns_changes;
+    GArray *forget; /* vids whose inodes the batch in work removes: publish_apply() lets the cache forget them */
 
     struct mutex table_mu;
     /* guarded by table_mu */
@@ -95,6 +101,7 @@ struct fs {
     atomic_bool stopping;
     atomic_bool probed;
     atomic_uint blocked_ops;
+    _Atomic uint64_t fuse_caps; /* FUSE_CAP_ bits in use, set by INIT */
 };
 
 /* ---- inode.c ---- */
@@ -124,3 +131,13 @@ static inline bool inode_is_dir(const struct inode *in)
 
 void notify_entry(struct fs *fs, uint64_t parent, const char *name);
 void notify_inode(struct fs *fs, uint64_t ino);
+
+/* ---- daemon.c ---- */
+
+/* Ends the session: the mount goes away, fs_run() tears down and returns. Any thread, returns at once. */
+void fs_request_stop(struct fs *fs);
+
+/* ---- ctl_status.c ---- */
+
+/* Brings the gauges of metrics.def up to date; from memory and database, never from the store. */
+void fs_refresh_gauges(struct fs *fs);

@@ -19,7 +19,7 @@ static void inode_free(struct inode *in)
     assert(in->n_open == 0 && in->cf == NULL);
     meta_inode_clear(&in->rec);
     g_free(in->name);
-    cond_fini(&in->changed);
+    cond_fini(&in->changed_cond);
     mutex_fini(&in->mu);
     g_free(in);
 }
@@ -87,7 +87,7 @@ static int inode_load(struct fs *fs, uint64_t ino, struct inode **ret)
     fresh->fs = fs;
     fresh->ino = ino;
     mutex_init(&fresh->mu, LOCK_INODE);
-    cond_init(&fresh->changed);
+    cond_init(&fresh->changed_cond);
     mutex_lock(&fresh->mu);
     struct inode *in = table_insert(fs, fresh);
     int r = in == fresh ? load_locked(fresh) : 0;

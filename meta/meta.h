@@ -35,6 +35,8 @@ const char *meta_uuid(const struct meta *m);
 uint64_t meta_next_ino(struct meta *m);   /* > META_ROOT_INO; also ids of cache files and of dentries */
 uint64_t meta_next_seq(struct meta *m);   /* journal order, also "stamp" of changes; monotonic */
 uint64_t meta_last_seq(const struct meta *m);
+/* From now on numbers are above these (a database rebuilt from what stands beside the data). Call before any thread takes numbers. */
+void meta_reserve(struct meta *m, uint64_t ino, uint64_t seq);
 
 struct meta_batch *meta_batch_new(struct meta *m);
 void meta_batch_free(struct meta_batch *b); /* NULL allowed; forgets what was not committed */
@@ -213,6 +215,7 @@ void meta_segment_put(struct meta_batch *b, uint64_t vid, uint32_t segment, cons
 /* CRC32C of one chunk as fetched (chunk number counted in the file). */
 int meta_chunk_crc_get(struct meta *m, uint64_t vid, uint64_t chunk, uint32_t *ret_crc) MUST_CHECK;
 void meta_chunk_crc_put(struct meta_batch *b, uint64_t vid, uint64_t chunk, uint32_t crc);
+void meta_chunk_crc_del(struct meta_batch *b, uint64_t vid, uint64_t chunk);
 
 /* The cache index: one record per cache file. */
 struct meta_cached {

@@ -1,0 +1,183 @@
+/*
+ * Private to cache/: the structures behind cache.h and the hooks between local files and uploads.
+ *
+ * Chunk states of one cfile, all under cf->mu:
+ *
+ *   absent  --claim by a fetch-->  busy  --bytes in the file-->  present (clean)  --write-->  present + dirty
+ *      ^                            |                                |
+ *      +------- fetch failed -------+          <-- punched, corrupt -+
+ *
+ * Rules that keep concurrent users of one file apart:
+ *  1. Only the owner of a busy chunk writes to it: the fetch it belongs to, or a writer that covers it wholly.
+ *  2. Reads and writes of present chunks run inside a `struct cfile_io` on cf->ios; whoever takes presence away
+ *     (punch, corrupt chunk) first makes sure that no io overlaps.
+ *  3. A fetch writes to the file only between fetch->writing = true and false, both set under mu after it looked at
+ *     fetch->cut_bytes; truncate sets cf->resizing, lowers cut_bytes and waits until nobody is writing and no io is left.
+ *  4. A chunk at or beyond the source's limit is present by definition: the local file has zeros there.
+ *  5. Database order: bits are written to meta after the bytes are in the file, and taken from it before they leave the file.
+ *     Only one thread at a time saves a cfile's segments and index record (cf->saving), so that an older state never follows a newer one.
+ *
+ * Locks: table.mu (CACHE_TABLE) > cf->mu (CACHE_FILE) > fetch.mu (CACHE_FETCH) > space.mu (CACHE_SPACE), in this order; none is held over disk,
+ * database or store calls.
+ */
+#pragma once
+#include "base/sync.h"
+#include "cache.h"
+#include "cache_chunks.h"
+#include "cache_policy.h"
+#include "cache_readahead.h"
+
+#include <glib.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Flags in meta_cached.flags that only the cache knows. */
+#define CACHED_SEGMENTS 0x100u /* presence is in segments; without it everything is present */
+#define CACHED_DYING    0x200u /* being removed: the file is unlinked, then the record */
+#define CACHED_SUSPECT  0x400u /* fetched in an earlier boot: verify checksums before use */
+
+struct upload;
+struct upload_pool;
+struct fetch;
+
+/* One local data file, open or not. Owned by space.entries. All but vid and ino guarded by space.mu. */
+struct cache_entry {
+    uint64_t vid, ino;
+    uint64_t bytes; /* on disk */
+    uint64_t last_use, use_gap;
+    uint32_t flags; /* CACHED_* */
+    bool open;      /* a cfile exists */
+    bool stale;     /* record differs from the one in meta */
+    struct policy_item item;
+};
+
+struct cache_space {
+    struct mutex mu;      /* CACHE_SPACE */
+    struct cond changed;  /* space was freed, dirty data became clean, or the evictor gave up */
+    struct cond kick;     /* the evictor has work */
+    GHashTable *entries;  /* guarded by mu; &entry->vid -> struct cache_entry, owned */
+    struct policy policy; /* guarded by mu */
+    /* immutable after init */
+    uint64_t limit_bytes, free_limit_bytes;
+    /* guarded by mu */
+    uint64_t used_bytes, dirty_bytes, pinned_bytes;
+    uint64_t reserved_bytes; /* promised to writes and fetches in progress */
+    uint64_t waiting_bytes;  /* asked for by those that wait */
+    uint64_t fs_free_bytes;  /* statvfs, as of the last look */
+    uint64_t use_clock;      /* grows with each use */
+    uint64_t freed_gen;      /* grows whenever room was made */
+    uint64_t gave_up_gen;    /* grows whenever the evictor found nothing to drop */
+    bool stop;
+    pthread_t evictor;
+    bool evictor_running;
+};
+
+enum fetch_prio { FETCH_URGENT, FETCH_AHEAD, FETCH_FILL, N_FETCH_PRIOS };
+
+struct cache_fetch {
+    struct mutex mu; /* CACHE_FETCH */
+    struct cond work;
+    /* guarded by mu */
+    GQueue queue[N_FETCH_PRIOS]; /* struct fetch, through fetch->link */
+    bool stop;
+    pthread_t *threads;
+    unsigned n_threads;
+};
+
+struct cache_table {
+    struct mutex mu; /* CACHE_TABLE */
+    struct cond changed;
+    /* guarded by mu */
+    GHashTable *files; /* &cf->vid -> struct cfile, borrowed */
+    GHashTable *busy;  /* vids being opened, closed or evicted: wait for `changed` */
+};
+
+struct cache {
+    /* immutable after cache_open */
+    struct cache_config cfg;     /* dir points to dir below */
+    char *dir;                   /* owned */
+    int dir_fd;                  /* DIR */
+    struct meta *meta;           /* borrowed */
+    struct objstore *store;      /* borrowed */
+    struct upload_pool *uploads; /* owned by the upload code: set by upload_pool_start, cleared by upload_pool_stop */
+
+    struct cache_table table;
+    struct cache_fetch fetch;
+    struct cache_space space;
+};
+
+/* A read or write of present chunks in progress; lives on the stack of its thread. */
+struct cfile_io {
+    uint64_t first, end; /* chunks */
+    struct cfile_io *next;
+};
+
+struct cfile {
+    /* immutable after open */
+    struct cache *c;
+    uint64_t vid, ino;
+    int fd;
+    struct cache_entry *entry; /* borrowed: entries of open files are not removed */
+
+    unsigned refs;  /* atomic; looked up and dropped under c->table.mu, so 0 is final */
+    bool forgotten; /* guarded by c->table.mu: remove with the last reference */
+
+    struct mutex mu;     /* CACHE_FILE */
+    struct cond changed; /* any chunk, io, fetch or resizing state changed */
+    /* guarded by mu */
+    uint64_t size;
+    uint64_t stamp; /* grows with every change of content */
+    unsigned changing; /* changes of content in progress: from before the first byte until uploads have been told */
+    char *src_key;  /* owned, NULL: no source */
+    struct etag src_etag;
+    uint64_t limit;     /* of the source, <= size; 0 without source */
+    uint64_t src_gen;   /* grows when the source is replaced */
+    bool all_present;   /* presence is not tracked: everything is here */
+    bool dirty_unknown; /* dirty bits were lost over a restart: take all for dirty */
+    bool dirty;         /* the file's mark */
+    bool segmented;     /* presence and dirty bits go to meta segments */
+    bool io_failed;     /* a sync failed */
+    bool passthrough;   /* the kernel has the descriptor: no chunk may be punched */
+    struct chunkset present, dirty_chunks, busy, verify;
+    struct cfile_io *ios;
+    GQueue fetches;    /* struct fetch of this file, queued or running */
+    uint64_t progress; /* bytes that fetches brought so far */
+    bool resizing;
+    GQueue arrived; /* chunk numbers of a windowed file in order of arrival: what is punched first */
+    struct readahead ra;
+    struct chunkset unsaved; /* segments (not chunks) whose bits differ from meta */
+    GArray *unsaved_crcs;    /* struct chunk_crc to store with the segments */
+    bool limit_unsaved;
+    bool record_unsaved;
+    bool saving;
+    uint64_t save_want, save_done; /* generations of saves */
+    int save_err;                  /* of the save that ended at save_done */
+
+    struct upload *upload; /* guarded by mu, owned by the upload code */
+};
+
+/* ---- hooks that uploads use ---- */
+
+/* Grows with every change of content. */
+uint64_t cfile_change_stamp(struct cfile *cf);
+/* 1 if any chunk in the range may differ from the source (dirty, or beyond the source's limit), 0 if none. */
+int cfile_range_dirty(struct cfile *cf, uint64_t off, uint64_t len);
+/* pread of the range after fetching what is absent; no read-ahead, no notion of use. Bytes read (short only at the end) or -errno. */
+ssize_t cfile_read_local(struct cfile *cf, void *buf, size_t len, uint64_t off) MUST_CHECK;
+/* Copy of the present source; false when there is none. *ret_key is the caller's to g_free. */
+bool cfile_source(struct cfile *cf, char **ret_key, struct etag *ret_etag, uint64_t *ret_limit);
+/* Whether the file of vid exists here and holds unpublished bytes. */
+bool cache_vid_is_dirty(struct cache *c, uint64_t vid);
+
+/* Around every change of content, from before the first byte until after upload_note_write(). */
+void cfile_change_begin(struct cfile *cf);
+void cfile_change_end(struct cfile *cf);
+
+/* ---- hooks that uploads provide ---- */
+
+/* Content of [off, off+len) changed (len 0: the size); called after the bytes are in the file, no lock held. Cheap without an upload. */
+void upload_note_write(struct cfile *cf, uint64_t off, uint64_t len);
+/* The last reference is gone: waits for what is in flight, frees cf->upload. No lock held. */
+void upload_cfile_free(struct cfile *cf);
+int upload_pool_start(struct cache *c) MUST_CHECK;
+void upload_pool_stop(struct cache *c); /* half-started allowed */

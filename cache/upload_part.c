@@ -1,0 +1,194 @@
+/*
+ * One part on its way: read, compared with what the store holds of it, copied inside the store or sent, recorded.
+ *
+ * Runs on pool threads, several parts of a session at once, each part on one thread only. The state is set under u->mu before and
+ * after; between, no lock is held. A write during the read shows in part->writes: the part ends stale instead of stored, whatever was
+ * read. The checksum that the driver computed over what went out must be that of the buffer, else the part counts as not stored.
+ */
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/log.h"
+#include "base/metric.h"
+#include "upload.h"
+
+#define STREAM_RETRY_NS (5 * NS_PER_S)
+
+struct job { /* one run of a part: what was true when it began, then what came of it */
+    uint32_t i;
+    uint64_t off, len, writes;
+    const char *key, *upload_id; /* borrowed: the session keeps them while a part is active */
+    bool may_copy, streaming;
+    struct upload_part old;
+    /* result */
+    bool stored, sent, copied;
+    struct obj_part part;
+};
+
+static int record_part(struct upload *u, const struct job *j)
+{
+    struct cache *c = u->cf->c;
+    struct meta_part rec = {
+        .vid = u->cf->vid,
+        .number = j->i + 1,
+        .size = j->part.size,
+        .crc32c = j->copied ? 0 : j->part.crc32c,
+        .etag = j->part.etag,
+    };
+    struct meta_batch *b = meta_batch_new(c->meta);
+    if (j->copied || j->part.crc32c != 0) /* 0 says copied: the rare other one is not resumed */
+        meta_part_put(b, &rec);
+    else
+        meta_part_del(b, rec.vid, rec.number);
+    int r = meta_commit(b, false);
+    meta_batch_free(b);
+    return r;
+}
+
+/* -EOPNOTSUPP: the source cannot give this part. */
+static int copy_part(struct upload *u, struct job *j)
+{
+    struct cfile *cf = u->cf;
+    g_autofree char *src = NULL;
+    struct etag etag;
+    uint64_t limit = 0;
+    if (!j->may_copy || (objstore_caps(cf->c->store) & CAP_PART_COPY) == 0)
+        return -EOPNOTSUPP;
+    if (!cfile_source(cf, &src, &etag, &limit) || !src || j->off + j->len > limit || !etag_is_set(&etag) ||
+        cfile_range_dirty(cf, j->off, j->len) != 0)
+        return -EOPNOTSUPP;
+    j->part = (struct obj_part){.number = j->i + 1, .size = j->len};
+    int r = objstore_mpu_part_copy(cf->c->store, j->key, j->upload_id, src, &etag, j->off, &j->part);
+    if (r == 0) {
+        j->copied = true;
+        metric_inc(M_parts_copied);
+    }
+    return r;
+}
+
+static int send_part(struct upload *u, struct job *j, const void *buf, uint32_t crc)
+{
+    for (int attempt = 0;; attempt++) {
+        j->part = (struct obj_part){.number = j->i + 1, .size = j->len};
+        int r = objstore_mpu_part(u->cf->c->store, j->key, j->upload_id, buf, &j->part);
+        if (r < 0)
+            return r;
+        if (j->part.crc32c == crc)
+            break;
+        log_debug("upload", "part arrived changed key='%s' part=%u", j->key, j->i + 1);
+        if (attempt > 0)
+            return -EBADMSG;
+    }
+    j->sent = true;
+    if (etag_is_set(&j->old.etag))
+        metric_inc(M_parts_resent);
+    else if (j->streaming)
+        metric_inc(M_parts_streamed);
+    return 0;
+}
+
+static int read_and_send(struct upload *u, struct job *j)
+{
+    void *buf = upload_buf_get(u->pool, j->len);
+    if (!buf)
+        return -ENOMEM;
+    ssize_t n = cfile_read_local(u->cf, buf, j->len, j->off);
+    int r = n == -ENOENT ? -ESTALE : n < 0 ? (int)n : 0; /* -ENOENT is kept for an upload that is gone */
+    if (r == 0 && (uint64_t)n == j->len) {               /* shorter: cut off meanwhile, not stored */
+        uint32_t crc = crc32c(0, buf, j->len);
+        j->stored = true;
+        if (etag_is_set(&j->old.etag) && !j->old.copied && j->old.size == j->len && j->old.crc32c == crc)
+            j->part = (struct obj_part){.size = j->len, .crc32c = crc, .etag = j->old.etag};
+        else
+            r = send_part(u, j, buf, crc);
+    }
+    upload_buf_put(u->pool, buf, j->len);
+    return r;
+}
+
+static bool copy_still_good(struct upload *u, const struct job *j)
+{
+    uint64_t limit = 0;
+    struct etag etag;
+    g_autofree char *src = NULL;
+    return j->old.copied && etag_is_set(&j->old.etag) && j->old.size == j->len && j->may_copy &&
+           cfile_source(u->cf, &src, &etag, &limit) && j->off + j->len <= limit &&
+           cfile_range_dirty(u->cf, j->off, j->len) == 0;
+}
+
+static int run(struct upload *u, struct job *j)
+{
+    if (copy_still_good(u, j)) {
+        j->part = (struct obj_part){.size = j->len, .etag = j->old.etag};
+        j->copied = j->stored = true;
+        return 0;
+    }
+    int r = etag_is_set(&j->old.etag) && !j->old.copied ? -EOPNOTSUPP : copy_part(u, j);
+    if (r == 0)
+        j->stored = true;
+    else if (r == -EOPNOTSUPP || r == -ESTALE || r == -ENOENT || r == -EINVAL || r == -EBADMSG)
+        r = read_and_send(u, j);
+    if (r == 0 && (j->sent || j->copied))
+        r = record_part(u, j);
+    return r;
+}
+
+/* Takes the part from queued to sending. False: nothing to do any more. */
+static bool begin(struct upload *u, struct job *j)
+{
+    mutex_lock(&u->mu);
+    struct upload_part *p = upload_part_locked(u, j->i);
+    upload_part_move(p, PART_SENDING);
+    j->key = u->key;
+    j->upload_id = u->upload_id;
+    j->writes = p->writes;
+    j->old = *p;
+    j->off = upload_part_offset(&u->layout, j->i);
+    j->len = u->publishing ? upload_part_len(&u->layout, j->i, u->size) : upload_part_bytes(&u->layout, j->i);
+    j->streaming = !u->publishing;
+    j->may_copy = u->publishing && u->copy_unchanged;
+    mutex_unlock(&u->mu);
+    return j->len > 0;
+}
+
+static void end(struct upload *u, struct job *j, int r)
+{
+    mutex_lock(&u->mu);
+    struct upload_part *p = upload_part_locked(u, j->i);
+    if (r == 0 && j->stored) {
+        p->size = j->part.size;
+        p->crc32c = j->part.crc32c;
+        p->etag = j->part.etag;
+        p->copied = j->copied;
+    } else if (r < 0 && j->part.number != 0) { /* the store may hold anything under this number */
+        p->etag = (struct etag){{0}};
+    }
+    if (r == 0 && j->stored && p->writes == j->writes) {
+        upload_part_move(p, PART_STORED);
+        u->stored_bytes += p->size;
+    } else {
+        upload_part_move(p, etag_is_set(&p->etag) ? PART_STALE : PART_NONE);
+    }
+    if (r < 0 && u->err == 0)
+        u->err = r;
+    if (r < 0 && u->streaming) {
+        u->retry_at_ns = clock_mono_ns() + STREAM_RETRY_NS;
+        u->next_part = 0;
+    }
+    if (u->streaming && !u->publishing)
+        upload_stream_advance_locked(u);
+    u->n_active--;
+    cond_broadcast(&u->changed);
+    mutex_unlock(&u->mu);
+}
+
+void upload_part_run(struct upload *u, uint32_t i)
+{
+    struct job j = {.i = i};
+    int r = upload_create(u);
+    bool go = begin(u, &j);
+    if (r == 0 && go)
+        r = run(u, &j);
+    if (r < 0)
+        log_debug("upload", "part failed key='%s' part=%u r=%s", j.key, i + 1, err_name(r));
+    end(u, &j, r);
+}

@@ -1,0 +1,299 @@
+/*
+ * One multipart upload of one cfile: its parts and their states, creation, records in meta, abort.
+ *
+ * Made on first use (upload_ensure), found by upload_of; freed with the cfile. u->mu is ranked above the file's lock, so the
+ * pointer is read under cf->mu first and the session locked afterwards; it does not go away while the caller has the cfile.
+ *
+ * Records: meta_upload + meta_part per stored part, and the token in the value upload_token_name(vid), because a resumed upload carries the token
+ * it was created with. The record is synced when the upload is created: what is not recorded can never be aborted by us.
+ */
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/metric.h"
+#include "base/sm.h"
+#include "upload.h"
+
+#include <string.h>
+
+static const struct sm_row part_rows[] = {
+    [PART_NONE] = {"none", SM_TO(PART_QUEUED)},
+    [PART_QUEUED] = {"queued", SM_TO(PART_SENDING) | SM_TO(PART_NONE) | SM_TO(PART_STALE)},
+    [PART_SENDING] = {"sending", SM_TO(PART_STORED) | SM_TO(PART_STALE) | SM_TO(PART_NONE)},
+    [PART_STORED] = {"stored", SM_TO(PART_STALE) | SM_TO(PART_NONE)},
+    [PART_STALE] = {"stale", SM_TO(PART_QUEUED) | SM_TO(PART_NONE)},
+};
+static const struct sm part_sm = {"part", part_rows, G_N_ELEMENTS(part_rows)};
+
+void upload_part_move(struct upload_part *p, enum upload_part_state to)
+{
+    sm_move(&part_sm, &p->state, (int)to);
+}
+
+struct upload *upload_of(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    struct upload *u = cf->upload;
+    mutex_unlock(&cf->mu);
+    return u;
+}
+
+static struct upload *session_new(struct cfile *cf)
+{
+    struct upload *u = g_new0(struct upload, 1);
+    u->cf = cf;
+    u->pool = cf->c->uploads;
+    upload_layout_init(&u->layout, cf->c->cfg.part_bytes, objstore_limits(cf->c->store));
+    mutex_init(&u->mu, LOCK_UPLOAD);
+    cond_init(&u->changed);
+    u->parts = g_array_new(FALSE, TRUE, sizeof(struct upload_part));
+    g_queue_init(&u->todo);
+    return u;
+}
+
+static void session_free(struct upload *u)
+{
+    if (!u)
+        return;
+    g_assert(u->n_active == 0 && !u->publishing);
+    g_array_unref(u->parts);
+    g_free(u->key);
+    g_free(u->upload_id);
+    cond_fini(&u->changed);
+    mutex_fini(&u->mu);
+    g_free(u);
+}
+
+struct upload *upload_ensure(struct cfile *cf)
+{
+    struct upload *u = upload_of(cf);
+    if (u)
+        return u;
+    struct upload *fresh = session_new(cf);
+    mutex_lock(&cf->mu);
+    if (!cf->upload)
+        cf->upload = g_steal_pointer(&fresh);
+    u = cf->upload;
+    mutex_unlock(&cf->mu);
+    session_free(fresh);
+    return u;
+}
+
+struct upload_part *upload_part_locked(struct upload *u, uint32_t i)
+{
+    mutex_assert_held(&u->mu);
+    if (i >= u->parts->len)
+        g_array_set_size(u->parts, i + 1);
+    return &g_array_index(u->parts, struct upload_part, i);
+}
+
+void upload_mark_written_locked(struct upload *u, uint64_t off, uint64_t end)
+{
+    mutex_assert_held(&u->mu);
+    for (uint32_t i = upload_part_of(&u->layout, off); i < u->parts->len; i++) {
+        struct upload_part *p = upload_part_locked(u, i);
+        if (upload_part_offset(&u->layout, i) >= end)
+            return;
+        p->writes++;
+        if (p->state == PART_STORED) {
+            u->stored_bytes -= p->size;
+            upload_part_move(p, PART_STALE);
+        }
+    }
+}
+
+void upload_queue_part_locked(struct upload *u, uint32_t i)
+{
+    struct upload_part *p = upload_part_locked(u, i);
+    if (p->state == PART_STORED) { /* of another length */
+        u->stored_bytes -= p->size;
+        upload_part_move(p, PART_STALE);
+    }
+    upload_part_move(p, PART_QUEUED);
+    u->n_active++;
+    upload_pool_push(u, i);
+}
+
+void upload_cancel_locked(struct upload *u)
+{
+    mutex_assert_held(&u->mu);
+    g_autoptr(GArray) back = g_array_new(FALSE, FALSE, sizeof(uint32_t));
+    upload_pool_take_back(u, back);
+    for (guint k = 0; k < back->len; k++) {
+        struct upload_part *p = upload_part_locked(u, g_array_index(back, uint32_t, k));
+        upload_part_move(p, etag_is_set(&p->etag) ? PART_STALE : PART_NONE);
+    }
+    u->n_active -= back->len;
+    u->next_part = 0;
+    cond_broadcast(&u->changed);
+}
+
+void upload_quiesce_locked(struct upload *u)
+{
+    upload_cancel_locked(u);
+    while (u->n_active > 0 || u->creating)
+        cond_wait(&u->changed, &u->mu);
+}
+
+void upload_reset_locked(struct upload *u)
+{
+    mutex_assert_held(&u->mu);
+    g_assert(u->n_active == 0);
+    for (guint i = 0; i < u->parts->len; i++) {
+        struct upload_part *p = upload_part_locked(u, i);
+        *p = (struct upload_part){.state = PART_NONE, .writes = p->writes};
+    }
+    g_clear_pointer(&u->upload_id, g_free);
+    u->stored_bytes = 0;
+    u->next_part = 0;
+}
+
+char *upload_token_name(uint64_t vid)
+{
+    return g_strdup_printf("upload-token/%016" G_GINT64_MODIFIER "x", vid);
+}
+
+int upload_forget_record(struct cache *c, uint64_t vid)
+{
+    g_autofree char *name = upload_token_name(vid);
+    struct meta_batch *b = meta_batch_new(c->meta);
+    meta_upload_del(b, vid);
+    meta_value_del(b, name);
+    int r = meta_commit(b, false);
+    meta_batch_free(b);
+    return r;
+}
+
+int upload_abort_recorded(struct cache *c, const struct meta_upload *rec)
+{
+    int r = objstore_mpu_abort(c->store, rec->key, rec->upload_id);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    return upload_forget_record(c, rec->vid);
+}
+
+static int record_create(struct upload *u, const char *key, const char *upload_id)
+{
+    struct cache *c = u->cf->c;
+    g_autofree char *name = upload_token_name(u->cf->vid);
+    struct meta_upload rec = {
+        .vid = u->cf->vid,
+        .key = g_strdup(key),
+        .upload_id = g_strdup(upload_id),
+        .part_bytes = u->layout.part_bytes,
+        .gen = cfile_change_stamp(u->cf),
+    };
+    struct meta_batch *b = meta_batch_new(c->meta);
+    meta_upload_del(b, rec.vid); /* parts of an earlier one */
+    meta_upload_put(b, &rec);
+    meta_value_put(b, name, u->token, strlen(u->token));
+    int r = meta_commit(b, true);
+    meta_batch_free(b);
+    meta_upload_clear(&rec);
+    return r;
+}
+
+/* What an earlier run left under this vid would be forgotten with the new record: it goes first. */
+static int clear_record(struct cache *c, uint64_t vid)
+{
+    struct meta_upload rec;
+    int r = meta_upload_get(c->meta, vid, &rec);
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    r = upload_abort_recorded(c, &rec);
+    meta_upload_clear(&rec);
+    return r;
+}
+
+/* u->creating is ours: key, posix and token do not change meanwhile. */
+static int create(struct upload *u, char **ret_id)
+{
+    struct cache *c = u->cf->c;
+    struct obj_meta meta = {.posix = u->posix, .token = u->token};
+    g_autofree char *id = NULL;
+    int r = clear_record(c, u->cf->vid);
+    if (r == 0)
+        r = objstore_mpu_create(c->store, u->key, &meta, &id);
+    if (r < 0)
+        return r;
+    r = record_create(u, u->key, id);
+    if (r < 0) {
+        (void)objstore_mpu_abort(c->store, u->key, id); /* the database's failure is the one to report */
+        return r;
+    }
+    *ret_id = g_steal_pointer(&id);
+    return 0;
+}
+
+int upload_create(struct upload *u)
+{
+    char *id = NULL;
+    mutex_lock(&u->mu);
+    while (u->creating)
+        cond_wait(&u->changed, &u->mu);
+    if (u->upload_id) {
+        mutex_unlock(&u->mu);
+        return 0;
+    }
+    g_assert(u->key);
+    u->creating = true;
+    mutex_unlock(&u->mu);
+    int r = create(u, &id);
+    mutex_lock(&u->mu);
+    u->creating = false;
+    if (r == 0)
+        u->upload_id = id;
+    cond_broadcast(&u->changed);
+    mutex_unlock(&u->mu);
+    return r;
+}
+
+void upload_drop(struct upload *u)
+{
+    mutex_lock(&u->mu);
+    g_assert(u->n_active == 0 && !u->creating);
+    struct meta_upload rec = {.vid = u->cf->vid, .key = g_strdup(u->key), .upload_id = g_strdup(u->upload_id)};
+    upload_reset_locked(u);
+    mutex_unlock(&u->mu);
+    if (rec.upload_id) {
+        int r = upload_abort_recorded(u->cf->c, &rec);
+        if (r < 0)
+            log_debug("upload", "abort left for later key='%s' r=%s", rec.key, err_name(r));
+    }
+    meta_upload_clear(&rec);
+}
+
+uint64_t cache_uploaded_bytes(struct cfile *cf)
+{
+    struct upload *u = upload_of(cf);
+    if (!u)
+        return 0;
+    mutex_lock(&u->mu);
+    uint64_t n = u->stored_bytes;
+    mutex_unlock(&u->mu);
+    return n;
+}
+
+void upload_cfile_free(struct cfile *cf)
+{
+    mutex_lock(&cf->c->table.mu);
+    bool forgotten = cf->forgotten;
+    mutex_unlock(&cf->c->table.mu);
+    struct upload *u = upload_of(cf);
+    if (!u)
+        return;
+    mutex_lock(&u->mu);
+    u->streaming = false;
+    upload_quiesce_locked(u);
+    struct meta_upload rec = {.vid = cf->vid};
+    if (forgotten && u->upload_id) {
+        rec.key = g_strdup(u->key);
+        rec.upload_id = g_strdup(u->upload_id);
+    }
+    mutex_unlock(&u->mu);
+    if (rec.upload_id)
+        upload_pool_abort_later(u->pool, &rec);
+    mutex_lock(&cf->mu);
+    cf->upload = NULL;
+    mutex_unlock(&cf->mu);
+    session_free(u);
+}

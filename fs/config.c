@@ -1,0 +1,323 @@
+/*
+ * The option table of a mount, and what is made from it: defaults, help, names, dump, checks across fields.
+ *
+ * To add an option: a field in struct config and one row here. Parser, --help, -o, config files, man page and completion
+ * follow. Values are typed as a user types them, so that a default is read by the same code as a given value.
+ * No state of its own: everything is in the caller's struct config, which one thread fills before the daemon starts.
+ */
+#include "fs/config.h"
+
+#include "base/clock.h"
+#include "fs/config_table.h"
+
+#include <assert.h>
+#include <stddef.h>
+#include <string.h>
+#include <unistd.h>
+
+#define KIB       1024ull
+#define MIB       (1024 * KIB)
+#define GIB       (1024 * MIB)
+#define TIB       (1024 * GIB)
+#define DAY_NS    (86400 * NS_PER_S)
+#define AT(field) offsetof(struct config, field)
+
+static const char *const close_words[] = {"buffered", "local", "remote", NULL};
+static const char *const fsync_words[] = {"local", "remote", NULL};
+static const char *const order_words[] = {"ancestor", "none", "mount", NULL};
+static const char *const posix_words[] = {"auto", "on", "off", NULL};
+static const char *const conflict_words[] = {"keep", "overwrite", NULL};
+static const char *const level_words[] = {"err", "warn", "notice", "info", "debug", NULL};
+
+#define HOLD_DEFAULT "*.tmp,*.part,*.partial,*.incomplete,tmp_obj_*,tmp-*/**,*.orbax-checkpoint-tmp-*/**"
+
+/* section, name, type, field, min, max, default, placeholder, choices, help */
+const struct option_row option_table[] = {
+    {"Store", "endpoint-url", OPT_STRING, AT(endpoint_url), 0, 0, NULL, "URL", NULL,
+     "where the S3 service answers; default: AWS of the region"},
+    {"Store", "region", OPT_STRING, AT(region), 0, 0, NULL, "NAME", NULL,
+     "region that requests are signed for; default: environment, profile, us-east-1"},
+    {"Store", "profile", OPT_STRING, AT(profile), 0, 0, NULL, "NAME", NULL,
+     "profile of the AWS credentials and config files"},
+    {"Store", "no-sign-request", OPT_FLAG, AT(no_sign_request), 0, 0, NULL, NULL, NULL,
+     "send requests unsigned (public buckets)"},
+    {"Store", "force-path-style", OPT_FLAG, AT(force_path_style), 0, 0, NULL, NULL, NULL,
+     "put the bucket into the path, not the host name; automatic for endpoints that are not AWS"},
+    {"Store", "allow-plain-http", OPT_FLAG, AT(allow_plain_http), 0, 0, NULL, NULL, NULL,
+     "allow http:// to a host that is not this machine"},
+    {"Store", "ca-bundle", OPT_STRING, AT(ca_bundle), 0, 0, NULL, "FILE", NULL,
+     "certificates to trust instead of the system's"},
+
+    {"Cache", "cache-dir", OPT_STRING, AT(cache_dir), 0, 0, NULL, "DIR", NULL,
+     "folder on the local disk; default: one per endpoint, bucket and prefix under /var/cache/sluice"},
+    {"Cache", "cache-size", OPT_SIZE_PERCENT, AT(cache_size), 64 * MIB, 0, "80%", "SIZE|PERCENT", NULL,
+     "most that the cache may hold, in bytes or of the disk"},
+    {"Cache", "free-space", OPT_SIZE_PERCENT, AT(free_space), 0, 0, "10%", "SIZE|PERCENT", NULL,
+     "left free on the cache disk, whoever fills it"},
+    {"Cache", "readahead", OPT_SIZE, AT(readahead), 0, 4 * GIB, "64M", "SIZE", NULL,
+     "most that is fetched ahead of a sequential reader"},
+
+    {"Metadata", "metadata-ttl", OPT_DURATION, AT(metadata_ttl_ns), 0, 365 * DAY_NS, "60s", "DURATION", NULL,
+     "how long a listing counts as fresh"},
+    {"Metadata", "negative-ttl", OPT_DURATION, AT(negative_ttl_ns), 0, 365 * DAY_NS, "5s", "DURATION", NULL,
+     "how long 'no such file' counts as fresh"},
+    {"Metadata", "posix-meta", OPT_ENUM, AT(posix_meta), 0, 0, "auto", NULL, posix_words,
+     "take mode, times and links from object metadata"},
+    {"Metadata", "read-only", OPT_FLAG, AT(read_only), 0, 0, NULL, NULL, NULL, "refuse every change"},
+
+    {"Writing", "close", OPT_ENUM, AT(close), 0, 0, "buffered", NULL, close_words,
+     "what close() waits for: the intent, the local disk, or the store"},
+    {"Writing", "fsync", OPT_ENUM, AT(fsync), 0, 0, "local", NULL, fsync_words,
+     "what fsync() waits for: the local disk or the store"},
+    {"Writing", "order", OPT_ENUM, AT(order), 0, 0, "ancestor", NULL, order_words,
+     "an object becomes visible after what was closed before it in or below its directory, in no order, or in one order for the mount"},
+    {"Writing", "conflict", OPT_ENUM, AT(conflict), 0, 0, "keep", NULL, conflict_words,
+     "when the object was changed elsewhere: keep both versions, or overwrite"},
+    {"Writing", "hold", OPT_STRING, AT(hold), 0, 0, HOLD_DEFAULT, "GLOBS", NULL,
+     "names that are published only once renamed, comma-separated globs; empty: none"},
+    {"Writing", "hold-delay", OPT_DURATION, AT(hold_delay_ns), 0, 30 * DAY_NS, "10m", "DURATION", NULL,
+     "held names are published after this long anyway"},
+
+    {"Transfer", "part-size", OPT_SIZE, AT(part_size), 5 * MIB, 5 * GIB, "8M", "SIZE", NULL,
+     "size of the parts of a multipart upload"},
+    {"Transfer", "max-uploads", OPT_UINT, AT(max_uploads), 1, 256, "8", "N", NULL, "parts sent at the same time"},
+    {"Transfer", "max-downloads", OPT_UINT, AT(max_downloads), 1, 256, "16", "N", NULL,
+     "ranges fetched at the same time"},
+    {"Transfer", "upload-limit", OPT_SIZE, AT(upload_limit), 0, 0, "0", "SIZE", NULL, "bytes a second; 0: no limit"},
+    {"Transfer", "download-limit", OPT_SIZE, AT(download_limit), 0, 0, "0", "SIZE", NULL,
+     "bytes a second; 0: no limit"},
+    {"Transfer", "op-timeout", OPT_DURATION, AT(op_timeout_ns), NS_PER_S, DAY_NS, "60s", "DURATION", NULL,
+     "a call fails after this long without progress"},
+
+    {"Access", "allow-other", OPT_FLAG, AT(allow_other), 0, 0, NULL, NULL, NULL,
+     "let other users see the mount; permissions are checked by the kernel"},
+    {"Access", "uid", OPT_UINT, AT(uid), 0, UINT32_MAX - 1, NULL, "UID", NULL,
+     "owner of everything; default: who mounts"},
+    {"Access", "gid", OPT_UINT, AT(gid), 0, UINT32_MAX - 1, NULL, "GID", NULL,
+     "group of everything; default: that of who mounts"},
+    {"Access", "umask", OPT_MODE, AT(umask), 0, 0777, "022", "OCTAL", NULL,
+     "permission bits that files and directories do not get"},
+    {"Access", "file-mode", OPT_MODE, AT(file_mode), 0, 0777, NULL, "OCTAL", NULL,
+     "mode of files without one of their own; default: 0666 less umask"},
+    {"Access", "dir-mode", OPT_MODE, AT(dir_mode), 0, 0777, NULL, "OCTAL", NULL,
+     "mode of directories without one of their own; default: 0777 less umask"},
+
+    {"Service", "http", OPT_STRING, AT(http), 0, 0, NULL, "[ADDR:]PORT", NULL,
+     "serve /metrics and /healthz; without ADDR on this machine only"},
+    {"Service", "foreground", OPT_FLAG, AT(foreground), 0, 0, NULL, NULL, NULL,
+     "stay in the foreground and log to standard error (also -f)"},
+    {"Service", "log-level", OPT_WORD, AT(log_level), 0, 0, "info", NULL, level_words, "least level that is logged"},
+    {"Service", "log-file", OPT_STRING, AT(log_file), 0, 0, NULL, "FILE", NULL,
+     "default: named after DIR under /var/log/sluice, for users ~/.cache/sluice; with -f standard error"},
+
+    {NULL, "fault", OPT_STRING, AT(fault), 0, 0, NULL, "RULES", NULL, "rules of the fault driver (tests)"},
+    {NULL, "debug-fuse", OPT_FLAG, AT(debug_fuse), 0, 0, NULL, NULL, NULL, "libfuse's own trace (tests)"},
+};
+const unsigned n_option_rows = G_N_ELEMENTS(option_table);
+_Static_assert(G_N_ELEMENTS(option_table) <= CONFIG_MAX_OPTIONS, "struct config.origin is too small");
+
+int option_find(const char *name)
+{
+    for (unsigned i = 0; i < n_option_rows; i++) {
+        const char *a = option_table[i].name, *b = name;
+        while (*a && (*a == *b || (*a == '-' && *b == '_')))
+            a++, b++;
+        if (!*a && !*b)
+            return (int)i;
+    }
+    return -1;
+}
+
+static bool was_given(const struct config *cfg, const char *name)
+{
+    int i = option_find(name);
+    assert(i >= 0);
+    return cfg->origin[i] != CONFIG_DEFAULT;
+}
+
+void config_init(struct config *cfg)
+{
+    *cfg = (struct config){.uid = getuid(), .gid = getgid()};
+    for (unsigned i = 0; i < n_option_rows; i++) {
+        g_autofree char *msg = NULL;
+        if (option_table[i].def) {
+            int r = option_assign(cfg, &option_table[i], option_table[i].def, &msg);
+            if (r < 0)
+                g_error("default of --%s: %s", option_table[i].name, msg);
+        }
+    }
+    cfg->file_mode = 0666 & ~cfg->umask;
+    cfg->dir_mode = 0777 & ~cfg->umask;
+}
+
+void config_clear(struct config *cfg)
+{
+    for (unsigned i = 0; i < n_option_rows; i++)
+        if (option_table[i].type == OPT_STRING || option_table[i].type == OPT_WORD)
+            g_clear_pointer((char **)((char *)cfg + option_table[i].offset), g_free);
+    g_clear_pointer(&cfg->source, g_free);
+    g_clear_pointer(&cfg->mountpoint, g_free);
+}
+
+/* ---- checks across fields ---- */
+
+static int refuse(char **ret_msg, char *msg)
+{
+    *ret_msg = msg;
+    return -EINVAL;
+}
+
+static int check_source(const struct config *cfg, char **ret_msg)
+{
+    const char *s = cfg->source;
+    if (!s)
+        return refuse(ret_msg, g_strdup("SOURCE is missing: s3://BUCKET[/PREFIX] or file:///DIR"));
+    if (g_str_has_prefix(s, "file://")) {
+        if (s[7] != '/' || s[8] == '\0')
+            return refuse(
+                ret_msg,
+                g_strdup_printf("source '%s': a file:// source is an absolute directory, as in file:///srv/lake", s));
+        if (cfg->endpoint_url || cfg->profile || cfg->no_sign_request)
+            return refuse(
+                ret_msg,
+                g_strdup(
+                    "endpoint-url, profile and no-sign-request conflict with a file:// source: they belong to s3://"));
+        return 0;
+    }
+    if (!g_str_has_prefix(s, "s3://"))
+        return refuse(ret_msg,
+                      g_strdup_printf(
+                          "source '%s': use s3://BUCKET[/PREFIX] (any S3 service, with --endpoint-url) or file:///DIR",
+                          strchr(s, '@') ? "..." : s));
+    const char *bucket = s + 5;
+    size_t len = strcspn(bucket, "/");
+    if (memchr(bucket, '@', len))
+        return refuse(ret_msg, g_strdup("source: keys do not go into the source; see 'Credentials' in sluice(1)"));
+    for (size_t i = 0; i < len; i++)
+        if (!g_ascii_isalnum(bucket[i]) && !strchr(".-_:", bucket[i]))
+            return refuse(ret_msg, g_strdup_printf("source '%s': a bucket name has no '%c'", s, bucket[i]));
+    if (len < 3 || len > 255)
+        return refuse(ret_msg, g_strdup_printf("source '%s': a bucket name has 3 to 63 characters", s));
+    return 0;
+}
+
+static int check_endpoint(const struct config *cfg, char **ret_msg)
+{
+    const char *url = cfg->endpoint_url;
+    if (!url)
+        return 0;
+    const char *host = g_str_has_prefix(url, "https://") ? url + 8 : g_str_has_prefix(url, "http://") ? url + 7 : NULL;
+    if (host && memchr(host, '@', strcspn(host, "/")))
+        return refuse(ret_msg, g_strdup("endpoint-url: keys do not go into the URL; see 'Credentials' in sluice(1)"));
+    if (!host || !*host || *host == '/')
+        return refuse(ret_msg, g_strdup_printf("endpoint-url '%s': http://HOST[:PORT] or https://HOST[:PORT]", url));
+    return 0;
+}
+
+static int check_space(const struct config *cfg, char **ret_msg)
+{
+    if (cfg->cache_size.percent + cfg->free_space.percent > 100)
+        return refuse(ret_msg,
+                      g_strdup_printf("cache-size %u%% and free-space %u%% conflict: together more than the disk",
+                                      cfg->cache_size.percent, cfg->free_space.percent));
+    if (cfg->cache_size.bytes && cfg->cache_size.bytes < 4 * cfg->part_size)
+        return refuse(ret_msg, g_strdup("cache-size and part-size conflict: the cache must hold at least 4 parts"));
+    return 0;
+}
+
+int config_validate(struct config *cfg, char **ret_msg)
+{
+    if (!was_given(cfg, "file-mode"))
+        cfg->file_mode = 0666 & ~cfg->umask;
+    if (!was_given(cfg, "dir-mode"))
+        cfg->dir_mode = 0777 & ~cfg->umask;
+    int r = check_source(cfg, ret_msg);
+    if (r < 0)
+        return r;
+    if (!cfg->mountpoint || !*cfg->mountpoint)
+        return refuse(ret_msg, g_strdup("DIR, where to mount, is missing"));
+    r = check_endpoint(cfg, ret_msg);
+    if (r < 0)
+        return r;
+    if (cfg->no_sign_request && cfg->profile)
+        return refuse(ret_msg, g_strdup("no-sign-request and profile conflict: unsigned requests use no credentials"));
+    if (cfg->no_sign_request && !cfg->read_only && was_given(cfg, "close") && cfg->close == CLOSE_REMOTE)
+        return refuse(
+            ret_msg,
+            g_strdup("no-sign-request and close=remote conflict: unsigned requests rarely may write; add --read-only"));
+    if (cfg->read_only && ((was_given(cfg, "close") && cfg->close != CLOSE_BUFFERED) || cfg->fsync == FSYNC_REMOTE))
+        return refuse(ret_msg, g_strdup("read-only conflicts with close and fsync settings: nothing is written"));
+    if (was_given(cfg, "umask") && was_given(cfg, "file-mode") && was_given(cfg, "dir-mode"))
+        return refuse(ret_msg, g_strdup("umask conflicts with file-mode plus dir-mode: it would have no effect"));
+    return check_space(cfg, ret_msg);
+}
+
+/* ---- what is shown ---- */
+
+bool config_option_at(unsigned index, struct config_option *ret_option)
+{
+    for (unsigned i = 0; i < n_option_rows; i++) {
+        const struct option_row *o = &option_table[i];
+        if (!o->section || index-- > 0)
+            continue;
+        *ret_option = (struct config_option){.section = o->section,
+                                             .name = o->name,
+                                             .arg = o->arg,
+                                             .help = o->help,
+                                             .def = o->def ? o->def : "",
+                                             .choices = o->choices};
+        if (!o->arg && o->choices)
+            ret_option->arg = "WORD";
+        return true;
+    }
+    return false;
+}
+
+/* "--close buffered|local|remote" */
+static char *option_heading(const struct option_row *o)
+{
+    if (o->choices) {
+        g_autofree char *words = option_words(o, "|");
+        return g_strdup_printf("--%s %s", o->name, words);
+    }
+    return o->arg ? g_strdup_printf("--%s %s", o->name, o->arg) : g_strdup_printf("--%s", o->name);
+}
+
+void config_print_help(FILE *out)
+{
+    const char *section = NULL;
+    for (unsigned i = 0; i < n_option_rows; i++) {
+        const struct option_row *o = &option_table[i];
+        if (!o->section)
+            continue;
+        if (section != o->section && (!section || strcmp(section, o->section) != 0))
+            fprintf(out, "%s%s:\n", section ? "\n" : "", o->section);
+        section = o->section;
+        g_autofree char *head = option_heading(o);
+        fprintf(out, "  %-36s %s", head, o->help);
+        if (o->def)
+            fprintf(out, " [%s]", o->def);
+        fputc('\n', out);
+    }
+}
+
+void config_print_names(FILE *out)
+{
+    for (unsigned i = 0; i < n_option_rows; i++)
+        if (option_table[i].section)
+            fprintf(out, "--%s\n", option_table[i].name);
+}
+
+void config_dump(const struct config *cfg, GString *out)
+{
+    static const char *const origins[] = {"default", "config file", "command line"};
+    g_string_append_printf(out, "source = %s\nmountpoint = %s\n", cfg->source ? cfg->source : "",
+                           cfg->mountpoint ? cfg->mountpoint : "");
+    for (unsigned i = 0; i < n_option_rows; i++) {
+        if (!option_table[i].section && cfg->origin[i] == CONFIG_DEFAULT)
+            continue;
+        g_string_append_printf(out, "%s = ", option_table[i].name);
+        option_print(cfg, &option_table[i], out);
+        g_string_append_printf(out, "  # %s\n", origins[cfg->origin[i]]);
+    }
+}

@@ -1,0 +1,565 @@
+/* See content.h. The gate is a flag and a condition under the inode's lock, so it may be held while the disk works. */
+#include "content.h"
+
+#include <assert.h>
+#include <jansson.h>
+
+#include "base/sm.h"
+#include "pin.h"
+#include "publish.h"
+#include "tree.h"
+
+static const struct sm_row content_rows[] = {
+    [CONTENT_CLEAN] = {"clean", SM_TO(CONTENT_OPEN)},
+    [CONTENT_OPEN] = {"open", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLOSING) | SM_TO(CONTENT_QUARANTINED)},
+    [CONTENT_CLOSING] = {"closing", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLOSING) | SM_TO(CONTENT_SEALED) | SM_TO(CONTENT_QUARANTINED)},
+    [CONTENT_SEALED] = {"sealed", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLEAN) | SM_TO(CONTENT_QUARANTINED)},
+    [CONTENT_QUARANTINED] = {"quarantined", SM_TO(CONTENT_OPEN)},
+};
+static const struct sm content_sm = {"content", content_rows, G_N_ELEMENTS(content_rows)};
+
+const char *content_state_name(uint32_t state)
+{
+    return sm_name(&content_sm, (int)state);
+}
+
+/* Under ns and mu. */
+static void move_to(struct inode *in, enum content_state to)
+{
+    int state = (int)in->rec.content;
+    sm_move(&content_sm, &state, (int)to);
+    in->rec.content = (uint32_t)state;
+}
+
+void content_gate_enter(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    while (in->gate_held)
+        cond_wait(&in->changed_cond, &in->mu);
+    in->gate_held = true;
+    in->gate_owner = pthread_self();
+    mutex_unlock(&in->mu);
+}
+
+void content_gate_leave(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    assert(in->gate_held);
+    in->gate_held = false;
+    cond_broadcast(&in->changed_cond);
+    mutex_unlock(&in->mu);
+}
+
+static void open_value(struct meta_batch *b, uint64_t ino, bool there)
+{
+    char name[32];
+    g_snprintf(name, sizeof(name), "open/%016" G_GINT64_MODIFIER "x", ino);
+    if (there)
+        meta_value_put(b, name, "", 0);
+    else
+        meta_value_del(b, name);
+}
+
+/* ---- the cache file ---- */
+
+static int store_vid(struct inode *in, uint64_t vid)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    in->rec.vid = vid;
+    if (!in->gone)
+        meta_inode_put(b, &in->rec);
+    mutex_unlock(&in->mu);
+    int r = meta_commit(b, false);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
+/* Opens the cache file of an inode that has none in memory. With the gate held. */
+static int open_cfile(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    mutex_lock(&in->mu);
+    bool have = in->cf != NULL, dirty = in->rec.content != CONTENT_CLEAN;
+    uint64_t vid = in->rec.vid, size = in->rec.size;
+    g_autofree char *key = g_strdup(in->rec.base_key);
+    struct cache_source src = {.key = key, .etag = in->rec.base_etag, .limit = in->rec.base_limit};
+    mutex_unlock(&in->mu);
+    if (have)
+        return 0;
+    struct cfile *cf = NULL;
+    int r = !vid && !key ? cache_file_new(fs->cache, in->ino, &cf) : cache_file_open(fs->cache, vid, in->ino, size, &src, &cf);
+    if (r == -ENODATA) {
+        log_err("content", "cache file of an unpublished file is gone ino=%" G_GUINT64_FORMAT, in->ino);
+        return -EIO;
+    }
+    if (r == 0 && cache_file_vid(cf) != vid)
+        r = store_vid(in, cache_file_vid(cf));
+    if (r == 0)
+        r = cache_file_set_dirty(cf, dirty);
+    if (r < 0) {
+        cache_file_unref(cf);
+        return r;
+    }
+    mutex_lock(&in->mu);
+    in->cf = cf;
+    mutex_unlock(&in->mu);
+    return 0;
+}
+
+int content_use(struct inode *in, struct cfile **ret)
+{
+    mutex_lock(&in->mu);
+    bool have = in->cf != NULL, inside = in->gate_held && pthread_equal(in->gate_owner, pthread_self());
+    in->n_cf_users++;
+    mutex_unlock(&in->mu);
+    if (!have && !inside)
+        content_gate_enter(in);
+    int r = have ? 0 : open_cfile(in);
+    if (!have && !inside)
+        content_gate_leave(in);
+    if (r < 0) {
+        content_unuse(in, NULL);
+        return r;
+    }
+    *ret = cache_file_ref(in->cf);
+    return 0;
+}
+
+/* The cache file is let go when nobody has the inode open and nobody works on it. */
+static struct cfile *drop_unused_locked(struct inode *in) REQUIRES(in->mu)
+{
+    if (in->n_open > 0 || in->n_cf_users > 0)
+        return NULL;
+    return g_steal_pointer(&in->cf);
+}
+
+void content_unuse(struct inode *in, struct cfile *cf)
+{
+    cache_file_unref(cf);
+    mutex_lock(&in->mu);
+    in->n_cf_users--;
+    struct cfile *last = drop_unused_locked(in);
+    mutex_unlock(&in->mu);
+    cache_file_unref(last);
+}
+
+/* ---- streaming ---- */
+
+/* The key a file will be published under: its path, without a held pattern's suffix; NULL where no guess is possible. */
+static char *predict_key(struct fs *fs, const char *path)
+{
+    if (!publish_is_held_name(fs, path))
+        return g_strdup(path);
+    for (unsigned i = 0; i < fs->hold_globs->len; i++) {
+        const char *glob = fs->hold_globs->pdata[i];
+        if (glob[0] == '*' && !strpbrk(glob + 1, "*?[/") && g_str_has_suffix(path, glob + 1))
+            return g_strndup(path, strlen(path) - strlen(glob + 1));
+    }
+    return NULL;
+}
+
+static void begin_stream(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    g_autofree char *path = NULL;
+    if (fs->cfg->read_only || tree_path_of(fs, in->ino, &path) < 0)
+        return;
+    g_autofree char *key = predict_key(fs, path);
+    if (!key || !*key)
+        return;
+    struct obj_meta meta = {0};
+    mutex_lock(&in->mu);
+    meta.posix = (struct posix_attr){.fields = POSIX_MODE | POSIX_UID | POSIX_GID,
+                                     .mode = in->rec.mode & ~(uint32_t)(S_ISUID | S_ISGID),
+                                     .uid = in->rec.uid,
+                                     .gid = in->rec.gid};
+    g_autofree char *token = g_strdup_printf("%s.%" G_GINT64_MODIFIER "x.%" G_GINT64_MODIFIER "x", meta_uuid(fs->meta), in->rec.vid, in->rec.gen);
+    struct cfile *cf = in->cf ? cache_file_ref(in->cf) : NULL;
+    mutex_unlock(&in->mu);
+    meta.token = token;
+    if (cf)
+        cache_stream_begin(cf, key, &meta);
+    cache_file_unref(cf);
+}
+
+/* ---- open ---- */
+
+static int open_counted(struct inode *in, bool for_write)
+{
+    content_gate_enter(in);
+    int r = open_cfile(in);
+    if (r == 0) {
+        mutex_lock(&in->mu);
+        in->n_open++;
+        in->n_writers += for_write;
+        mutex_unlock(&in->mu);
+        cache_file_touch(in->cf);
+    }
+    content_gate_leave(in);
+    return r;
+}
+
+int content_open(struct inode *in, bool for_write, bool trunc)
+{
+    int r = open_counted(in, for_write);
+    if (r == 0 && trunc && for_write) {
+        r = content_truncate(in, 0);
+        if (r < 0)
+            content_release(in, for_write);
+    }
+    return r;
+}
+
+int content_open_new(struct inode *in)
+{
+    int r = open_counted(in, true);
+    if (r == 0)
+        begin_stream(in);
+    return r;
+}
+
+/* ---- changes ---- */
+
+static int store_open(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    struct meta_inode *rec = &in->rec;
+    if (rec->content != CONTENT_OPEN || in->snap_gen == rec->gen)
+        rec->gen++;
+    move_to(in, CONTENT_OPEN);
+    in->changed = true;
+    rec->flags &= ~(uint32_t)INODE_DATA_SYNCED;
+    if (!rec->dirty_since_ns)
+        rec->dirty_since_ns = clock_wall_ns();
+    g_strlcpy(rec->boot_id, clock_boot_id(), sizeof(rec->boot_id));
+    if (!in->gone) {
+        meta_inode_put(b, rec);
+        open_value(b, in->ino, true);
+    }
+    mutex_unlock(&in->mu);
+    int r = meta_commit(b, false);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
+int content_begin_change(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool ready = in->rec.content == CONTENT_OPEN && in->snap_gen != in->rec.gen && !in->gate_held;
+    if (ready)
+        in->changed = true;
+    mutex_unlock(&in->mu);
+    if (ready)
+        return 0;
+    content_gate_enter(in);
+    int r = open_cfile(in);
+    if (r == 0)
+        r = cache_file_set_dirty(in->cf, true);
+    if (r == 0)
+        r = store_open(in);
+    if (r == 0)
+        publish_content_state(in->fs, in->ino, CONTENT_OPEN);
+    content_gate_leave(in);
+    return r;
+}
+
+int content_truncate(struct inode *in, uint64_t size)
+{
+    int r = content_begin_change(in);
+    if (r < 0)
+        return r;
+    r = cache_file_truncate(in->cf, size);
+    if (r == 0 && size == 0) {
+        struct cache_source none = {0};
+        r = cache_file_set_source(in->cf, &none);
+    }
+    if (r < 0)
+        return r;
+    mutex_lock(&in->mu);
+    in->rec.size = size;
+    in->rec.mtime_ns = in->rec.ctime_ns = clock_wall_ns();
+    in->changed = true;
+    mutex_unlock(&in->mu);
+    if (size == 0)
+        begin_stream(in);
+    return 0;
+}
+
+/* ---- flush, seal ---- */
+
+static int collect_copy(void *ctx, const struct meta_dentry *d)
+{
+    struct meta_dentry *copy = g_new0(struct meta_dentry, 1);
+    meta_dentry_copy(copy, d);
+    g_ptr_array_add(ctx, copy);
+    return 0;
+}
+
+static void free_copy(void *d)
+{
+    meta_dentry_clear(d);
+    g_free(d);
+}
+
+/* Journal records for every name of the inode, or for those that have none. Under ns. */
+static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino, bool missing_only)
+{
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_copy);
+    int r = meta_link_each(fs->meta, ino, collect_copy, names);
+    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+        struct meta_dentry *d = names->pdata[i];
+        if (missing_only && d->op_seq)
+            continue;
+        publish_name(fs, b, d, PUBLISH_CONTENT);
+        d->stamp = meta_next_seq(fs->meta);
+        meta_dentry_put(b, d);
+    }
+    return r;
+}
+
+/* OPEN -> CLOSING, journalled; with the gate held. */
+static int store_closing(struct inode *in, bool synced)
+{
+    struct fs *fs = in->fs;
+    uint64_t size = cache_file_size(in->cf), limit = cache_file_limit(in->cf);
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    struct meta_inode *rec = &in->rec;
+    if (in->changed && in->snap_gen == rec->gen)
+        rec->gen++;
+    rec->size = size;
+    rec->base_limit = limit;
+    if (limit == 0)
+        g_clear_pointer(&rec->base_key, g_free);
+    rec->flags = synced ? rec->flags | INODE_DATA_SYNCED : rec->flags & ~(uint32_t)INODE_DATA_SYNCED;
+    move_to(in, CONTENT_CLOSING);
+    if (!in->gone)
+        meta_inode_put(b, rec);
+    mutex_unlock(&in->mu);
+    int r = journal_names(fs, b, in->ino, false);
+    if (r == 0)
+        r = meta_commit(b, false);
+    publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
+static int flush_gated(struct inode *in, bool want_sync)
+{
+    mutex_lock(&in->mu);
+    bool open = in->rec.content == CONTENT_OPEN;
+    mutex_unlock(&in->mu);
+    if (!open)
+        return want_sync ? cache_file_sync(in->cf) : 0;
+    int r = want_sync ? cache_file_sync(in->cf) : 0;
+    if (r == 0)
+        r = store_closing(in, want_sync);
+    if (r < 0)
+        return r;
+    content_write_intent(in);
+    publish_content_state(in->fs, in->ino, CONTENT_CLOSING);
+    return 0;
+}
+
+int content_flush(struct inode *in, bool want_sync)
+{
+    content_gate_enter(in);
+    int r = open_cfile(in);
+    if (r == 0)
+        r = flush_gated(in, want_sync);
+    content_gate_leave(in);
+    if (r == 0 && want_sync)
+        r = meta_sync(in->fs->meta);
+    return r;
+}
+
+static int store_sealed(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    move_to(in, CONTENT_SEALED);
+    if (!in->gone)
+        meta_inode_put(b, &in->rec);
+    open_value(b, in->ino, false);
+    mutex_unlock(&in->mu);
+    int r = journal_names(fs, b, in->ino, true); /* a snapshot may have used up the record */
+    if (r == 0)
+        r = meta_commit(b, false);
+    publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
+int content_seal(struct inode *in)
+{
+    content_gate_enter(in);
+    mutex_lock(&in->mu);
+    uint32_t state = in->rec.content;
+    bool idle = in->n_writers == 0;
+    mutex_unlock(&in->mu);
+    int r = 0;
+    bool sealed = idle && (state == CONTENT_OPEN || state == CONTENT_CLOSING);
+    if (sealed) {
+        r = open_cfile(in);
+        if (r == 0)
+            r = flush_gated(in, false);
+        if (r == 0)
+            r = store_sealed(in);
+        if (r == 0)
+            publish_content_state(in->fs, in->ino, CONTENT_SEALED);
+    }
+    content_gate_leave(in);
+    g_autofree char *path = NULL;
+    if (r == 0 && sealed && tree_path_of(in->fs, in->ino, &path) == 0)
+        pin_rules_apply(in->fs, path);
+    return r;
+}
+
+static void reap_orphan(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    bool orphan = in->n_open == 0 && in->rec.nlink == 0 && !in->gone;
+    uint64_t vid = in->rec.vid;
+    if (orphan) {
+        char name[32];
+        g_snprintf(name, sizeof(name), "orphan/%016" G_GINT64_MODIFIER "x", in->ino);
+        meta_value_del(b, name);
+        open_value(b, in->ino, false);
+        meta_inode_del(b, in->ino);
+        in->gone = true;
+    }
+    mutex_unlock(&in->mu);
+    if (orphan && meta_commit(b, false) < 0)
+        log_warn("content", "a removed file's record stays until the next start ino=%" G_GUINT64_FORMAT, in->ino);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    if (orphan && vid)
+        cache_forget(fs->cache, vid);
+}
+
+void content_release(struct inode *in, bool for_write)
+{
+    mutex_lock(&in->mu);
+    in->n_writers -= for_write;
+    bool seal = for_write && in->n_writers == 0 && in->rec.nlink > 0;
+    bool stop_stream = for_write && in->n_writers == 0 && in->rec.nlink == 0;
+    struct cfile *cf = stop_stream && in->cf ? cache_file_ref(in->cf) : NULL;
+    mutex_unlock(&in->mu);
+    if (cf)
+        cache_stream_abort(cf);
+    cache_file_unref(cf);
+    int r = seal ? content_seal(in) : 0;
+    if (r < 0)
+        log_err("content", "a closed file could not be sealed, the next start does it ino=%" G_GUINT64_FORMAT " r=%s", in->ino, err_name(r));
+    mutex_lock(&in->mu);
+    in->n_open--;
+    bool orphan = in->n_open == 0 && in->rec.nlink == 0 && !in->gone;
+    struct cfile *last = drop_unused_locked(in);
+    mutex_unlock(&in->mu);
+    cache_file_unref(last);
+    if (orphan)
+        reap_orphan(in);
+}
+
+void content_abandon(struct inode *in, bool for_write)
+{
+    mutex_lock(&in->mu);
+    in->n_writers -= for_write;
+    in->n_open--;
+    struct cfile *last = drop_unused_locked(in);
+    mutex_unlock(&in->mu);
+    cache_file_unref(last);
+}
+
+int content_sync(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    int r = cache_file_sync(in->cf);
+    if (r < 0)
+        return r;
+    uint64_t size = cache_file_size(in->cf);
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    in->rec.size = size;
+    if (!in->gone)
+        meta_inode_put(b, &in->rec);
+    mutex_unlock(&in->mu);
+    r = meta_commit(b, false);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r < 0 ? r : meta_sync(fs->meta);
+}
+
+bool content_is_dirty(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool dirty = S_ISREG(in->rec.mode) && in->rec.content != CONTENT_CLEAN;
+    mutex_unlock(&in->mu);
+    return dirty;
+}
+
+/* ---- intent ---- */
+
+static char *intent_text(struct inode *in, const char *path, const struct meta_dentry *d, bool partial)
+{
+    g_autofree char *quoted = g_uri_escape_string(path, "/", FALSE);
+    struct etag etag = {0};
+    (void)tree_object_at_path(d, &etag);
+    mutex_lock(&in->mu);
+    const struct meta_inode *rec = &in->rec;
+    json_t *o = json_pack("{s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:s, s:I, s:s, s:I, s:s, s:b}", "path", quoted, "mode", (int)rec->mode, "uid",
+                          (int)rec->uid, "gid", (int)rec->gid, "mtime_ns", (json_int_t)rec->mtime_ns, "size", (json_int_t)rec->size, "gen",
+                          (json_int_t)rec->gen, "state", content_rows[rec->content].name, "seq", (json_int_t)d->op_seq, "base_etag", etag.s,
+                          "ino", (json_int_t)rec->ino, "boot", rec->boot_id, "partial", partial);
+    mutex_unlock(&in->mu);
+    char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    json_decref(o);
+    return text;
+}
+
+static int take_copy(void *ctx, const struct meta_dentry *d)
+{
+    meta_dentry_copy(ctx, d);
+    return 1;
+}
+
+void content_write_intent(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    struct meta_dentry d = {0};
+    if (meta_link_each(fs->meta, in->ino, take_copy, &d) <= 0)
+        return;
+    mutex_lock(&fs->ns);
+    g_autofree char *path = tree_key(fs, d.parent, d.name, false);
+    mutex_unlock(&fs->ns);
+    struct cfile *cf = NULL;
+    mutex_lock(&in->mu);
+    if (in->cf)
+        cf = cache_file_ref(in->cf);
+    mutex_unlock(&in->mu);
+    if (cf) {
+        char *text = intent_text(in, path, &d, !cache_file_complete(cf));
+        if (!text || cache_file_set_intent(cf, text) < 0)
+            log_warn("content", "intent could not be written beside the data: without the database this file would not be found path='%s'", path);
+        free(text);
+        cache_file_unref(cf);
+    }
+    meta_dentry_clear(&d);
+}

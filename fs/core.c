@@ -1,0 +1,358 @@
+/* Building and taking down struct fs: bottom-up, and in reverse. */
+#include "core.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include "base/cleanup.h"
+#include "handle.h"
+#include "jobs.h"
+#include "publish.h"
+#include "rebuild.h"
+#include "recover.h"
+
+#define LIST_THREADS 8
+#define HEAD_THREADS 16
+#define CHECK_WAIT_NS (3 * NS_PER_S)
+
+/* ---- store ---- */
+
+static int open_store(struct fs *fs, char **ret_msg)
+{
+    const struct config *cfg = fs->cfg;
+    struct objstore_config sc = {
+        .source = cfg->source,
+        .endpoint_url = cfg->endpoint_url,
+        .region = cfg->region,
+        .profile = cfg->profile,
+        .no_sign_request = cfg->no_sign_request,
+        .force_path_style = cfg->force_path_style,
+        .allow_plain_http = cfg->allow_plain_http,
+        .ca_bundle = cfg->ca_bundle,
+        .op_timeout_ns = cfg->op_timeout_ns,
+        .max_connections = cfg->max_uploads + cfg->max_downloads + 8,
+        .upload_limit_bps = cfg->upload_limit,
+        .download_limit_bps = cfg->download_limit,
+    };
+    int r = objstore_open(&sc, &fs->store, ret_msg);
+    if (r < 0 || !cfg->fault)
+        return r;
+    struct objstore *faulty = NULL;
+    r = objstore_fault_wrap(fs->store, cfg->fault, &faulty);
+    if (r < 0)
+        *ret_msg = g_strdup_printf("the fault rules '%s' cannot be read", cfg->fault);
+    else
+        fs->store = faulty;
+    return r;
+}
+
+/* ---- cache folder ---- */
+
+static char *default_cache_dir(struct fs *fs)
+{
+    g_autofree char *sum = g_compute_checksum_for_string(G_CHECKSUM_SHA256, objstore_identity(fs->store), -1);
+    return g_strdup_printf("/var/cache/sluice/%.16s", sum);
+}
+
+/* DIR/link tells tools that have only the folder what it belongs to. */
+static int write_link(struct fs *fs, char **ret_msg)
+{
+    g_autofree char *path = g_build_filename(fs->cache_dir, "link", NULL);
+    g_autofree char *text = g_strdup_printf("%s\n%s\n", objstore_identity(fs->store), objstore_source(fs->store));
+    g_autofree char *old = NULL;
+    if (g_file_get_contents(path, &old, NULL, NULL)) {
+        if (g_str_equal(old, text))
+            return 0;
+        g_auto(GStrv) lines = g_strsplit(old, "\n", 3);
+        *ret_msg = g_strdup_printf("cache folder %s belongs to %s; give another --cache-dir, or remove the folder if nothing in it is unpublished "
+                                   "(`sluice fsck %s` tells)",
+                                   fs->cache_dir, lines[0], fs->cache_dir);
+        return -EEXIST;
+    }
+    CLEANUP_FD int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text)) {
+        *ret_msg = g_strdup_printf("cannot write %s: %s", path, err_text(errno));
+        return -errno;
+    }
+    return 0;
+}
+
+static int open_folder(struct fs *fs, char **ret_msg)
+{
+    fs->cache_dir = fs->cfg->cache_dir ? g_strdup(fs->cfg->cache_dir) : default_cache_dir(fs);
+    if (!fs->cfg->cache_dir && g_mkdir_with_parents("/var/cache/sluice", 0755) < 0) {
+        *ret_msg = g_strdup_printf("cannot make /var/cache/sluice: %s; give --cache-dir", err_text(errno));
+        return -errno;
+    }
+    int r = cache_dir_prepare(fs->cache_dir, &fs->lock_fd, ret_msg);
+    return r < 0 ? r : write_link(fs, ret_msg);
+}
+
+/* ---- database ---- */
+
+static int make_root(struct fs *fs)
+{
+    struct meta_inode rec = {0};
+    int r = meta_inode_get(fs->meta, META_ROOT_INO, &rec);
+    meta_inode_clear(&rec);
+    if (r != -ENOENT)
+        return r;
+    int64_t now = clock_wall_ns();
+    rec = (struct meta_inode){
+        .ino = META_ROOT_INO,
+        .mode = S_IFDIR | fs->cfg->dir_mode,
+        .uid = fs->uid,
+        .gid = fs->gid,
+        .nlink = 1,
+        .mtime_ns = now,
+        .ctime_ns = now,
+        .parent = META_ROOT_INO,
+    };
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    meta_inode_put(b, &rec);
+    r = meta_commit(b, true);
+    meta_batch_free(b);
+    return r;
+}
+
+static int rebuild_lost(struct fs *fs, char **ret_msg)
+{
+    unsigned n = 0;
+    int r = fs_rebuild(fs->meta, fs->cache_dir, NULL, &n);
+    if (r < 0)
+        *ret_msg = g_strdup_printf("the database of %s is new, but its data folder is not, and reading it failed: %s", fs->cache_dir, err_text(r));
+    else if (n > 0)
+        log_warn("mount", "the database was gone; unpublished files found beside their data files=%u", n);
+    return r;
+}
+
+static void restore_caps(struct fs *fs)
+{
+    GBytes *value = NULL;
+    uint32_t caps = 0;
+    if (meta_value_get(fs->meta, "store-caps", &value) < 0)
+        return;
+    if (g_bytes_get_size(value) == sizeof(caps)) {
+        memcpy(&caps, g_bytes_get_data(value, NULL), sizeof(caps));
+        objstore_set_caps(fs->store, caps);
+        atomic_store(&fs->probed, true);
+    }
+    g_bytes_unref(value);
+}
+
+static int open_meta(struct fs *fs, bool *ret_fresh, char **ret_msg)
+{
+    int r = meta_open(fs->cache_dir, objstore_identity(fs->store), &fs->meta, ret_fresh, ret_msg);
+    if (r < 0)
+        return r;
+    r = make_root(fs);
+    if (r < 0)
+        *ret_msg = g_strdup_printf("cannot write the database in %s: %s", fs->cache_dir, err_text(r));
+    if (r == 0 && *ret_fresh)
+        r = rebuild_lost(fs, ret_msg);
+    restore_caps(fs);
+    return r;
+}
+
+/* ---- first contact ---- */
+
+struct check {
+    struct fs *fs;
+    struct mutex mu;
+    /* guarded by mu */
+    struct cond done_cond;
+    bool done, abandoned;
+    int result;
+    char *msg;
+};
+
+static void check_free(struct check *c)
+{
+    g_free(c->msg);
+    cond_fini(&c->done_cond);
+    mutex_fini(&c->mu);
+    g_free(c);
+}
+
+static void check_run(void *arg)
+{
+    struct check *c = arg;
+    char *msg = NULL;
+    int r = objstore_check(c->fs->store, &msg);
+    mutex_lock(&c->mu);
+    c->done = true;
+    c->result = r;
+    c->msg = msg;
+    bool abandoned = c->abandoned;
+    cond_broadcast(&c->done_cond);
+    mutex_unlock(&c->mu);
+    if (abandoned)
+        check_free(c);
+}
+
+/* A folder that knows the lake serves though the store does not answer; a new one, or one whose keys are refused, fails with the reason. */
+static int check_store(struct fs *fs, bool fresh, char **ret_msg)
+{
+    struct check *c = g_new0(struct check, 1);
+    c->fs = fs;
+    mutex_init(&c->mu, LOCK_CTL);
+    cond_init(&c->done_cond);
+    if (!workq_push(fs->list_q, true, check_run, c)) {
+        check_free(c);
+        return -ECANCELED;
+    }
+    uint64_t deadline = fresh ? UINT64_MAX / 2 : clock_mono_ns() + CHECK_WAIT_NS;
+    mutex_lock(&c->mu);
+    while (!c->done && cond_wait_until(&c->done_cond, &c->mu, deadline))
+        ;
+    int r = c->done ? c->result : -ETIMEDOUT;
+    bool fatal = r < 0 && (fresh || r == -EACCES || r == -ENODEV || r == -EKEYEXPIRED);
+    if (fatal)
+        *ret_msg = g_steal_pointer(&c->msg);
+    else if (r < 0)
+        log_warn("mount", "the store does not answer; serving what is known: %s", c->msg ? c->msg : "no reply within 3 s");
+    c->abandoned = !c->done;
+    bool mine = c->done;
+    mutex_unlock(&c->mu);
+    if (mine)
+        check_free(c);
+    return fatal ? r : 0;
+}
+
+/* ---- the whole ---- */
+
+static int open_cache(struct fs *fs)
+{
+    const struct config *cfg = fs->cfg;
+    struct cache_config cc = {
+        .dir = fs->cache_dir,
+        .size_bytes = cfg->cache_size.bytes,
+        .size_percent = cfg->cache_size.percent,
+        .free_bytes = cfg->free_space.bytes,
+        .free_percent = cfg->free_space.percent,
+        .max_downloads = cfg->max_downloads,
+        .max_uploads = cfg->max_uploads,
+        .part_bytes = cfg->part_size,
+        .get_bytes = 8u << 20,
+        .readahead_bytes = cfg->readahead,
+        .op_timeout_ns = cfg->op_timeout_ns,
+    };
+    return cache_open(&cc, fs->meta, fs->store, &fs->cache);
+}
+
+static struct fs *fs_alloc(const struct config *cfg)
+{
+    struct fs *fs = g_new0(struct fs, 1);
+    fs->cfg = cfg;
+    fs->lock_fd = -1;
+    fs->started_ns = clock_wall_ns();
+    fs->uid = cfg->uid;
+    fs->gid = cfg->gid;
+    fs->mountpoint = g_strdup(cfg->mountpoint);
+    mutex_init(&fs->ns, LOCK_NAMESPACE);
+    mutex_init(&fs->list_mu, LOCK_LISTING);
+    cond_init(&fs->list_done);
+    fs->forget = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    fs->listings = g_hash_table_new(g_int64_hash, g_int64_equal);
+    fs->hold_globs = g_ptr_array_new_with_free_func(g_free);
+    g_auto(GStrv) globs = g_strsplit(cfg->hold ? cfg->hold : "", ",", -1);
+    for (unsigned i = 0; globs[i]; i++)
+        if (*g_strstrip(globs[i]))
+            g_ptr_array_add(fs->hold_globs, g_strdup(globs[i]));
+    inode_table_init(fs);
+    handle_table_init(fs);
+    return fs;
+}
+
+static int open_parts(struct fs *fs, void (*say)(void *ctx, const char *line), void *ctx, char **ret_msg)
+{
+    bool fresh = false;
+    int r = open_store(fs, ret_msg);
+    if (r == 0)
+        r = open_folder(fs, ret_msg);
+    if (r == 0)
+        r = open_meta(fs, &fresh, ret_msg);
+    if (r == 0)
+        r = workq_new("list", LIST_THREADS, &fs->list_q);
+    if (r == 0)
+        r = workq_new("head", HEAD_THREADS, &fs->head_q);
+    if (r == 0)
+        r = workq_new("notify", 1, &fs->notify_q);
+    if (r == 0 && say)
+        say(ctx, "asking the store");
+    if (r == 0)
+        r = check_store(fs, fresh, ret_msg);
+    if (r == 0)
+        r = open_cache(fs);
+    if (r == 0)
+        r = fs_recover(fs);
+    if (r == 0)
+        r = publish_open(fs, &fs->pub);
+    return r == 0 ? jobs_open(fs) : r;
+}
+
+int fs_open(const struct config *cfg, void (*say)(void *ctx, const char *line), void *ctx, struct fs **ret, char **ret_msg)
+{
+    struct fs *fs = fs_alloc(cfg);
+    int r = open_parts(fs, say, ctx, ret_msg);
+    if (r < 0) {
+        if (!*ret_msg)
+            *ret_msg = g_strdup_printf("cannot start: %s", err_text(r));
+        fs_close(fs);
+        return r;
+    }
+    *ret = fs;
+    return 0;
+}
+
+int fs_start(struct fs *fs)
+{
+    cache_abort_stale_uploads(fs->cache);
+    return publish_start(fs->pub);
+}
+
+void fs_interrupt(struct fs *fs)
+{
+    if (atomic_exchange(&fs->stopping, true))
+        return;
+    if (fs->store)
+        objstore_shutdown(fs->store);
+    if (fs->pub)
+        publish_interrupt(fs->pub);
+    mutex_lock(&fs->list_mu);
+    cond_broadcast(&fs->list_done);
+    mutex_unlock(&fs->list_mu);
+}
+
+void fs_close(struct fs *fs)
+{
+    if (!fs)
+        return;
+    fs_interrupt(fs);
+    jobs_close(fs);
+    if (fs->pub)
+        publish_stop(fs->pub);
+    workq_free(fs->list_q);
+    workq_free(fs->head_q);
+    workq_free(fs->notify_q);
+    handle_table_fini(fs);
+    inode_table_fini(fs);
+    publish_close(fs->pub);
+    cache_close(fs->cache);
+    if (fs->meta && meta_sync(fs->meta) < 0)
+        log_err("mount", "the journal could not be written to the disk");
+    meta_close(fs->meta);
+    objstore_close(fs->store);
+    g_hash_table_unref(fs->listings);
+    g_array_unref(fs->forget);
+    g_ptr_array_unref(fs->hold_globs);
+    cond_fini(&fs->list_done);
+    mutex_fini(&fs->list_mu);
+    mutex_fini(&fs->ns);
+    if (fs->lock_fd >= 0)
+        close(fs->lock_fd);
+    g_free(fs->cache_dir);
+    g_free(fs->mountpoint);
+    g_free(fs);
+}

@@ -1,0 +1,44 @@
+/*
+ * The daemon's side of the control socket (messages: ctl_proto.h).
+ *
+ * ctl_start() listens and serves each client in a thread of its own, at most CTL_MAX_CLIENTS at a time; what a verb does is
+ * a function of a table the caller gives. A verb runs as long as it likes, emits lines, and returns the exit code; this module
+ * writes the last line. ctl_gone() tells a long-running verb that nobody listens any more or that the daemon stops.
+ *
+ *   static int verb_status(struct fs *fs, struct ctl_client *client, const json_t *req)
+ *   {
+ *       return ctl_emit(client, json_pack("{s:s,s:i}", "event", "status", "pid", getpid())) < 0 ? 1 : 0;
+ *   }
+ */
+#pragma once
+#include "base/err.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#define CTL_MAX_CLIENTS 32
+
+struct ctl;
+struct ctl_client;
+struct fs;
+
+/* Returns the command's exit code: 0 done, 1 failed, 3 time ran out. Runs in the client's thread, no lock held. req is borrowed. */
+typedef int ctl_fn(struct fs *fs, struct ctl_client *client, const json_t *req);
+
+struct ctl_verb { /* a table of these ends with a NULL name */
+    const char *name;
+    ctl_fn *fn;
+};
+
+/* mountpoint: canonical and absolute. verbs is borrowed until ctl_stop(). -EBUSY: another daemon answers on the socket. */
+int ctl_start(struct fs *fs, const char *mountpoint, const struct ctl_verb *verbs, struct ctl **ret) MUST_CHECK;
+/* Stops listening, makes ctl_gone() true, waits until every verb has returned, removes the socket. NULL allowed. Not to be
+ * called from a verb. */
+void ctl_stop(struct ctl *ctl);
+
+/* Sends one line; line is stolen, also on failure. -EPIPE when the client left or does not read for 30 s. */
+int ctl_emit(struct ctl_client *client, json_t *line);
+/* Message for the last line, when the verb returns another code than 0. */
+void ctl_fail(struct ctl_client *client, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The client left, or the daemon stops. */
+bool ctl_gone(struct ctl_client *client);

@@ -1,0 +1,141 @@
+/* `sluice info`: what is known of one path. Of a file: its object, its state, what of it is here; of a directory: what below it is still to be published. */
+#include "content.h"
+#include "ctl_verbs.h"
+#include "publish.h"
+#include "tree.h"
+
+static void add_int(json_t *o, const char *name, uint64_t value)
+{
+    json_object_set_new(o, name, json_integer((json_int_t)value));
+}
+
+/* Before publish_describe(), which knows better for names with a journal record. */
+static const char *state_name(const struct meta_inode *rec, const struct meta_dentry *d)
+{
+    static const char *const contents[] = {"clean", "open", "closing", "sealed", "quarantined"};
+    if (rec->flags & INODE_LOCAL_ONLY)
+        return "local";
+    if (S_ISDIR(rec->mode))
+        return d->op_seq ? "sealed" : "clean";
+    if (S_ISREG(rec->mode) && rec->content != CONTENT_CLEAN)
+        return rec->content < G_N_ELEMENTS(contents) ? contents[rec->content] : "unknown";
+    return d->op_seq ? "sealed" : "clean";
+}
+
+static const char *type_name(uint32_t mode)
+{
+    return S_ISREG(mode) ? "file" : S_ISDIR(mode) ? "directory" : S_ISLNK(mode) ? "symlink" : "special";
+}
+
+static void add_file(struct fs *fs, json_t *o, struct inode *in, const struct meta_inode *rec)
+{
+    struct meta_cached c;
+    bool here = rec->vid && meta_cached_get(fs->meta, rec->vid, &c) == 0;
+    mutex_lock(&in->mu);
+    here |= in->cf != NULL; /* too new for a record */
+    mutex_unlock(&in->mu);
+    uint64_t size = rec->size, cached = 0, uploaded = 0;
+    struct cfile *cf = NULL;
+    int r = here ? content_use(in, &cf) : 0;
+    if (cf) {
+        size = rec->content == CONTENT_CLEAN ? rec->size : cache_file_size(cf);
+        cached = MIN(cache_file_present_bytes(cf), size);
+        uploaded = cache_uploaded_bytes(cf);
+        content_unuse(in, cf);
+    }
+    bool dirty = rec->content != CONTENT_CLEAN;
+    add_int(o, "size", size);
+    add_int(o, "cached_bytes", cached);
+    add_int(o, "dirty_bytes", dirty ? size : 0);
+    add_int(o, "uploaded_bytes", uploaded);
+    if (r < 0)
+        json_object_set_new(o, "error", json_string(err_text(r)));
+}
+
+static void add_below(struct fs *fs, json_t *o, const char *path)
+{
+    struct publish_counts c = {0};
+    publish_count(fs->pub, path, &c);
+    add_int(o, "dirty_files", c.files);
+    add_int(o, "dirty_bytes", c.bytes);
+    add_int(o, "pending_operations", c.ops);
+    add_int(o, "parked", c.parked);
+    add_int(o, "conflicts", c.conflicts);
+    add_int(o, "held", c.held);
+}
+
+static json_t *describe(struct fs *fs, const char *path, struct inode *in, const struct meta_dentry *d)
+{
+    struct meta_inode rec;
+    mutex_lock(&in->mu);
+    meta_inode_copy(&rec, &in->rec);
+    mutex_unlock(&in->mu);
+    bool dir = S_ISDIR(rec.mode);
+    json_t *o = json_object();
+    json_object_set_new(o, "event", json_string("info"));
+    json_object_set_new(o, "path", verb_string(path));
+    json_object_set_new(o, "type", json_string(type_name(rec.mode)));
+    add_int(o, "inode", in->ino);
+    g_autofree char *key = d->ukey ? g_strdup(d->ukey) : dir && *path ? g_strconcat(path, "/", NULL) : g_strdup(path);
+    json_object_set_new(o, "key", verb_string(key));
+    json_object_set_new(o, "etag", verb_string(d->flags & DENTRY_UPSTREAM ? d->uetag.s : ""));
+    json_object_set_new(o, "token", verb_string(d->token));
+    json_object_set_new(o, "state", json_string(state_name(&rec, d)));
+    json_object_set_new(o, "pinned", json_boolean(rec.flags & INODE_PINNED));
+    json_object_set_new(o, "mtime", json_real((double)rec.mtime_ns / (double)NS_PER_S));
+    if (S_ISREG(rec.mode)) {
+        add_file(fs, o, in, &rec);
+    } else if (dir) {
+        add_below(fs, o, path);
+        add_int(o, "listed", rec.listed_ns / NS_PER_S);
+    } else {
+        json_object_set_new(o, "target", verb_string(rec.target ? rec.target : ""));
+    }
+    if (d->op_seq)
+        publish_describe(fs->pub, d->op_seq, o);
+    meta_inode_clear(&rec);
+    return o;
+}
+
+static int info_of(struct fs *fs, const char *path, json_t **ret)
+{
+    INODE_REF in = NULL;
+    int r = tree_resolve(fs, path, &in);
+    if (r < 0)
+        return r;
+    struct meta_dentry d = {0};
+    if (*path) {
+        g_autofree char *dir_path = g_path_get_dirname(path);
+        const char *slash = strrchr(path, '/');
+        INODE_REF dir = NULL;
+        r = tree_resolve(fs, slash ? dir_path : "", &dir);
+        if (r == 0)
+            r = meta_dentry_get(fs->meta, dir->ino, slash ? slash + 1 : path, &d);
+        if (r < 0)
+            return r;
+    }
+    *ret = describe(fs, path, in, &d);
+    meta_dentry_clear(&d);
+    return 0;
+}
+
+int verb_info(struct fs *fs, struct ctl_client *client, const json_t *req)
+{
+    g_auto(GStrv) paths = verb_paths(client, req);
+    int code = paths ? 0 : 1;
+    for (unsigned i = 0; paths && paths[i] && !ctl_gone(client); i++) {
+        json_t *line = NULL;
+        int r = info_of(fs, paths[i], &line);
+        if (r < 0) {
+            code = 1;
+            r = verb_error(client, paths[i], r);
+        } else {
+            r = ctl_emit(client, line);
+        }
+        if (r < 0)
+            return 1;
+    }
+    if (code && paths)
+        ctl_fail(client, "not everything could be looked at");
+    return code;
+}

@@ -1,0 +1,277 @@
+/*
+ * Verbs that walk the tree: warmup (with its background jobs), evict, pin, unpin.
+ *
+ * A warm-up works in its own threads; the client's thread passes its events and progress on, and stops it when the client leaves.
+ */
+#include "ctl_verbs.h"
+#include "pin.h"
+#include "tree.h"
+#include "warm.h"
+
+#define PROGRESS_NS (250 * NS_PER_MS)
+
+/* ---- lines ---- */
+
+static json_t *progress_line(const char *event, struct warm *w)
+{
+    struct warm_progress p;
+    enum warm_state state = warm_progress_get(w, &p);
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:b}", "event", event, "state", warm_state_name(state),
+                     "files_done", (json_int_t)p.files_done, "files_total", (json_int_t)p.files_total, "bytes_done",
+                     (json_int_t)p.bytes_done, "bytes_total", (json_int_t)p.bytes_total, "errors", (json_int_t)p.errors,
+                     "counting", p.counting);
+}
+
+static json_t *job_line(struct warm *w)
+{
+    json_t *o = progress_line("job", w);
+    json_object_set_new(o, "id", json_integer((json_int_t)warm_id(w)));
+    return o;
+}
+
+static int emit_event(struct ctl_client *client, struct warm_event *e)
+{
+    if (e->err)
+        return verb_error(client, e->path, e->err);
+    json_t *o = json_pack("{s:s, s:I, s:I}", "event", "check", "cached_bytes", (json_int_t)e->cached_bytes, "size",
+                          (json_int_t)e->size);
+    json_object_set_new(o, "path", verb_string(e->path));
+    return ctl_emit(client, o);
+}
+
+static int emit_events(struct ctl_client *client, struct warm *w)
+{
+    struct warm_event e;
+    int r = 0;
+    while (r == 0 && warm_event_pop(w, &e)) {
+        r = emit_event(client, &e);
+        g_free(e.path);
+    }
+    return r;
+}
+
+/* ---- watching ---- */
+
+/* Passes on what the warm-up says until it has ended: 0, -ETIMEDOUT, or -ECANCELED when the client left. */
+static int watch(struct ctl_client *client, struct warm *w, uint64_t deadline_ns, bool progress)
+{
+    uint64_t next_ns = 0;
+    for (;;) {
+        uint64_t now = clock_mono_ns();
+        bool timed_out = deadline_ns && now >= deadline_ns;
+        uint64_t until = timed_out ? now : MAX(next_ns, now + NS_PER_MS);
+        bool ended = warm_wait(w, deadline_ns ? MIN(until, MAX(deadline_ns, now)) : until);
+        if (emit_events(client, w) < 0 || ctl_gone(client))
+            return -ECANCELED;
+        if (ended)
+            return 0;
+        if (timed_out)
+            return -ETIMEDOUT;
+        now = clock_mono_ns();
+        if (progress && now >= next_ns && ctl_emit(client, progress_line("progress", w)) < 0)
+            return -ECANCELED;
+        if (now >= next_ns)
+            next_ns = now + PROGRESS_NS;
+    }
+}
+
+static uint64_t deadline_of(const json_t *req)
+{
+    uint64_t s = verb_number(req, "timeout_s");
+    return s ? clock_mono_ns() + MIN(s, 1000000000u) * NS_PER_S : 0;
+}
+
+/* Runs a warm-up to its end in the foreground. Returns the exit code; *ret_w has it for its totals. */
+static int run_watched(struct fs *fs, struct ctl_client *client, const json_t *req, const struct warm_req *wr,
+                       struct warm **ret_w)
+{
+    struct warm *w = NULL;
+    int r = warm_start(fs, wr, &w);
+    if (r < 0) {
+        ctl_fail(client, "the mount is going away");
+        return 1;
+    }
+    r = watch(client, w, deadline_of(req), wr->mode != WARM_EVICT);
+    if (r < 0)
+        warm_stop(w);
+    if (r == 0)
+        (void)emit_events(client, w); /* what came between the last look and the end; a client that left wants none */
+    if (wr->mode != WARM_EVICT)
+        (void)ctl_emit(client, progress_line("progress", w));
+    struct warm_progress p;
+    enum warm_state state = warm_progress_get(w, &p);
+    *ret_w = w;
+    if (r == -ETIMEDOUT)
+        return 3;
+    if (r == 0 && state == WARM_STOPPED)
+        ctl_fail(client, "stopped");
+    else if (r == 0 && p.errors > 0)
+        ctl_fail(client, "%" G_GUINT64_FORMAT " failed", p.errors);
+    return r == 0 && state == WARM_DONE ? 0 : 1;
+}
+
+static bool flag(const json_t *req, const char *name)
+{
+    return json_is_true(json_object_get(req, name));
+}
+
+int verb_warmup(struct fs *fs, struct ctl_client *client, const json_t *req)
+{
+    g_auto(GStrv) paths = verb_paths(client, req);
+    if (!paths)
+        return 1;
+    if (flag(req, "evict"))
+        return verb_evict(fs, client, req);
+    struct warm_req wr = {
+        .paths = (const char *const *)paths,
+        .mode = flag(req, "check") ? WARM_CHECK : WARM_FETCH,
+        .parallel = (unsigned)MIN(verb_number(req, "parallel"), WARM_PARALLEL_MAX),
+        .background = flag(req, "background"),
+    };
+    struct warm *w = NULL;
+    int code = 0;
+    if (!wr.background)
+        code = run_watched(fs, client, req, &wr, &w);
+    else if (warm_start(fs, &wr, &w) < 0)
+        code = 1;
+    else
+        code = ctl_emit(client, job_line(w)) < 0 ? 1 : 0;
+    warm_unref(w);
+    return code;
+}
+
+int verb_warmup_status(struct fs *fs, struct ctl_client *client, const json_t *req)
+{
+    uint64_t id = verb_number(req, "id");
+    g_autoptr(GPtrArray) list = warm_list(fs);
+    bool found = id == 0;
+    for (unsigned i = 0; i < list->len; i++) {
+        struct warm *w = list->pdata[i];
+        if (id ? warm_id(w) != id : !warm_is_background(w))
+            continue;
+        found = true;
+        if (ctl_emit(client, job_line(w)) < 0)
+            return 1;
+    }
+    if (!found)
+        ctl_fail(client, "no warm-up has the id %" G_GUINT64_FORMAT, id);
+    return found ? 0 : 1;
+}
+
+int verb_warmup_stop(struct fs *fs, struct ctl_client *client, const json_t *req)
+{
+    uint64_t id = verb_number(req, "id");
+    g_autoptr(GPtrArray) list = warm_list(fs);
+    for (unsigned i = 0; i < list->len; i++) {
+        struct warm *w = list->pdata[i];
+        if (warm_id(w) != id)
+            continue;
+        warm_stop(w);
+        uint64_t deadline = clock_mono_ns() + NS_PER_S; /* long enough for the line to say "stopped" most of the time */
+        while (!warm_wait(w, deadline) && clock_mono_ns() < deadline)
+            ;
+        return ctl_emit(client, job_line(w)) < 0 ? 1 : 0;
+    }
+    ctl_fail(client, "no warm-up has the id %" G_GUINT64_FORMAT, id);
+    return 1;
+}
+
+int verb_evict(struct fs *fs, struct ctl_client *client, const json_t *req)
+{
+    g_auto(GStrv) paths = verb_paths(client, req);
+    if (!paths)
+        return 1;
+    struct warm_req wr = {.paths = (const char *const *)paths, .mode = WARM_EVICT, .parallel = 2};
+    struct warm *w = NULL;
+    int code = run_watched(fs, client, req, &wr, &w);
+    if (w) {
+        struct warm_progress p;
+        (void)warm_progress_get(w, &p);
+        if (ctl_emit(client, json_pack("{s:s, s:I, s:I}", "event", "evicted", "bytes", (json_int_t)p.bytes_done,
+                                       "files", (json_int_t)p.files_done)) < 0)
+            code = 1;
+    }
+    warm_unref(w);
+    return code;
+}
+
+/* ---- pins ---- */
+
+static int emit_pinned(struct ctl_client *client, bool pinned, const char *path)
+{
+    json_t *o = json_pack("{s:s}", "event", pinned ? "pinned" : "unpinned");
+    json_object_set_new(o, "path", verb_string(path));
+    return ctl_emit(client, o);
+}
+
+static int pin_path(struct fs *fs, struct ctl_client *client, const char *path, bool pinned)
+{
+    INODE_REF in = NULL;
+    int r = tree_resolve(fs, path, &in);
+    if (r == 0 && pinned && inode_is_dir(in))
+        r = tree_refresh_all(fs, in, false);
+    if (r == 0)
+        r = pin_tree(fs, in->ino, pinned);
+    if (r == 0 && pinned)
+        pin_fetch(fs, (const char *const[]){path, NULL});
+    if (r < 0)
+        return r;
+    (void)emit_pinned(client, pinned, path); /* the pin stays whether or not somebody reads this */
+    return 0;
+}
+
+/* A rule with `latest` names; 0 takes it away and unpins what it held. */
+static int pin_rule(struct fs *fs, struct ctl_client *client, const char *glob, unsigned latest)
+{
+    int r = pin_rule_set(fs, glob, latest);
+    if (r < 0)
+        return r;
+    g_autofree char *dir_path = g_path_get_dirname(glob);
+    INODE_REF dir = NULL;
+    r = tree_resolve(fs, strchr(glob, '/') ? dir_path : "", &dir);
+    if (r == 0 && inode_is_dir(dir))
+        r = tree_refresh(fs, dir, false);
+    g_autoptr(GPtrArray) pinned = g_ptr_array_new_with_free_func(g_free);
+    if (r == 0)
+        r = pin_rule_apply(fs, glob, latest, pinned);
+    if (r == -ENOENT)
+        r = 0; /* the folder does not exist yet: the rule waits for it */
+    for (unsigned i = 0; i < pinned->len; i++)
+        (void)emit_pinned(client, true, pinned->pdata[i]);
+    if (r == 0 && latest == 0)
+        (void)emit_pinned(client, false, glob);
+    return r;
+}
+
+static int pin_or_unpin(struct fs *fs, struct ctl_client *client, const json_t *req, bool pinned)
+{
+    g_auto(GStrv) paths = verb_paths(client, req);
+    if (!paths)
+        return 1;
+    unsigned latest = pinned ? (unsigned)MIN(verb_number(req, "latest"), 1000000) : 0;
+    int code = 0;
+    for (unsigned i = 0; paths[i] && !ctl_gone(client); i++) {
+        int r = -ENOENT;
+        if (latest > 0 || (!pinned && pin_is_glob(paths[i])))
+            r = pin_rule(fs, client, paths[i], latest);
+        if (latest == 0 && r == -ENOENT)
+            r = pin_path(fs, client, paths[i], pinned);
+        if (r == -EINVAL && latest > 0)
+            ctl_fail(client, "'%s': only the last component of a rule may have wildcards", paths[i]);
+        if (r < 0) {
+            code = 1;
+            (void)verb_error(client, paths[i], r);
+        }
+    }
+    return code;
+}
+
+int verb_pin(struct fs *fs, struct ctl_client *client, const json_t *req)
+{
+    return pin_or_unpin(fs, client, req, true);
+}
+
+int verb_unpin(struct fs *fs, struct ctl_client *client, const json_t *req)
+{
+    return pin_or_unpin(fs, client, req, false);
+}

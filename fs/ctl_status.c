@@ -1,0 +1,220 @@
+/*
+ * `sluice status` and the gauges behind /metrics: what the mount holds, owes and does, from memory and database. Nothing here waits for the store, so that it
+ * answers during an outage, which is when it is asked.
+ */
+#include "ctl_verbs.h"
+#include "publish.h"
+
+#include <unistd.h>
+
+struct status_counts {
+    struct cache_usage cache;
+    struct publish_counts pub;
+    uint64_t quarantined;
+    int64_t oldest_dirty_s;
+};
+
+/* ---- quarantined files: they keep their journal record, so only those names are looked at ---- */
+
+struct op_name {
+    uint64_t parent;
+    char *name;
+};
+
+static void op_name_clear(void *p)
+{
+    g_free(((struct op_name *)p)->name);
+}
+
+static void take_op(void *ctx, const struct meta_op *op, const char *path, int err)
+{
+    if (op->kind == OP_SYNC && op->state != OPS_QUEUED) {
+        struct op_name n = {op->parent, g_strdup(op->name)};
+        g_array_append_val((GArray *)ctx, n);
+    }
+}
+
+static bool is_quarantined(struct fs *fs, const struct op_name *n)
+{
+    struct meta_dentry d = {0};
+    struct meta_inode rec;
+    if (meta_dentry_get(fs->meta, n->parent, n->name, &d) < 0)
+        return false;
+    bool found = meta_inode_get(fs->meta, d.ino, &rec) == 0;
+    bool bad = found && rec.content == CONTENT_QUARANTINED;
+    if (found)
+        meta_inode_clear(&rec);
+    meta_dentry_clear(&d);
+    return bad;
+}
+
+static uint64_t count_quarantined(struct fs *fs)
+{
+    g_autoptr(GArray) names = g_array_new(FALSE, FALSE, sizeof(struct op_name));
+    g_array_set_clear_func(names, op_name_clear);
+    publish_each(fs->pub, take_op, names);
+    uint64_t n = 0;
+    for (unsigned i = 0; i < names->len; i++)
+        n += is_quarantined(fs, &g_array_index(names, struct op_name, i));
+    return n;
+}
+
+static void count_all(struct fs *fs, struct status_counts *ret)
+{
+    *ret = (struct status_counts){0};
+    cache_usage(fs->cache, &ret->cache);
+    publish_count(fs->pub, "", &ret->pub);
+    ret->quarantined = count_quarantined(fs);
+    if (ret->pub.oldest_ns > 0)
+        ret->oldest_dirty_s = MAX((clock_wall_ns() - ret->pub.oldest_ns) / (int64_t)NS_PER_S, 0);
+}
+
+static void set_gauges(struct fs *fs, const struct status_counts *c)
+{
+    metric_set(M_cache_bytes, (int64_t)c->cache.used_bytes);
+    metric_set(M_cache_limit_bytes, (int64_t)c->cache.limit_bytes);
+    metric_set(M_pinned_bytes, (int64_t)c->cache.pinned_bytes);
+    metric_set(M_dirty_bytes, (int64_t)c->cache.dirty_bytes);
+    metric_set(M_dirty_files, (int64_t)c->pub.files);
+    metric_set(M_oldest_dirty_seconds, c->oldest_dirty_s);
+    metric_set(M_uploading, (int64_t)c->pub.uploading);
+    metric_set(M_conflicts, (int64_t)c->pub.conflicts);
+    metric_set(M_parked, (int64_t)c->pub.parked);
+    metric_set(M_offline_since, objstore_offline_since_ns(fs->store) / (int64_t)NS_PER_S);
+}
+
+void fs_refresh_gauges(struct fs *fs)
+{
+    struct status_counts c;
+    count_all(fs, &c);
+    set_gauges(fs, &c);
+}
+
+/* ---- the reply ---- */
+
+static json_t *kernel_features(struct fs *fs)
+{
+    static const struct {
+        uint64_t bit;
+        const char *name;
+    } names[] = {
+        {FUSE_CAP_ASYNC_READ, "async-read"},           {FUSE_CAP_ATOMIC_O_TRUNC, "atomic-o-trunc"},
+        {FUSE_CAP_AUTO_INVAL_DATA, "auto-inval-data"}, {FUSE_CAP_EXPLICIT_INVAL_DATA, "explicit-inval-data"},
+        {FUSE_CAP_READDIRPLUS, "readdirplus"},         {FUSE_CAP_READDIRPLUS_AUTO, "readdirplus-auto"},
+        {FUSE_CAP_PARALLEL_DIROPS, "parallel-dirops"}, {FUSE_CAP_SPLICE_READ, "splice-read"},
+        {FUSE_CAP_SPLICE_WRITE, "splice-write"},       {FUSE_CAP_SPLICE_MOVE, "splice-move"},
+        {FUSE_CAP_WRITEBACK_CACHE, "writeback-cache"}, {FUSE_CAP_NO_OPEN_SUPPORT, "no-open"},
+        {FUSE_CAP_NO_OPENDIR_SUPPORT, "no-opendir"},   {FUSE_CAP_CACHE_SYMLINKS, "cache-symlinks"},
+        {FUSE_CAP_HANDLE_KILLPRIV, "handle-killpriv"}, {FUSE_CAP_EXPIRE_ONLY, "expire-only"},
+        {FUSE_CAP_PASSTHROUGH, "passthrough"},         {FUSE_CAP_NO_EXPORT_SUPPORT, "no-export"},
+    };
+    uint64_t caps = atomic_load(&fs->fuse_caps);
+    json_t *list = json_array();
+    for (unsigned i = 0; i < G_N_ELEMENTS(names); i++)
+        if (caps & names[i].bit)
+            json_array_append_new(list, json_string(names[i].name));
+    return list;
+}
+
+/* What the store can do, and which conditions are replaced by a HEAD directly before the request. */
+static void add_capabilities(struct fs *fs, json_t *o)
+{
+    static const uint32_t conditions[] = {CAP_PUT_IF_NONE_MATCH, CAP_PUT_IF_MATCH, CAP_COMPLETE_CONDITIONS,
+                                          CAP_DELETE_IF_MATCH, CAP_COPY_IF_MATCH};
+    uint32_t caps = objstore_caps(fs->store);
+    json_t *has = json_array(), *by_head = json_array();
+    for (unsigned bit = 0; objstore_cap_name(bit); bit++)
+        if (caps & (1u << bit))
+            json_array_append_new(has, json_string(objstore_cap_name(bit)));
+    bool probed = caps != 0 || atomic_load(&fs->probed);
+    for (unsigned i = 0; probed && i < G_N_ELEMENTS(conditions); i++)
+        if (!(caps & conditions[i]))
+            json_array_append_new(by_head, json_string(objstore_cap_name(__builtin_ctz(conditions[i]))));
+    json_object_set_new(o, "capabilities", has);
+    json_object_set_new(o, "conditions_by_head", by_head);
+    json_object_set_new(o, "probed", json_boolean(probed));
+}
+
+static json_t *requests(void)
+{
+    static const struct {
+        const char *name;
+        enum metric m;
+    } verbs[] = {{"get", M_requests_get},
+                 {"head", M_requests_head},
+                 {"put", M_requests_put},
+                 {"delete", M_requests_delete},
+                 {"copy", M_requests_copy},
+                 {"list", M_requests_list},
+                 {"multipart", M_requests_multipart}};
+    json_t *o = json_object();
+    for (unsigned i = 0; i < G_N_ELEMENTS(verbs); i++)
+        json_object_set_new(o, verbs[i].name, json_integer(metric_get(verbs[i].m)));
+    return o;
+}
+
+static void add_int(json_t *o, const char *name, int64_t value)
+{
+    json_object_set_new(o, name, json_integer(value));
+}
+
+static void add_counts(json_t *o, const struct status_counts *c)
+{
+    add_int(o, "cache_bytes", (int64_t)c->cache.used_bytes);
+    add_int(o, "cache_limit_bytes", (int64_t)c->cache.limit_bytes);
+    add_int(o, "cache_free_bytes", (int64_t)c->cache.free_bytes);
+    add_int(o, "cache_files", (int64_t)c->cache.files);
+    add_int(o, "pinned_bytes", (int64_t)c->cache.pinned_bytes);
+    add_int(o, "dirty_files", (int64_t)c->pub.files);
+    add_int(o, "dirty_bytes", (int64_t)c->cache.dirty_bytes);
+    add_int(o, "oldest_dirty_seconds", c->oldest_dirty_s);
+    add_int(o, "pending_operations", (int64_t)c->pub.ops);
+    add_int(o, "uploading", (int64_t)c->pub.uploading);
+    add_int(o, "held", (int64_t)c->pub.held);
+    add_int(o, "parked", (int64_t)c->pub.parked);
+    add_int(o, "conflicts", (int64_t)c->pub.conflicts);
+    add_int(o, "quarantined", (int64_t)c->quarantined);
+}
+
+static void add_metrics(json_t *o)
+{
+    add_int(o, "hidden_keys", metric_get(M_hidden_keys));
+    add_int(o, "hit_bytes", metric_get(M_hit_bytes));
+    add_int(o, "miss_bytes", metric_get(M_miss_bytes));
+    add_int(o, "uploaded_bytes", metric_get(M_uploaded_bytes));
+    add_int(o, "downloaded_bytes", metric_get(M_downloaded_bytes));
+    json_object_set_new(o, "requests", requests());
+    add_int(o, "retries", metric_get(M_store_retries));
+    add_int(o, "credentials_expire_at", metric_get(M_credentials_expire_at));
+}
+
+static json_t *status_line(struct fs *fs, const struct status_counts *c)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "event", json_string("status"));
+    json_object_set_new(o, "version", json_string(SLUICE_VERSION));
+    json_object_set_new(o, "mountpoint", verb_string(fs->mountpoint));
+    json_object_set_new(o, "source", verb_string(objstore_source(fs->store)));
+    json_object_set_new(o, "endpoint", verb_string(objstore_identity(fs->store)));
+    json_object_set_new(o, "cache_dir", verb_string(fs->cache_dir));
+    add_int(o, "pid", getpid());
+    add_int(o, "supervisor_pid", 0); /* none: the daemon serves by itself */
+    add_int(o, "started", fs->started_ns / (int64_t)NS_PER_S);
+    json_object_set_new(o, "read_only", json_boolean(fs->cfg->read_only));
+    json_object_set_new(o, "kernel_features", kernel_features(fs));
+    json_object_set_new(o, "passthrough", json_false());
+    add_counts(o, c);
+    add_metrics(o);
+    add_int(o, "offline_since", objstore_offline_since_ns(fs->store) / (int64_t)NS_PER_S);
+    json_object_set_new(o, "database_failed", json_boolean(meta_failed(fs->meta)));
+    add_capabilities(fs, o);
+    return o;
+}
+
+int verb_status(struct fs *fs, struct ctl_client *client, const json_t *req)
+{
+    struct status_counts c;
+    count_all(fs, &c);
+    set_gauges(fs, &c);
+    return ctl_emit(client, status_line(fs, &c)) < 0 ? 1 : 0;
+}

@@ -1,0 +1,240 @@
+/*
+ * The table of verbs, and those that speak to the publisher or the daemon: wait, drain, publish, conflicts, config, stop.
+ */
+#include "ctl_verbs.h"
+
+#include "publish.h"
+#include "tree.h"
+
+#include <unistd.h>
+
+/* ---- reading requests, writing lines ---- */
+
+json_t *verb_string(const char *text)
+{
+    g_autofree char *valid = g_utf8_make_valid(text ? text : "", -1);
+    return json_string(valid);
+}
+
+uint64_t verb_number(const json_t *req, const char *name)
+{
+    json_int_t n = json_integer_value(json_object_get(req, name));
+    return n > 0 ? (uint64_t)n : 0;
+}
+
+static char *clean_path(const char *path)
+{
+    g_auto(GStrv) parts = g_strsplit(path, "/", -1);
+    g_autoptr(GString) out = g_string_new(NULL);
+    for (unsigned i = 0; parts[i]; i++) {
+        if (g_str_equal(parts[i], "..")) /* what it means depends on links; the command resolves it before it asks */
+            return NULL;
+        if (!*parts[i] || g_str_equal(parts[i], "."))
+            continue;
+        if (out->len > 0)
+            g_string_append_c(out, '/');
+        g_string_append(out, parts[i]);
+    }
+    return g_strdup(out->str);
+}
+
+char **verb_paths(struct ctl_client *client, const json_t *req)
+{
+    const json_t *list = json_object_get(req, "paths");
+    g_autoptr(GPtrArray) paths = g_ptr_array_new_with_free_func(g_free);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *text = json_string_value(json_array_get(list, i));
+        char *path = text ? clean_path(text) : NULL;
+        if (!path) {
+            ctl_fail(client, "a path of the request makes no sense: '%s'", text ? text : "not a string");
+            return NULL;
+        }
+        g_ptr_array_add(paths, path);
+    }
+    if (paths->len == 0) {
+        ctl_fail(client, "the request has no paths");
+        return NULL;
+    }
+    g_ptr_array_add(paths, NULL);
+    return (char **)g_ptr_array_steal(paths, NULL);
+}
+
+int verb_error(struct ctl_client *client, const char *path, int err)
+{
+    json_t *o = json_pack("{s:s, s:s, s:s}", "event", "error", "error", err_text(err), "errno", err_name(err));
+    json_object_set_new(o, "path", verb_string(path));
+    return ctl_emit(client, o);
+}
+
+/* ---- wait, drain ---- */
+
+static int tick(void *ctx, const struct publish_counts *left)
+{
+    struct ctl_client *client = ctx;
+    int r = ctl_emit(client, json_pack("{s:s, s:I, s:I, s:I, s:I, s:I}", "event", "progress", "files_left",
+                                       (json_int_t)left->files, "bytes_left", (json_int_t)left->bytes,
+                                       "operations_left", (json_int_t)left->ops, "parked",
+                                       (json_int_t)(left->parked + left->conflicts), "held", (json_int_t)left->held));
+    return r < 0 || ctl_gone(client) ? 1 : 0;
+}
+
+static uint64_t deadline_of(const json_t *req)
+{
+    uint64_t s = verb_number(req, "timeout_s");
+    return s ? clock_mono_ns() + MIN(s, 1000000000u) * NS_PER_S : 0;
+}
+
+static bool being_written(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool open = S_ISREG(in->rec.mode) && in->rec.content == CONTENT_OPEN;
+    mutex_unlock(&in->mu);
+    return open;
+}
+
+/* A file that is named is waited for also while it is still open for writing; a directory's open files are not. */
+static int wait_closed(struct fs *fs, struct ctl_client *client, const char *path, uint64_t deadline_ns)
+{
+    struct publish_counts c = {0};
+    publish_count(fs->pub, path, &c);
+    INODE_REF in = NULL;
+    int r = tree_resolve(fs, path, &in);
+    if (r < 0)
+        return c.ops > 0 ? 0 : r; /* a delete to be published has no name any more */
+    while (being_written(in)) {
+        if (deadline_ns && clock_mono_ns() >= deadline_ns)
+            return -ETIMEDOUT;
+        if (tick(client, &(struct publish_counts){.files = 1, .bytes = in->rec.size}))
+            return -ECANCELED;
+        g_usleep(250 * 1000);
+    }
+    return 0;
+}
+
+static int wait_path(struct fs *fs, struct ctl_client *client, const char *path, uint64_t deadline_ns, bool named)
+{
+    int r = named ? wait_closed(fs, client, path, deadline_ns) : 0;
+    if (r == 0)
+        r = publish_wait(fs->pub, path, deadline_ns, tick, client);
+    if (r == 0 || r == -ETIMEDOUT)
+        return r == 0 ? 0 : 3;
+    if (r == -EIO)
+        ctl_fail(client,
+                 "'%s': what is left needs a decision: see `sluice conflicts` and `sluice info`, then `sluice publish`",
+                 *path ? path : "/");
+    else if (r != -ECANCELED)
+        ctl_fail(client, "'%s': %s", path, err_text(r));
+    return 1;
+}
+
+static int verb_wait(struct fs *fs, struct ctl_client *client, const json_t *req)
+{
+    g_auto(GStrv) paths = verb_paths(client, req);
+    uint64_t deadline_ns = deadline_of(req);
+    int code = paths ? 0 : 1;
+    for (unsigned i = 0; code == 0 && paths[i]; i++)
+        code = wait_path(fs, client, paths[i], deadline_ns, *paths[i] != '\0');
+    return code;
+}
+
+static int verb_drain(struct fs *fs, struct ctl_client *client, const json_t *req)
+{
+    return wait_path(fs, client, "", deadline_of(req), false);
+}
+
+/* ---- publish, conflicts ---- */
+
+static int verb_publish(struct fs *fs, struct ctl_client *client, const json_t *req)
+{
+    const char *action = json_string_value(json_object_get(req, "action"));
+    bool retry = g_strcmp0(action, "retry") == 0;
+    if (!retry && g_strcmp0(action, "skip") != 0) {
+        ctl_fail(client, "the action is 'retry' or 'skip'");
+        return 1;
+    }
+    g_auto(GStrv) paths = verb_paths(client, req);
+    int code = paths ? 0 : 1;
+    for (unsigned i = 0; paths && paths[i]; i++) {
+        int n = retry ? publish_retry(fs->pub, paths[i]) : publish_skip(fs->pub, paths[i]);
+        if (n > 0) {
+            json_t *o = json_pack("{s:s, s:s, s:i}", "event", "published", "action", action, "operations", n);
+            json_object_set_new(o, "path", verb_string(paths[i]));
+            (void)ctl_emit(client, o); /* done whether or not somebody reads this */
+            continue;
+        }
+        code = 1;
+        (void)verb_error(client, paths[i], n < 0 ? n : -ENOENT);
+        ctl_fail(client, "'%s': nothing to %s", paths[i], action);
+    }
+    return code;
+}
+
+struct conflict_list {
+    json_t *lines;
+};
+
+static void take_conflict(void *ctx, const struct meta_op *op, const char *path, int err)
+{
+    struct conflict_list *l = ctx;
+    if (op->state != OPS_CONFLICT && op->state != OPS_PARKED)
+        return;
+    json_t *o = json_pack("{s:s, s:s, s:s, s:I, s:I}", "event", "conflict", "kind",
+                          op->kind == OP_DELETE ? "delete" : "publish", "state",
+                          op->state == OPS_CONFLICT ? "conflict" : "parked", "seq", (json_int_t)op->seq, "since",
+                          (json_int_t)(op->created_ns / (int64_t)NS_PER_S));
+    json_object_set_new(o, "path", verb_string(path));
+    json_object_set_new(o, "key", verb_string(op->key ? op->key : path));
+    if (op->err || err)
+        json_object_set_new(o, "error", json_string(err_text(op->err ? op->err : err)));
+    json_array_append_new(l->lines, o);
+}
+
+static int verb_conflicts(struct fs *fs, struct ctl_client *client, const json_t *req)
+{
+    struct conflict_list l = {json_array()};
+    publish_each(fs->pub, take_conflict, &l); /* lines are sent after it: it may hold a lock */
+    int code = 0;
+    for (size_t i = 0; code == 0 && i < json_array_size(l.lines); i++)
+        code = ctl_emit(client, json_incref(json_array_get(l.lines, i))) < 0 ? 1 : 0;
+    json_decref(l.lines);
+    return code;
+}
+
+/* ---- config, stop ---- */
+
+static int verb_config(struct fs *fs, struct ctl_client *client, const json_t *req)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+    config_dump(fs->cfg, text);
+    json_t *o = json_pack("{s:s}", "event", "config");
+    json_object_set_new(o, "text", verb_string(text->str));
+    return ctl_emit(client, o) < 0 ? 1 : 0;
+}
+
+static int verb_stop(struct fs *fs, struct ctl_client *client, const json_t *req)
+{
+    int r = meta_sync(fs->meta);
+    if (r < 0)
+        ctl_fail(client, "the mount stops, but its database could not be made durable: %s", err_text(r));
+    log_notice("ctl", "told to stop");
+    fs_request_stop(fs);
+    return r < 0 ? 1 : 0;
+}
+
+const struct ctl_verb ctl_verbs[] = {
+    {"status", verb_status},
+    {"info", verb_info},
+    {"warmup", verb_warmup},
+    {"warmup-status", verb_warmup_status},
+    {"warmup-stop", verb_warmup_stop},
+    {"evict", verb_evict},
+    {"pin", verb_pin},
+    {"unpin", verb_unpin},
+    {"wait", verb_wait},
+    {"publish", verb_publish},
+    {"conflicts", verb_conflicts},
+    {"drain", verb_drain},
+    {"config", verb_config},
+    {"stop", verb_stop},
+    {NULL, NULL},
+};

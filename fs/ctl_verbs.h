@@ -1,0 +1,25 @@
+/*
+ * The verbs of the control socket (ctl_proto.h): the table for ctl_start(), and what the files that hold them share.
+ * Each verb runs in its client's thread with no lock held.
+ */
+#pragma once
+#include "ctl.h"
+#include "fs.h"
+
+/* Ends with a NULL name. */
+extern const struct ctl_verb ctl_verbs[];
+
+/* ---- ctl_verbs.c ---- */
+
+/* "paths" of a request, slashes at the ends and "." components removed ("" = root): NULL-terminated, or NULL after ctl_fail(). */
+char **verb_paths(struct ctl_client *client, const json_t *req);
+/* Unsigned member or 0. */
+uint64_t verb_number(const json_t *req, const char *name);
+/* Sends {"event":"error"}. */
+int verb_error(struct ctl_client *client, const char *path, int err);
+/* A JSON string of any bytes: what is not UTF-8 is shown as U+FFFD. */
+json_t *verb_string(const char *text);
+
+/* ---- ctl_status.c, ctl_info.c, ctl_jobs.c ---- */
+
+ctl_fn verb_status, verb_info, verb_warmup, verb_warmup_status, verb_warmup_stop, verb_evict, verb_pin, verb_unpin;

@@ -1,0 +1,28 @@
+/*
+ * Work that goes on behind the file system's back: warm-ups and pin rules. Hangs off fs->jobs; private to warm.c, pin.c and jobs.c.
+ *
+ * jobs_open() after cache, tree and publisher are up; jobs_close() after objstore_shutdown(), or it waits for what is being fetched.
+ */
+#pragma once
+#include "fs.h"
+
+struct warm;
+
+struct jobs {
+    struct mutex mu; /* CTL; never held together with a warm-up's own, which is of the same class */
+    /* guarded by mu */
+    struct cond idle;
+    GPtrArray *warms; /* struct warm, a reference each: running and the last finished ones, oldest first */
+    uint64_t last_id;
+    unsigned live; /* warm-ups that have threads */
+    bool closing;
+    GHashTable *pin_paths; /* paths whose pin rules have to be looked at */
+    bool pin_all;          /* too many of them: look at all rules */
+    bool pin_queued;
+    /* immutable after jobs_open */
+    struct workq *pin_q; /* one thread */
+};
+
+int jobs_open(struct fs *fs) MUST_CHECK;
+/* Stops everything and waits for it. NULL fs->jobs allowed. */
+void jobs_close(struct fs *fs);

@@ -1,0 +1,33 @@
+/* FUSE operations: unpack, one call that returns 0 or -errno, one reply. Prototypes come from libfuse's own table through ops.def. */
+#pragma once
+#include "fs.h"
+#include "handle.h"
+
+#define OP(name) __typeof__(*((struct fuse_lowlevel_ops *)0)->name) op_##name;
+#include "ops.def"
+
+enum op_id {
+#define OP(name) OP_ID_##name,
+#include "ops.def"
+    N_OP_IDS
+};
+
+extern const struct fuse_lowlevel_ops fs_ops;
+
+/* Replies with -r; counts and logs what is unusual. */
+void reply_err(fuse_req_t req, enum op_id op, int r);
+/* Entry reply: takes over the caller's reference to in as the kernel's lookup. ttl in seconds. */
+void reply_entry(fuse_req_t req, enum op_id op, struct inode *in, double ttl);
+/* Fills an entry for readdirplus or create; the kernel's lookup is counted by inode_kernel_ref() of the caller. */
+void fill_entry(struct inode *in, double ttl, struct fuse_entry_param *e);
+
+/* Virtual files at the root of the mount: .stats and .config. */
+#define VIRT_STATS  (1ull << 63)
+#define VIRT_CONFIG ((1ull << 63) + 1)
+static inline bool virt_is(uint64_t ino)
+{
+    return ino >> 63;
+}
+uint64_t virt_lookup(uint64_t parent, const char *name); /* 0: none */
+void virt_stat(struct fs *fs, uint64_t ino, struct stat *ret);
+char *virt_text(struct fs *fs, uint64_t ino); /* owned by the caller */

@@ -1,0 +1,162 @@
+/* Attributes: getattr, setattr. */
+#include "content.h"
+#include "op.h"
+#include "publish.h"
+#include "tree.h"
+
+static void reply_attr(fuse_req_t req, struct inode *in)
+{
+    struct stat st;
+    inode_stat(in, &st);
+    metric_inc(M_fuse_requests);
+    (void)fuse_reply_attr(req, &st, (double)in->fs->cfg->metadata_ttl_ns / (double)NS_PER_S); /* an interrupted request has nobody to tell */
+}
+
+void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    struct fs *fs = fuse_req_userdata(req);
+    if (virt_is(ino)) {
+        struct stat st;
+        virt_stat(fs, ino, &st);
+        (void)fuse_reply_attr(req, &st, 0); /* as above */
+        return;
+    }
+    struct handle *h = fi ? handle_get(fs, fi->fh) : NULL;
+    INODE_REF in = NULL;
+    int r = h && h->in && h->in->ino == ino ? 0 : inode_get(fs, ino, &in);
+    if (r == 0 && !in)
+        in = inode_ref(h->in);
+    if (r < 0)
+        reply_err(req, OP_ID_getattr, r == -ENOENT ? -ESTALE : r);
+    else
+        reply_attr(req, in);
+}
+
+static int64_t from_timespec(const struct timespec *t)
+{
+    return (int64_t)t->tv_sec * (int64_t)NS_PER_S + t->tv_nsec;
+}
+
+static void apply_attr(struct meta_inode *rec, const struct stat *st, int set)
+{
+    int64_t now = clock_wall_ns();
+    if (set & FUSE_SET_ATTR_MODE)
+        rec->mode = (rec->mode & S_IFMT) | (st->st_mode & 07777);
+    if (set & FUSE_SET_ATTR_UID)
+        rec->uid = st->st_uid;
+    if (set & FUSE_SET_ATTR_GID)
+        rec->gid = st->st_gid;
+    if ((set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)) && S_ISREG(rec->mode) && !(set & FUSE_SET_ATTR_MODE))
+        rec->mode &= ~(uint32_t)(S_ISUID | ((rec->mode & S_IXGRP) ? S_ISGID : 0));
+    if (set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID))
+        rec->flags |= INODE_MODE_KNOWN;
+    if (set & FUSE_SET_ATTR_MTIME_NOW)
+        rec->mtime_ns = now;
+    else if (set & FUSE_SET_ATTR_MTIME)
+        rec->mtime_ns = from_timespec(&st->st_mtim);
+    if (set & (FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW))
+        rec->flags |= INODE_MTIME_KNOWN | INODE_MTIME_SET;
+    rec->ctime_ns = now;
+}
+
+static int collect_copy(void *ctx, const struct meta_dentry *d)
+{
+    struct meta_dentry *copy = g_new0(struct meta_dentry, 1);
+    meta_dentry_copy(copy, d);
+    g_ptr_array_add(ctx, copy);
+    return 0;
+}
+
+static void free_copy(void *d)
+{
+    meta_dentry_clear(d);
+    g_free(d);
+}
+
+/* Names whose objects carry the old metadata get a journal record; content that is still to be published takes the metadata along. */
+static int journal_meta(struct fs *fs, struct meta_batch *b, uint64_t ino)
+{
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_copy);
+    int r = meta_link_each(fs->meta, ino, collect_copy, names);
+    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+        struct meta_dentry *d = names->pdata[i];
+        if (!(d->flags & DENTRY_UPSTREAM))
+            continue;
+        d->flags |= DENTRY_META_DIRTY;
+        publish_name(fs, b, d, PUBLISH_META);
+        d->stamp = meta_next_seq(fs->meta);
+        meta_dentry_put(b, d);
+    }
+    return r;
+}
+
+static int store_attr(struct inode *in, const struct stat *st, int set)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    apply_attr(&in->rec, st, set);
+    bool file = S_ISREG(in->rec.mode);
+    bool clean = in->rec.content == CONTENT_CLEAN;
+    if (!in->gone)
+        meta_inode_put(b, &in->rec);
+    mutex_unlock(&in->mu);
+    int r = file && clean ? journal_meta(fs, b, in->ino) : 0;
+    if (r == 0)
+        r = meta_commit(b, false);
+    publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
+static int set_size(struct inode *in, struct handle *h, const struct fuse_ctx *ctx, uint64_t size)
+{
+    if (size > objstore_limits(in->fs->store)->object_max_bytes)
+        return -EFBIG;
+    int r = 0;
+    if (h && h->writable) {
+        r = content_truncate(in, size);
+        if (r == 0)
+            atomic_store(&h->wrote, true);
+    } else {
+        r = content_open(in, true, false);
+        if (r < 0)
+            return r;
+        r = content_truncate(in, size);
+        if (r == 0)
+            r = content_flush(in, in->fs->cfg->close == CLOSE_LOCAL);
+        content_release(in, true);
+    }
+    if (r == 0 && ctx->uid != 0) {
+        struct stat st = {.st_mode = in->rec.mode};
+        bool sgid = (st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP);
+        if ((st.st_mode & S_ISUID) || sgid) {
+            st.st_mode &= ~(mode_t)(S_ISUID | (sgid ? S_ISGID : 0));
+            r = store_attr(in, &st, FUSE_SET_ATTR_MODE);
+        }
+    }
+    return r;
+}
+
+void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, struct fuse_file_info *fi)
+{
+    struct fs *fs = fuse_req_userdata(req);
+    if (virt_is(ino) || fs->cfg->read_only) {
+        reply_err(req, OP_ID_setattr, virt_is(ino) ? -EPERM : -EROFS);
+        return;
+    }
+    INODE_REF in = NULL;
+    int r = inode_get(fs, ino, &in);
+    if (r == 0 && (to_set & FUSE_SET_ATTR_SIZE))
+        r = S_ISREG(in->rec.mode) ? set_size(in, fi ? handle_get(fs, fi->fh) : NULL, fuse_req_ctx(req), (uint64_t)attr->st_size) : -EISDIR;
+    int rest = to_set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW |
+                         FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW);
+    if (r == 0 && rest)
+        r = store_attr(in, attr, rest);
+    if (r < 0)
+        reply_err(req, OP_ID_setattr, r);
+    else
+        reply_attr(req, in);
+}

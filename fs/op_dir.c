@@ -1,0 +1,136 @@
+/* Reading directories. Offsets are ids of names (+2, for "." and ".."): stable while names come and go. */
+#include "op.h"
+#include "tree.h"
+
+#define DOT_ENTRIES 2
+
+void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    struct fs *fs = fuse_req_userdata(req);
+    struct inode *in = NULL;
+    int r = inode_get(fs, ino, &in);
+    if (r == 0 && !inode_is_dir(in))
+        r = -ENOTDIR;
+    if (r == 0 && in->rec.nlink > 0)
+        r = tree_refresh(fs, in, false);
+    if (r < 0) {
+        inode_put(in);
+        reply_err(req, OP_ID_opendir, r == -ENOENT ? -ESTALE : r);
+        return;
+    }
+    struct handle *h;
+    fi->fh = handle_new(fs, in, &h);
+    h->id_limit = meta_next_ino(fs->meta);
+    metric_inc(M_fuse_requests);
+    if (fuse_reply_open(req, fi) == -ENOENT)
+        handle_free(fs, fi->fh);
+}
+
+struct fill {
+    fuse_req_t req;
+    struct fs *fs;
+    struct handle *h;
+    char *buf;
+    size_t size, used;
+    bool plus;
+    double ttl;
+};
+
+static bool add_plain(struct fill *f, const char *name, uint64_t ino, uint32_t type, uint64_t next)
+{
+    struct stat st = {.st_ino = ino, .st_mode = type};
+    size_t n = fuse_add_direntry(f->req, f->buf + f->used, f->size - f->used, name, &st, (off_t)next);
+    if (n > f->size - f->used)
+        return false;
+    f->used += n;
+    return true;
+}
+
+static bool add_plus(struct fill *f, const struct meta_dentry *d)
+{
+    INODE_REF in = NULL;
+    struct fuse_entry_param e = {.attr = {.st_ino = d->ino, .st_mode = d->type}};
+    bool have = inode_get(f->fs, d->ino, &in) == 0;
+    if (have)
+        fill_entry(in, f->ttl, &e);
+    size_t n = fuse_add_direntry_plus(f->req, f->buf + f->used, f->size - f->used, d->name, &e, (off_t)(d->id + DOT_ENTRIES));
+    if (n > f->size - f->used)
+        return false;
+    f->used += n;
+    if (have)
+        inode_kernel_ref(in);
+    return true;
+}
+
+static int fill_one(void *ctx, const struct meta_dentry *d)
+{
+    struct fill *f = ctx;
+    if (d->id >= f->h->id_limit)
+        return 1;
+    bool ok = f->plus ? add_plus(f, d) : add_plain(f, d->name, d->ino, d->type, d->id + DOT_ENTRIES);
+    return ok ? 0 : 1;
+}
+
+/* "." and ".." carry no attributes: the kernel has them. */
+static bool fill_dots(struct fill *f, uint64_t *off)
+{
+    const uint64_t inos[] = {f->h->in->ino, f->h->in->ino == META_ROOT_INO ? META_ROOT_INO : f->h->in->rec.parent};
+    for (; *off < DOT_ENTRIES; (*off)++) {
+        const char *name = *off == 0 ? "." : "..";
+        struct fuse_entry_param e = {.attr = {.st_ino = inos[*off], .st_mode = S_IFDIR}};
+        if (!f->plus && !add_plain(f, name, inos[*off], S_IFDIR, *off + 1))
+            return false;
+        if (f->plus) {
+            size_t n = fuse_add_direntry_plus(f->req, f->buf + f->used, f->size - f->used, name, &e, (off_t)(*off + 1));
+            if (n > f->size - f->used)
+                return false;
+            f->used += n;
+        }
+    }
+    return true;
+}
+
+static void read_dir(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *fi, bool plus)
+{
+    struct fs *fs = fuse_req_userdata(req);
+    struct handle *h = handle_get(fs, fi->fh);
+    if (!h || !h->in) {
+        reply_err(req, OP_ID_readdir, -EBADF);
+        return;
+    }
+    g_autofree char *buf = g_malloc(size);
+    struct fill f = {.req = req, .fs = fs, .h = h, .buf = buf, .size = size, .plus = plus, .ttl = tree_ttl(fs, h->in)};
+    uint64_t at = (uint64_t)off;
+    if (at == 0)
+        h->id_limit = meta_next_ino(fs->meta); /* rewound: what was made since is shown */
+    int r = 0;
+    if (fill_dots(&f, &at))
+        r = meta_dentry_each(fs->meta, h->in->ino, at > DOT_ENTRIES ? at - DOT_ENTRIES : 0, fill_one, &f);
+    metric_inc(M_fuse_requests);
+    if (r < 0 && f.used == 0)
+        reply_err(req, OP_ID_readdir, r);
+    else
+        (void)fuse_reply_buf(req, buf, f.used); /* an interrupted request has nobody to tell */
+}
+
+void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+{
+    read_dir(req, size, off, fi, false);
+}
+
+void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+{
+    read_dir(req, size, off, fi, true);
+}
+
+void op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    handle_free(fuse_req_userdata(req), fi->fh);
+    reply_err(req, OP_ID_releasedir, 0);
+}
+
+void op_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
+{
+    struct fs *fs = fuse_req_userdata(req);
+    reply_err(req, OP_ID_fsyncdir, meta_sync(fs->meta));
+}

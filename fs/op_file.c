@@ -1,0 +1,338 @@
+/* Operations on open files. */
+#include "content.h"
+#include "op.h"
+#include "publish.h"
+#include "tree.h"
+
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <stdio.h>
+
+#define COPY_STEP (1u << 20)
+#define COPY_MAX  (64u << 20)
+
+static bool opens_for_write(int flags)
+{
+    return (flags & O_ACCMODE) != O_RDONLY;
+}
+
+/* The process behind a thread id, as far as /proc tells. */
+static int tgid_of(int tid)
+{
+    char path[64], line[128];
+    g_snprintf(path, sizeof(path), "/proc/%d/status", tid);
+    FILE *f = fopen(path, "re");
+    int tgid = tid;
+    while (f && fgets(line, sizeof(line), f))
+        if (sscanf(line, "Tgid: %d", &tgid) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return tgid;
+}
+
+static void new_handle(fuse_req_t req, struct inode *in, struct fuse_file_info *fi, bool fresh)
+{
+    struct fs *fs = in->fs;
+    struct handle *h;
+    fi->fh = handle_new(fs, in, &h);
+    h->writable = opens_for_write(fi->flags);
+    atomic_store(&h->fresh, fresh);
+    if (h->writable && fs->cfg->close == CLOSE_REMOTE)
+        h->opener_tgid = tgid_of(fuse_req_ctx(req)->pid);
+    fi->keep_cache = 1; /* one inode is one lineage: a change made elsewhere has another */
+    fi->parallel_direct_writes = 1;
+    fi->noflush = !h->writable;
+}
+
+static void open_virtual(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    struct fs *fs = fuse_req_userdata(req);
+    struct handle *h;
+    if (opens_for_write(fi->flags)) {
+        reply_err(req, OP_ID_open, -EACCES);
+        return;
+    }
+    fi->fh = handle_new(fs, NULL, &h);
+    h->text = virt_text(fs, ino);
+    fi->direct_io = 1;
+    if (fuse_reply_open(req, fi) == -ENOENT)
+        handle_free(fs, fi->fh);
+}
+
+void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    struct fs *fs = fuse_req_userdata(req);
+    if (virt_is(ino)) {
+        open_virtual(req, ino, fi);
+        return;
+    }
+    struct inode *in = NULL;
+    bool writes = opens_for_write(fi->flags), trunc = writes && (fi->flags & O_TRUNC);
+    int r = inode_get(fs, ino, &in);
+    if (r == 0 && writes && fs->cfg->read_only)
+        r = -EROFS;
+    if (r == 0)
+        r = content_open(in, writes, trunc);
+    if (r < 0) {
+        inode_put(in);
+        reply_err(req, OP_ID_open, r == -ENOENT ? -ESTALE : r); /* replaced elsewhere: ESTALE makes the kernel look the name up again */
+        return;
+    }
+    new_handle(req, inode_ref(in), fi, trunc);
+    metric_inc(M_fuse_requests);
+    if (fuse_reply_open(req, fi) == -ENOENT) { /* interrupted: no RELEASE will come */
+        handle_free(fs, fi->fh);
+        content_release(in, writes);
+    }
+    inode_put(in);
+}
+
+static void reply_created(fuse_req_t req, enum op_id op, struct inode *in, uint64_t parent, struct fuse_file_info *fi)
+{
+    struct fs *fs = in->fs;
+    int r = content_open_new(in);
+    if (r < 0) {
+        inode_put(in);
+        reply_err(req, op, r);
+        return;
+    }
+    bool writes = opens_for_write(fi->flags);
+    if (!writes) { /* O_CREAT|O_RDONLY: counted as writer only until here */
+        mutex_lock(&in->mu);
+        in->n_writers--;
+        mutex_unlock(&in->mu);
+        r = content_seal(in);
+        if (r < 0)
+            log_warn("fuse", "new empty file could not be sealed r=%s", err_name(r));
+    }
+    new_handle(req, inode_ref(in), fi, true);
+    INODE_REF dir = NULL;
+    struct fuse_entry_param e;
+    fill_entry(in, inode_get(fs, parent, &dir) == 0 ? tree_ttl(fs, dir) : 0, &e);
+    inode_kernel_ref(in);
+    metric_inc(M_fuse_requests);
+    if (fuse_reply_create(req, &e, fi) == -ENOENT) {
+        handle_free(fs, fi->fh);
+        content_release(in, writes);
+        inode_kernel_forget(fs, in->ino, 1);
+    }
+    inode_put(in);
+}
+
+void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, struct fuse_file_info *fi)
+{
+    struct fs *fs = fuse_req_userdata(req);
+    const struct fuse_ctx *ctx = fuse_req_ctx(req);
+    struct node_spec spec = {.parent = parent, .name = name, .mode = S_IFREG | (mode & 07777), .who = {ctx->uid, ctx->gid}};
+    struct inode *in = NULL;
+    int r = fs->cfg->read_only ? -EROFS : virt_lookup(parent, name) ? -EPERM : tree_create(fs, &spec, true, &in);
+    if (r < 0)
+        reply_err(req, OP_ID_create, r);
+    else
+        reply_created(req, OP_ID_create, in, parent, fi);
+}
+
+void op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fuse_file_info *fi)
+{
+    struct fs *fs = fuse_req_userdata(req);
+    const struct fuse_ctx *ctx = fuse_req_ctx(req);
+    struct node_spec spec = {.parent = parent, .mode = S_IFREG | (mode & 07777), .who = {ctx->uid, ctx->gid}};
+    struct inode *in = NULL;
+    int r = fs->cfg->read_only ? -EROFS : tree_tmpfile(fs, &spec, &in);
+    if (r < 0)
+        reply_err(req, OP_ID_tmpfile, r);
+    else
+        reply_created(req, OP_ID_tmpfile, in, parent, fi);
+}
+
+/* One read buffer a thread, freed with it. */
+static void *read_buffer(size_t size)
+{
+    static GPrivate key = G_PRIVATE_INIT(g_free);
+    static _Thread_local size_t have;
+    void *buf = g_private_get(&key);
+    if (!buf || have < size) {
+        have = MAX(size, 1u << 20);
+        g_private_replace(&key, buf = g_malloc(have));
+    }
+    return buf;
+}
+
+void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+{
+    struct handle *h = handle_get(fuse_req_userdata(req), fi->fh);
+    if (!h) {
+        reply_err(req, OP_ID_read, -EBADF);
+        return;
+    }
+    if (h->text) {
+        size_t len = strlen(h->text), from = MIN((size_t)off, len);
+        (void)fuse_reply_buf(req, h->text + from, MIN(size, len - from)); /* an interrupted request has nobody to tell */
+        return;
+    }
+    void *buf = read_buffer(size);
+    ssize_t n = cache_file_read(h->in->cf, buf, size, (uint64_t)off);
+    metric_inc(M_fuse_requests);
+    if (n < 0)
+        reply_err(req, OP_ID_read, (int)n);
+    else
+        (void)fuse_reply_buf(req, buf, (size_t)n); /* as above */
+}
+
+/* A write by someone without CAP_FSETID takes setuid and setgid away (FUSE_HANDLE_KILLPRIV_V2 leaves that to us). */
+static void kill_suid(struct inode *in, const struct fuse_ctx *ctx)
+{
+    mutex_lock(&in->mu);
+    uint32_t mode = in->rec.mode;
+    mutex_unlock(&in->mu);
+    bool sgid = (mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP);
+    if (ctx->uid == 0 || !((mode & S_ISUID) || sgid))
+        return;
+    struct meta_batch *b = meta_batch_new(in->fs->meta);
+    mutex_lock(&in->fs->ns);
+    mutex_lock(&in->mu);
+    in->rec.mode &= ~(uint32_t)(S_ISUID | (sgid ? S_ISGID : 0));
+    if (!in->gone)
+        meta_inode_put(b, &in->rec);
+    mutex_unlock(&in->mu);
+    if (meta_commit(b, false) < 0)
+        log_warn("fuse", "mode could not be stored ino=%" G_GUINT64_FORMAT, in->ino);
+    mutex_unlock(&in->fs->ns);
+    meta_batch_free(b);
+}
+
+static void note_written(struct inode *in, uint64_t end)
+{
+    mutex_lock(&in->mu);
+    in->rec.mtime_ns = in->rec.ctime_ns = clock_wall_ns();
+    in->rec.flags &= ~(uint32_t)INODE_MTIME_SET;
+    in->rec.size = MAX(in->rec.size, end);
+    in->changed = true;
+    mutex_unlock(&in->mu);
+}
+
+void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off, struct fuse_file_info *fi)
+{
+    struct fs *fs = fuse_req_userdata(req);
+    struct handle *h = handle_get(fs, fi->fh);
+    if (!h || !h->in) {
+        reply_err(req, OP_ID_write, -EBADF);
+        return;
+    }
+    int r = (uint64_t)off + size > objstore_limits(fs->store)->object_max_bytes ? -EFBIG : content_begin_change(h->in);
+    if (r == 0)
+        kill_suid(h->in, fuse_req_ctx(req));
+    ssize_t n = r < 0 ? r : cache_file_write(h->in->cf, buf, size, (uint64_t)off);
+    if (n >= 0) {
+        note_written(h->in, (uint64_t)off + (uint64_t)n);
+        atomic_store_explicit(&h->wrote, true, memory_order_relaxed);
+    }
+    metric_inc(M_fuse_requests);
+    if (n < 0)
+        reply_err(req, OP_ID_write, (int)n);
+    else
+        (void)fuse_reply_write(req, (size_t)n); /* an interrupted request has nobody to tell */
+}
+
+void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    struct fs *fs = fuse_req_userdata(req);
+    struct handle *h = handle_get(fs, fi->fh);
+    if (!h || !h->in || !h->writable) {
+        reply_err(req, OP_ID_flush, 0);
+        return;
+    }
+    bool wrote = atomic_load(&h->wrote), fresh = atomic_load(&h->fresh);
+    int r = wrote || fresh ? content_flush(h->in, fs->cfg->close == CLOSE_LOCAL) : 0;
+    if (r == 0 && wrote && fs->cfg->close == CLOSE_REMOTE && h->opener_tgid == tgid_of(fuse_req_ctx(req)->pid))
+        r = publish_now(fs, h->in, clock_mono_ns() + fs->cfg->op_timeout_ns);
+    reply_err(req, OP_ID_flush, r);
+}
+
+void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    struct fs *fs = fuse_req_userdata(req);
+    struct handle *h = handle_get(fs, fi->fh);
+    if (h && h->in)
+        content_release(h->in, h->writable);
+    handle_free(fs, fi->fh);
+    reply_err(req, OP_ID_release, 0);
+}
+
+void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
+{
+    struct fs *fs = fuse_req_userdata(req);
+    struct handle *h = handle_get(fs, fi->fh);
+    if (!h || !h->in) {
+        reply_err(req, OP_ID_fsync, h ? 0 : -EBADF);
+        return;
+    }
+    int r = content_sync(h->in);
+    if (r == 0 && fs->cfg->fsync == FSYNC_REMOTE && h->writable) {
+        r = content_flush(h->in, true);
+        if (r == 0)
+            r = publish_now(fs, h->in, clock_mono_ns() + fs->cfg->op_timeout_ns);
+    }
+    reply_err(req, OP_ID_fsync, r);
+}
+
+void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len, struct fuse_file_info *fi)
+{
+    struct handle *h = handle_get(fuse_req_userdata(req), fi->fh);
+    int r = !h || !h->in ? -EBADF : content_begin_change(h->in);
+    if (r == 0)
+        r = cache_file_fallocate(h->in->cf, mode, (uint64_t)off, (uint64_t)len);
+    if (r == 0) {
+        note_written(h->in, mode & FALLOC_FL_KEEP_SIZE ? 0 : (uint64_t)off + (uint64_t)len);
+        atomic_store(&h->wrote, true);
+    }
+    reply_err(req, OP_ID_fallocate, r);
+}
+
+void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi)
+{
+    struct handle *h = handle_get(fuse_req_userdata(req), fi->fh);
+    int64_t r = !h || !h->in ? -EBADF : cache_file_seek(h->in->cf, (uint64_t)off, whence);
+    if (r < 0)
+        reply_err(req, OP_ID_lseek, (int)r);
+    else
+        (void)fuse_reply_lseek(req, r); /* an interrupted request has nobody to tell */
+}
+
+static ssize_t copy_range(struct inode *from, uint64_t off_in, struct inode *to, uint64_t off_out, size_t len)
+{
+    size_t done = 0;
+    void *buf = read_buffer(COPY_STEP);
+    while (done < len) {
+        ssize_t n = cache_file_read(from->cf, buf, MIN(len - done, COPY_STEP), off_in + done);
+        if (n > 0)
+            n = cache_file_write(to->cf, buf, (size_t)n, off_out + done);
+        if (n < 0)
+            return done > 0 ? (ssize_t)done : n;
+        if (n == 0)
+            break;
+        done += (size_t)n;
+        note_written(to, off_out + done);
+    }
+    return (ssize_t)done;
+}
+
+void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in, struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t off_out,
+                        struct fuse_file_info *fi_out, size_t len, int flags)
+{
+    struct fs *fs = fuse_req_userdata(req);
+    struct handle *from = handle_get(fs, fi_in->fh), *to = handle_get(fs, fi_out->fh);
+    if (!from || !to || !from->in || !to->in) {
+        reply_err(req, OP_ID_copy_file_range, -EBADF);
+        return;
+    }
+    ssize_t n = content_begin_change(to->in);
+    if (n == 0)
+        n = copy_range(from->in, (uint64_t)off_in, to->in, (uint64_t)off_out, MIN(len, COPY_MAX));
+    atomic_store(&to->wrote, true);
+    if (n < 0)
+        reply_err(req, OP_ID_copy_file_range, (int)n);
+    else
+        (void)fuse_reply_write(req, (size_t)n); /* an interrupted request has nobody to tell */
+}

@@ -1,0 +1,572 @@
+/*
+ * The publisher's public side: what the tree tells it (under ns), what others ask of it, its threads.
+ *
+ * Changes asked for while a batch is being built are kept in `pending` and reach the queue only when the batch is committed.
+ */
+#include "publish_internal.h"
+
+#include <fnmatch.h>
+
+#define LAZY_DELAY_NS (5 * NS_PER_S)
+#define SMALL_KEEP_BYTES (32u << 20)
+#define TICK_NS (250 * NS_PER_MS)
+
+struct change {
+    struct op *add;  /* owned until applied */
+    uint64_t remove; /* seq, 0 none */
+};
+
+static void change_free(void *arg)
+{
+    struct change *c = arg;
+    if (c->add)
+        pubop_free(c->add);
+    g_free(c);
+}
+
+static void pend(struct publisher *p, struct op *add, uint64_t remove)
+{
+    struct change *c = g_new0(struct change, 1);
+    *c = (struct change){add, remove};
+    g_ptr_array_add(p->pending, c);
+}
+
+/* ---- held names ---- */
+
+static bool glob_matches(const char *glob, const char *path)
+{
+    const char *base = strrchr(path, '/');
+    base = base ? base + 1 : path;
+    size_t len = strlen(glob);
+    if (len > 3 && g_str_equal(glob + len - 3, "/**")) { /* a directory's name: any component */
+        g_autofree char *dir = g_strndup(glob, len - 3);
+        g_auto(GStrv) parts = g_strsplit(path, "/", -1);
+        for (unsigned i = 0; parts[i] && parts[i + 1]; i++)
+            if (fnmatch(dir, parts[i], 0) == 0)
+                return true;
+        return false;
+    }
+    return fnmatch(glob, strchr(glob, '/') ? path : base, 0) == 0;
+}
+
+bool publish_is_held_name(struct fs *fs, const char *path)
+{
+    for (unsigned i = 0; i < fs->hold_globs->len; i++)
+        if (glob_matches(fs->hold_globs->pdata[i], path))
+            return true;
+    return false;
+}
+
+/* ---- under ns ---- */
+
+/* Does the present op of the name do for this reason too, or is a new one with a new place in the order needed? */
+static bool pubop_suffices(struct publisher *p, uint64_t seq, enum publish_why why)
+{
+    mutex_lock(&p->mu);
+    struct op *o = g_hash_table_lookup(p->by_seq, &seq);
+    bool ok = o && !o->running && o->rec.state != OPS_PARKED && o->rec.state != OPS_CONFLICT &&
+              (why == PUBLISH_META || why == PUBLISH_MARKER || (why == PUBLISH_CONTENT && o->why == PUBLISH_CONTENT && o->bytes > SMALL_KEEP_BYTES));
+    mutex_unlock(&p->mu);
+    return ok;
+}
+
+static struct op *sync_op(struct fs *fs, const struct meta_dentry *d, enum publish_why why)
+{
+    struct op *o = pubop_new(fs->pub);
+    o->ino = d->ino;
+    o->type = d->type;
+    o->why = why;
+    o->key = tree_key(fs, d->parent, d->name, S_ISDIR(d->type));
+    if (d->ukey && (d->flags & DENTRY_UPSTREAM)) {
+        o->source = g_strdup(d->ukey);
+        o->source_etag = d->uetag;
+    }
+    o->content = CONTENT_SEALED;
+    INODE_REF in = NULL;
+    if (S_ISREG(d->type) && inode_get(fs, d->ino, &in) == 0) {
+        mutex_lock(&in->mu);
+        o->content = in->rec.content;
+        o->bytes = in->rec.size;
+        mutex_unlock(&in->mu);
+    }
+    return o;
+}
+
+static void set_delay(struct fs *fs, struct op *o)
+{
+    if (o->why == PUBLISH_META || o->why == PUBLISH_MARKER)
+        o->not_before_ns = clock_mono_ns() + LAZY_DELAY_NS;
+    else if (o->rec.kind == OP_SYNC && publish_is_held_name(fs, o->key)) {
+        o->rec.state = OPS_HELD;
+        o->not_before_ns = clock_mono_ns() + fs->cfg->hold_delay_ns;
+    }
+}
+
+void publish_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, enum publish_why why)
+{
+    mutex_assert_held(&fs->ns);
+    struct publisher *p = fs->pub;
+    if (d->op_seq && pubop_suffices(p, d->op_seq, why))
+        return;
+    publish_drop_name(fs, b, d);
+    struct op *o = sync_op(fs, d, why);
+    o->rec = (struct meta_op){
+        .seq = meta_next_seq(fs->meta),
+        .kind = OP_SYNC,
+        .state = OPS_QUEUED,
+        .parent = d->parent,
+        .name = g_strdup(d->name),
+        .created_ns = clock_wall_ns(),
+    };
+    set_delay(fs, o);
+    meta_op_put(b, &o->rec);
+    d->op_seq = o->rec.seq;
+    pend(p, o, 0);
+}
+
+void publish_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
+{
+    mutex_assert_held(&fs->ns);
+    if (!d->op_seq)
+        return;
+    meta_op_del(b, d->op_seq);
+    pend(fs->pub, NULL, d->op_seq);
+    d->op_seq = 0;
+}
+
+void publish_delete(struct fs *fs, struct meta_batch *b, const char *key, const struct etag *etag, uint64_t keep_ino)
+{
+    mutex_assert_held(&fs->ns);
+    struct op *o = pubop_new(fs->pub);
+    o->key = g_strdup(key);
+    o->keep_ino = keep_ino;
+    o->rec = (struct meta_op){
+        .seq = meta_next_seq(fs->meta),
+        .kind = OP_DELETE,
+        .key = g_strdup(key),
+        .etag = *etag,
+        .created_ns = clock_wall_ns(),
+    };
+    meta_op_put(b, &o->rec);
+    pend(fs->pub, o, 0);
+}
+
+bool publish_inherit(struct fs *fs, struct meta_batch *b, const char *key, struct etag *ret_etag)
+{
+    mutex_assert_held(&fs->ns);
+    struct publisher *p = fs->pub;
+    bool found = false;
+    mutex_lock(&p->mu);
+    struct op *o = g_hash_table_lookup(p->tombs, key);
+    uint64_t seq = 0;
+    if (o && !o->running) {
+        *ret_etag = o->rec.etag;
+        seq = o->rec.seq;
+        found = true;
+    } else if ((o = g_hash_table_lookup(p->sources, key))) {
+        *ret_etag = o->source_etag;
+        found = true;
+    }
+    mutex_unlock(&p->mu);
+    if (seq) {
+        meta_op_del(b, seq);
+        pend(p, NULL, seq);
+        return true;
+    }
+    for (unsigned i = 0; i < p->pending->len; i++) { /* a delete queued by this very batch */
+        struct change *c = p->pending->pdata[i];
+        if (c->add && c->add->rec.kind == OP_DELETE && g_str_equal(c->add->key, key)) {
+            *ret_etag = c->add->rec.etag;
+            meta_op_del(b, c->add->rec.seq);
+            g_ptr_array_remove_index(p->pending, i);
+            return true;
+        }
+    }
+    return found;
+}
+
+struct forget_job {
+    struct fs *fs;
+    uint64_t vid;
+};
+
+static void forget_run(void *arg)
+{
+    struct forget_job *job = arg;
+    cache_forget(job->fs->cache, job->vid);
+    g_free(job);
+}
+
+/* Content of removed inodes goes, on a thread that holds no lock. */
+static void forget_content(struct fs *fs)
+{
+    for (unsigned i = 0; i < fs->forget->len; i++) {
+        struct forget_job *job = g_new(struct forget_job, 1);
+        *job = (struct forget_job){fs, g_array_index(fs->forget, uint64_t, i)};
+        if (!workq_push(fs->notify_q, true, forget_run, job))
+            g_free(job); /* stopping: fsck finds the file */
+    }
+}
+
+void publish_apply(struct fs *fs, bool committed)
+{
+    mutex_assert_held(&fs->ns);
+    struct publisher *p = fs->pub;
+    if (committed)
+        forget_content(fs);
+    g_array_set_size(fs->forget, 0);
+    if (!p || p->pending->len == 0)
+        return;
+    if (committed) {
+        mutex_lock(&p->mu);
+        for (unsigned i = 0; i < p->pending->len; i++) {
+            struct change *c = p->pending->pdata[i];
+            struct op *o = c->remove ? g_hash_table_lookup(p->by_seq, &c->remove) : NULL;
+            if (o)
+                queue_remove_locked(p, o);
+            if (c->add)
+                queue_insert_locked(p, g_steal_pointer(&c->add));
+        }
+        mutex_unlock(&p->mu);
+    }
+    g_ptr_array_set_size(p->pending, 0);
+}
+
+/* ---- any time ---- */
+
+void publish_content_state(struct fs *fs, uint64_t ino, uint32_t state)
+{
+    struct publisher *p = fs->pub;
+    mutex_lock(&p->mu);
+    GPtrArray *a = g_hash_table_lookup(p->by_ino, &ino);
+    for (unsigned i = 0; a && i < a->len; i++) {
+        struct op *o = a->pdata[i];
+        o->content = state;
+        queue_relink_locked(p, o);
+    }
+    cond_broadcast(&p->work);
+    mutex_unlock(&p->mu);
+}
+
+bool publish_key_deleted(struct publisher *p, const char *key, uint64_t stamp)
+{
+    if (!p)
+        return false;
+    size_t len = strlen(key);
+    mutex_lock(&p->mu);
+    uint64_t *recent = g_hash_table_lookup(p->recent, key);
+    bool gone = (recent && *recent > stamp) || g_hash_table_contains(p->tombs, key) || g_hash_table_contains(p->sources, key) ||
+                g_hash_table_contains(p->running_keys, key) || (len > 0 && key[len - 1] == '/' && queue_prefix_leaving_locked(p, key));
+    mutex_unlock(&p->mu);
+    return gone;
+}
+
+static bool key_below(const char *key, const char *path, size_t path_len)
+{
+    return path_len == 0 || (strncmp(key, path, path_len) == 0 && (key[path_len] == '\0' || key[path_len] == '/'));
+}
+
+static void count_op(struct publish_counts *c, const struct op *o)
+{
+    c->ops++;
+    if (o->rec.state == OPS_PARKED)
+        c->parked++;
+    if (o->rec.state == OPS_CONFLICT)
+        c->conflicts++;
+    if (o->rec.state == OPS_HELD)
+        c->held++;
+    if (o->rec.kind == OP_SYNC && S_ISREG(o->type) && o->why != PUBLISH_META) {
+        c->files++;
+        c->bytes += o->bytes;
+        c->uploading += o->running;
+        if (c->oldest_ns == 0 || o->rec.created_ns < c->oldest_ns)
+            c->oldest_ns = o->rec.created_ns;
+    }
+}
+
+void publish_count(struct publisher *p, const char *path, struct publish_counts *ret)
+{
+    *ret = (struct publish_counts){0};
+    size_t len = strlen(path);
+    mutex_lock(&p->mu);
+    GSequenceIter *it = g_sequence_get_begin_iter(p->all);
+    for (; !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
+        const struct op *o = g_sequence_get(it);
+        if (key_below(o->key, path, len))
+            count_op(ret, o);
+    }
+    mutex_unlock(&p->mu);
+}
+
+int publish_wait(struct publisher *p, const char *path, uint64_t deadline_ns, int (*tick)(void *ctx, const struct publish_counts *left),
+                 void *ctx)
+{
+    for (;;) {
+        struct publish_counts left;
+        publish_count(p, path, &left);
+        if (left.ops == 0)
+            return 0;
+        if (tick && tick(ctx, &left) != 0)
+            return -ECANCELED;
+        if (left.parked + left.conflicts == left.ops)
+            return -EIO;
+        uint64_t now = clock_mono_ns(), until = now + TICK_NS;
+        if (deadline_ns && now >= deadline_ns)
+            return -ETIMEDOUT;
+        mutex_lock(&p->mu);
+        bool stopping = p->stopping;
+        if (!stopping)
+            (void)cond_wait_until(&p->work, &p->mu, deadline_ns ? MIN(until, deadline_ns) : until);
+        mutex_unlock(&p->mu);
+        if (stopping)
+            return -ECANCELED;
+        if (left.ops > 1000) /* counting them is not free: not at every completion */
+            g_usleep(100000);
+    }
+}
+
+static const char *state_name(const struct op *o)
+{
+    static const char *const names[] = {"queued", "held", "parked", "conflict"};
+    if (o->running)
+        return "uploading";
+    return o->failures > 0 && o->rec.state == OPS_QUEUED ? "retrying" : names[o->rec.state];
+}
+
+void publish_describe(struct publisher *p, uint64_t op_seq, json_t *obj)
+{
+    mutex_lock(&p->mu);
+    struct op *o = g_hash_table_lookup(p->by_seq, &op_seq);
+    if (o) {
+        json_object_set_new(obj, "upload_state", json_string(state_name(o)));
+        if (o->last_err)
+            json_object_set_new(obj, "error", json_string(err_name(o->last_err)));
+        struct op *blocker = o->running ? NULL : queue_blocker_locked(p, o);
+        if (blocker)
+            json_object_set_new(obj, "blocked_by", json_string(blocker->key) ?: json_string("(a name that is not UTF-8)"));
+    }
+    mutex_unlock(&p->mu);
+}
+
+void publish_each(struct publisher *p, void (*fn)(void *ctx, const struct meta_op *op, const char *path, int err), void *ctx)
+{
+    mutex_lock(&p->mu);
+    GSequenceIter *it = g_sequence_get_begin_iter(p->all);
+    for (; !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
+        const struct op *o = g_sequence_get(it);
+        fn(ctx, &o->rec, o->key, o->last_err);
+    }
+    mutex_unlock(&p->mu);
+}
+
+int publish_retry(struct publisher *p, const char *path)
+{
+    size_t len = strlen(path);
+    int n = 0;
+    mutex_lock(&p->mu);
+    GSequenceIter *it = g_sequence_get_begin_iter(p->all);
+    for (; !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
+        struct op *o = g_sequence_get(it);
+        if (!key_below(o->key, path, len))
+            continue;
+        o->force = o->rec.state == OPS_CONFLICT;
+        o->rec.state = OPS_QUEUED; /* stored again when it fails again */
+        o->not_before_ns = 0;
+        o->failures = 0;
+        n++;
+    }
+    cond_broadcast(&p->work);
+    mutex_unlock(&p->mu);
+    return n;
+}
+
+/* The first parked or conflicting op under path, marked running. */
+static struct op *take_stuck(struct publisher *p, const char *path)
+{
+    size_t len = strlen(path);
+    struct op *found = NULL;
+    mutex_lock(&p->mu);
+    GSequenceIter *it = g_sequence_get_begin_iter(p->all);
+    for (; !found && !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
+        struct op *o = g_sequence_get(it);
+        if (!o->running && (o->rec.state == OPS_PARKED || o->rec.state == OPS_CONFLICT) && key_below(o->key, path, len))
+            found = o;
+    }
+    if (found) {
+        found->running = true;
+        g_hash_table_insert(p->running_keys, found->key, found);
+    }
+    mutex_unlock(&p->mu);
+    return found;
+}
+
+int publish_skip(struct publisher *p, const char *path)
+{
+    int n = 0;
+    for (struct op *o; (o = take_stuck(p, path)); n++) {
+        int r = pubop_forget(o);
+        pubop_finish(o, r);
+        if (r < 0)
+            break;
+    }
+    return n;
+}
+
+int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
+{
+    struct publisher *p = fs->pub;
+    for (;;) {
+        struct op *o = NULL, *busy = NULL;
+        mutex_lock(&p->mu);
+        GPtrArray *a = g_hash_table_lookup(p->by_ino, &in->ino);
+        for (unsigned i = 0; a && i < a->len && !o; i++) {
+            struct op *c = a->pdata[i];
+            if (g_hash_table_contains(p->running_keys, c->key))
+                busy = c;
+            else
+                o = c;
+        }
+        if (!o && !busy) {
+            mutex_unlock(&p->mu);
+            return 0;
+        }
+        if (!o) {
+            bool in_time = cond_wait_until(&p->work, &p->mu, deadline_ns);
+            bool stopping = p->stopping;
+            mutex_unlock(&p->mu);
+            if (stopping || !in_time)
+                return stopping ? -ECANCELED : -ETIMEDOUT;
+            continue;
+        }
+        o->running = true;
+        o->urgent = true;
+        g_hash_table_insert(p->running_keys, o->key, o);
+        mutex_unlock(&p->mu);
+        int r = pubop_run(o, true, deadline_ns);
+        pubop_finish(o, r);
+        if (r < 0 && r != -EAGAIN)
+            return r;
+    }
+}
+
+/* ---- life ---- */
+
+static enum publish_why derive_why(struct fs *fs, const struct meta_dentry *d, struct inode *in)
+{
+    if (S_ISDIR(d->type))
+        return PUBLISH_MARKER;
+    bool content_there = (d->flags & DENTRY_UPSTREAM) && !d->ukey && (!S_ISREG(d->type) || in->rec.content == CONTENT_CLEAN);
+    return content_there && (d->flags & DENTRY_META_DIRTY) ? PUBLISH_META : PUBLISH_CONTENT;
+}
+
+static int load_op(void *ctx, const struct meta_op *rec)
+{
+    struct fs *fs = ctx;
+    struct op *o;
+    if (rec->kind == OP_DELETE) {
+        o = pubop_new(fs->pub);
+        o->key = g_strdup(rec->key);
+    } else {
+        struct meta_dentry d = {0};
+        int r = meta_dentry_get(fs->meta, rec->parent, rec->name, &d);
+        INODE_REF in = NULL;
+        if (r == 0)
+            r = inode_get(fs, d.ino, &in);
+        if (r < 0) {
+            meta_dentry_clear(&d);
+            log_warn("publish", "journal record without a name seq=%" G_GUINT64_FORMAT " name='%s' r=%s", rec->seq, rec->name, err_name(r));
+            return 0; /* `sluice fsck` reports it */
+        }
+        o = sync_op(fs, &d, derive_why(fs, &d, in));
+        meta_dentry_clear(&d);
+    }
+    o->rec = *rec;
+    o->rec.name = g_strdup(rec->name);
+    o->rec.key = g_strdup(rec->key);
+    o->last_err = rec->err;
+    set_delay(fs, o);
+    pend(fs->pub, o, 0);
+    return 0;
+}
+
+int publish_open(struct fs *fs, struct publisher **ret)
+{
+    struct publisher *p = g_new0(struct publisher, 1);
+    p->fs = fs;
+    p->pending = g_ptr_array_new_with_free_func(change_free);
+    queue_init(p);
+    fs->pub = p;
+    mutex_lock(&fs->ns);
+    int r = meta_op_each(fs->meta, load_op, fs);
+    publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    if (r < 0) {
+        publish_close(p);
+        fs->pub = NULL;
+        return r;
+    }
+    *ret = p;
+    return 0;
+}
+
+static void *publish_thread(void *arg)
+{
+    struct publisher *p = arg;
+    mutex_lock(&p->mu);
+    while (!p->stopping) {
+        uint64_t wake = 0;
+        struct op *o = queue_pick_locked(p, &wake);
+        if (!o) {
+            if (wake)
+                (void)cond_wait_until(&p->work, &p->mu, wake);
+            else
+                cond_wait(&p->work, &p->mu);
+            continue;
+        }
+        mutex_unlock(&p->mu);
+        pubop_finish(o, pubop_run(o, false, 0));
+        mutex_lock(&p->mu);
+    }
+    mutex_unlock(&p->mu);
+    return NULL;
+}
+
+int publish_start(struct publisher *p)
+{
+    unsigned n = p->fs->cfg->max_uploads + 2;
+    p->threads = g_new0(pthread_t, n);
+    for (unsigned i = 0; i < n; i++) {
+        g_autofree char *name = g_strdup_printf("publish-%u", i);
+        int r = thread_start(&p->threads[i], name, publish_thread, p);
+        if (r < 0)
+            return r;
+        p->n_threads++;
+    }
+    return 0;
+}
+
+void publish_interrupt(struct publisher *p)
+{
+    mutex_lock(&p->mu);
+    p->stopping = true;
+    cond_broadcast(&p->work);
+    mutex_unlock(&p->mu);
+}
+
+void publish_stop(struct publisher *p)
+{
+    publish_interrupt(p);
+    for (unsigned i = 0; i < p->n_threads; i++)
+        pthread_join(p->threads[i], NULL);
+    p->n_threads = 0;
+}
+
+void publish_close(struct publisher *p)
+{
+    if (!p)
+        return;
+    g_ptr_array_unref(p->pending);
+    queue_fini(p);
+    g_free(p->threads);
+    g_free(p);
+}

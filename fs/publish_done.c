@@ -1,0 +1,255 @@
+/*
+ * Recording what an op achieved. Between the op's start and now the name may have been renamed, removed or written again, so the name is looked up by its id;
+ * what the store holds under the op's key is accounted for in every case: by the name, by a name that took its place, or by a delete.
+ */
+#include "publish_internal.h"
+
+struct find_name {
+    uint64_t id, vid, gen;
+    struct meta_dentry found; /* id != 0 when found */
+    bool others_unpublished;
+};
+
+static int on_link(void *ctx, const struct meta_dentry *d)
+{
+    struct find_name *f = ctx;
+    if (d->id == f->id)
+        meta_dentry_copy(&f->found, d);
+    else if (d->pub_vid != f->vid || d->pub_gen != f->gen)
+        f->others_unpublished = true;
+    return 0;
+}
+
+/* The name whose path is key, under ns. */
+static int name_at_key(struct fs *fs, const char *key, struct meta_dentry *ret)
+{
+    g_auto(GStrv) parts = g_strsplit(key, "/", -1);
+    uint64_t dir = META_ROOT_INO;
+    for (unsigned i = 0; parts[i] && *parts[i]; i++) {
+        struct meta_dentry d = {0};
+        int r = meta_dentry_get(fs->meta, dir, parts[i], &d);
+        if (r < 0)
+            return r;
+        if (!parts[i + 1] || !*parts[i + 1]) {
+            *ret = d;
+            return 0;
+        }
+        dir = d.ino;
+        meta_dentry_clear(&d);
+    }
+    return -ENOENT;
+}
+
+/* The object at `key` belongs to no name of ours any more: whoever took the place will overwrite it, else it is deleted. */
+static void disown_key(struct fs *fs, struct meta_batch *b, const char *key, const struct etag *etag, uint64_t not_id)
+{
+    struct meta_dentry d = {0};
+    if (name_at_key(fs, key, &d) == 0 && d.id != not_id) {
+        if (!((d.flags & DENTRY_UPSTREAM) && !d.ukey)) {
+            d.flags |= DENTRY_DEST_KNOWN;
+            d.dest_etag = *etag;
+            meta_dentry_put(b, &d);
+        }
+        meta_dentry_clear(&d);
+        return;
+    }
+    meta_dentry_clear(&d);
+    struct etag old;
+    (void)publish_inherit(fs, b, key, &old); /* a queued delete of what was there before is replaced by ours */
+    publish_delete(fs, b, key, etag, 0);
+}
+
+/* Directories above a published name exist upstream from now on: they are listed like others. */
+static void parents_upstream(struct fs *fs, struct meta_batch *b, uint64_t dir)
+{
+    while (dir != META_ROOT_INO) {
+        INODE_REF in = NULL;
+        if (inode_get(fs, dir, &in) < 0)
+            return;
+        mutex_lock(&in->mu);
+        bool local = in->rec.flags & INODE_DIR_LOCAL;
+        if (local && !in->gone) {
+            in->rec.flags &= ~INODE_DIR_LOCAL;
+            in->rec.listed_ns = clock_wall_ns();
+            meta_inode_put(b, &in->rec);
+        }
+        dir = in->rec.parent;
+        mutex_unlock(&in->mu);
+        if (!local)
+            return;
+    }
+}
+
+static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struct meta_dentry *d, struct inode *in, const struct outcome *out)
+{
+    g_autofree char *path = tree_key(fs, d->parent, d->name, S_ISDIR(d->type));
+    g_autofree char *old_ukey = g_steal_pointer(&d->ukey);
+    struct etag old_etag = d->uetag;
+    bool moved = !g_str_equal(path, out->key), had = d->flags & DENTRY_UPSTREAM;
+    d->flags |= DENTRY_UPSTREAM;
+    d->flags &= ~(uint32_t)DENTRY_IMPLICIT;
+    d->uetag = out->etag;
+    d->usize = out->size;
+    d->pub_vid = out->vid;
+    d->pub_gen = out->gen;
+    g_strlcpy(d->token, out->token, sizeof(d->token));
+    if (moved) { /* renamed while it was published: a later op moves it */
+        struct etag dropped;
+        (void)publish_inherit(fs, b, out->key, &dropped);
+        d->ukey = g_strdup(out->key);
+    } else {
+        d->flags &= ~(uint32_t)DENTRY_DEST_KNOWN;
+        d->dest_etag = (struct etag){0};
+        mutex_lock(&in->mu);
+        if (in->rec.ctime_ns == out->ctime_ns)
+            d->flags &= ~(uint32_t)DENTRY_META_DIRTY;
+        mutex_unlock(&in->mu);
+    }
+    if (had && old_ukey && !g_str_equal(old_ukey, out->key))
+        disown_key(fs, b, old_ukey, &old_etag, d->id);
+    if (d->op_seq == o->rec.seq)
+        publish_drop_name(fs, b, d);
+    if (moved && d->op_seq) { /* its op was made when the object was elsewhere */
+        publish_name(fs, b, d, PUBLISH_PLACE);
+    } else if (!moved && (d->flags & DENTRY_META_DIRTY) && !d->op_seq) {
+        publish_name(fs, b, d, PUBLISH_META);
+    }
+    d->stamp = meta_next_seq(fs->meta);
+    meta_dentry_put(b, d);
+    parents_upstream(fs, b, d->parent);
+}
+
+/* Under ns and the content gate. True when the content is now safe upstream under all its names. */
+static bool update_inode(struct inode *in, struct meta_batch *b, const struct outcome *out, bool others_unpublished)
+{
+    mutex_lock(&in->mu);
+    struct meta_inode *rec = &in->rec;
+    bool same = rec->vid == out->vid && rec->gen == out->gen && !in->gone;
+    if (same && in->changed) { /* a snapshot: what was written since is the next version */
+        rec->gen++;
+    } else if (same && rec->content != CONTENT_SEALED && rec->content != CONTENT_CLEAN) {
+        in->snap_gen = rec->gen;
+    }
+    bool clean = same && !in->changed && rec->content == CONTENT_SEALED && !others_unpublished;
+    if (clean) {
+        rec->content = CONTENT_CLEAN;
+        rec->dirty_since_ns = 0;
+        rec->boot_id[0] = '\0';
+    }
+    if (clean || (same && rec->content == CONTENT_CLEAN)) {
+        g_free(rec->base_key);
+        rec->base_key = g_strdup(out->key);
+        rec->base_etag = out->etag;
+        rec->base_limit = out->size;
+    }
+    if (!in->gone)
+        meta_inode_put(b, rec);
+    bool safe = same && rec->content == CONTENT_CLEAN;
+    mutex_unlock(&in->mu);
+    return safe;
+}
+
+/* The cache file may be evicted from now on, and fetched again from where it was published. */
+static void mark_clean(struct inode *in, const struct outcome *out, bool was_dirty)
+{
+    struct cfile *cf = NULL;
+    mutex_lock(&in->mu);
+    bool idle = !in->cf && !was_dirty;
+    mutex_unlock(&in->mu);
+    if (idle || content_use(in, &cf) < 0) /* the next open takes the source from the record */
+        return;
+    struct cache_source src = {.key = out->key, .etag = out->etag, .limit = out->size};
+    int r = cache_file_set_source(cf, &src);
+    if (r == 0)
+        r = cache_file_set_intent(cf, NULL);
+    if (r == 0)
+        r = cache_file_set_dirty(cf, false);
+    if (r < 0) /* stays marked dirty: kept longer than needed, never lost */
+        log_debug("publish", "cache file could not be marked clean key='%s' r=%s", out->key, err_name(r));
+    content_unuse(in, cf);
+}
+
+static int record_locked(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out, struct meta_batch *b,
+                         bool *ret_clean) REQUIRES(o->p->fs->ns)
+{
+    struct fs *fs = o->p->fs;
+    struct find_name f = {.id = before->id, .vid = out->vid, .gen = out->gen};
+    int r = meta_link_each(fs->meta, before->ino, on_link, &f);
+    if (r < 0)
+        return r;
+    if (f.found.id) {
+        update_name(fs, b, o, &f.found, in, out);
+        meta_dentry_clear(&f.found);
+    } else {
+        disown_key(fs, b, out->key, &out->etag, 0);
+    }
+    if (S_ISREG(o->type))
+        *ret_clean = update_inode(in, b, out, f.others_unpublished);
+    return meta_commit(b, false);
+}
+
+int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out)
+{
+    struct fs *fs = o->p->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    bool clean = false, regular = S_ISREG(o->type);
+    if (regular)
+        content_gate_enter(in);
+    bool was_dirty = content_is_dirty(in);
+    mutex_lock(&fs->ns);
+    int r = record_locked(o, before, in, out, b, &clean);
+    publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    if (r == 0 && clean)
+        mark_clean(in, out, was_dirty);
+    if (regular)
+        content_gate_leave(in);
+    if (r == 0 && regular)
+        metric_inc(M_published_objects);
+    return r;
+}
+
+int pubop_forget(struct op *o)
+{
+    struct fs *fs = o->p->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    struct meta_dentry d = {0};
+    mutex_lock(&fs->ns);
+    meta_op_del(b, o->rec.seq);
+    if (o->rec.kind == OP_SYNC && meta_dentry_get(fs->meta, o->rec.parent, o->rec.name, &d) == 0 && d.op_seq == o->rec.seq) {
+        d.op_seq = 0;
+        d.stamp = meta_next_seq(fs->meta);
+        meta_dentry_put(b, &d);
+    }
+    int r = meta_commit(b, false);
+    if (r == 0) {
+        mutex_lock(&o->p->mu);
+        if (!o->dropped)
+            queue_remove_locked(o->p, o);
+        mutex_unlock(&o->p->mu);
+    }
+    mutex_unlock(&fs->ns);
+    meta_dentry_clear(&d);
+    meta_batch_free(b);
+    return r;
+}
+
+void pubop_park(struct op *o, enum op_state state, int err)
+{
+    struct fs *fs = o->p->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    mutex_lock(&o->p->mu);
+    bool dropped = o->dropped;
+    if (!dropped) {
+        o->rec.state = state;
+        o->rec.err = -err;
+        meta_op_put(b, &o->rec);
+    }
+    mutex_unlock(&o->p->mu);
+    if (!dropped && meta_commit(b, false) < 0)
+        log_err("publish", "the journal could not be written key='%s'", o->key);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+}

@@ -1,0 +1,115 @@
+/* The publisher's inside: ops in memory, their order, and the pieces that carry them out. */
+#pragma once
+#include "content.h"
+#include "publish.h"
+#include "tree.h"
+
+/* All pending ops at a directory or below it: what an op there has to wait for. */
+struct dirnode {
+    char *prefix;      /* "" or "a/b/", owned */
+    GSequence *pubs;   /* struct op that become visible here or below, by seq */
+    GSequence *dels;   /* deletes */
+    unsigned n_sources; /* ops elsewhere that still copy from a key below */
+};
+
+struct order_link {
+    struct dirnode *node;
+    GSequenceIter *iter;
+};
+
+struct op {
+    /* immutable */
+    struct publisher *p;
+    uint64_t ino;      /* OP_SYNC */
+    uint32_t type;     /* OP_SYNC: S_IFMT bits */
+    char *key;         /* OP_SYNC: path key when the op was made ('/' at the end for directories); OP_DELETE: the key */
+    char *source;      /* key that a rename still has to copy from, NULL */
+    struct etag source_etag;
+    enum publish_why why;
+    uint64_t keep_ino; /* OP_DELETE */
+    uint64_t bytes;
+
+    /* guarded by the publisher's mu */
+    struct meta_op rec;
+    bool running, dropped; /* dropped: no longer in the journal; freed by who runs it */
+    bool staged;           /* parts are stored, waits for its turn */
+    bool force;            /* --retry of a conflict: overwrite */
+    bool urgent;           /* publish_now: no hold, no delay */
+    uint32_t content;      /* enum content_state of the inode */
+    uint64_t not_before_ns;
+    unsigned failures;
+    int last_err;
+    GSequenceIter *all_iter;
+    GArray *links; /* struct order_link; empty while the op takes no part in the order */
+    uint64_t progress_bytes; /* atomic enough: written by the worker, read for display */
+};
+
+struct publisher {
+    struct fs *fs;
+    pthread_t *threads;
+    unsigned n_threads;
+
+    struct mutex mu; /* class PUBLISH */
+    /* guarded by mu */
+    struct cond work;  /* something may be runnable, or done */
+    bool stopping;
+    GSequence *all;            /* every op by seq */
+    GHashTable *by_seq;        /* &rec.seq -> op */
+    GHashTable *by_ino;        /* ino -> GPtrArray of op */
+    GHashTable *tombs;         /* key -> OP_DELETE op */
+    GHashTable *sources;       /* key -> op that copies from it */
+    GHashTable *running_keys;  /* key -> op */
+    GHashTable *dirs;          /* prefix -> dirnode */
+    GHashTable *recent;        /* key or prefix deleted lately -> uint64_t* stamp */
+    uint64_t recent_pruned_ns;
+
+    /* guarded by fs->ns */
+    GPtrArray *pending; /* struct change, applied or forgotten by publish_apply() */
+};
+
+/* ---- publish_queue.c: the structure; all with mu held ---- */
+
+struct op *pubop_new(struct publisher *p);
+void pubop_free(struct op *o);
+void queue_init(struct publisher *p);
+void queue_fini(struct publisher *p);
+void queue_insert_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
+/* Takes the op out; frees it unless it is running (then its runner does). */
+void queue_remove_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
+/* Puts the op into, or takes it out of, the order that others wait for, as its state says. */
+void queue_relink_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
+/* May the op's visible step happen now? */
+bool queue_eligible_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
+/* What it waits for: an op or NULL. */
+struct op *queue_blocker_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
+/* The next op to run, marked running; NULL with *ret_wake_ns (0: nothing timed) when there is none. */
+struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns) REQUIRES(p->mu);
+void queue_note_deleted_locked(struct publisher *p, const char *key) REQUIRES(p->mu);
+/* Is anything below the prefix still to be deleted or moved away? */
+bool queue_prefix_leaving_locked(struct publisher *p, const char *prefix) REQUIRES(p->mu);
+
+/* ---- publish_run.c ---- */
+
+/* Carries the op out; it is marked running by this thread. snapshot: writers may be active. deadline 0: none (the gate does not wait). */
+int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns);
+/* Clears running, records failure or success, frees a dropped op. */
+void pubop_finish(struct op *o, int r);
+
+/* ---- publish_done.c ---- */
+
+/* What the store holds after an op. */
+struct outcome {
+    const char *key;
+    struct etag etag;
+    uint64_t size;
+    char token[TOKEN_MAX + 1];
+    uint64_t vid, gen;   /* content the object holds; 0 for markers and links */
+    bool content, meta;  /* content / metadata of the name are now upstream */
+    int64_t ctime_ns;    /* of the inode when the metadata was read */
+};
+/* Records it: name, inode, journal, in one batch; also when the name was renamed, removed or written meanwhile. */
+int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out) MUST_CHECK;
+/* The op's journal record is removed: nothing to do upstream (any more). */
+int pubop_forget(struct op *o) MUST_CHECK;
+/* State and error are stored and the order follows. */
+void pubop_park(struct op *o, enum op_state state, int err);

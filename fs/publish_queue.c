@@ -1,0 +1,377 @@
+/*
+ * The ops in memory and their order.
+ *
+ * For every directory that has pending work at it or below there is a node with two sequences by seq: publishes and deletes. An op is a member of the node
+ * of its directory and of all above. So "everything earlier in my directory or below is done" is "I am the first of my directory's node".
+ * An op whose file is open for writing again, a metadata-only op and a marker are members of none: they block nobody.
+ */
+#include "publish_internal.h"
+
+#include <assert.h>
+
+#define SCAN_LIMIT    1000
+#define RECENT_MAX_NS (600 * NS_PER_S)
+
+static gint by_seq_cmp(gconstpointer a, gconstpointer b, gpointer unused)
+{
+    const struct op *x = a, *y = b;
+    return x->rec.seq < y->rec.seq ? -1 : x->rec.seq > y->rec.seq;
+}
+
+static void dirnode_free(void *arg)
+{
+    struct dirnode *n = arg;
+    g_sequence_free(n->pubs);
+    g_sequence_free(n->dels);
+    g_free(n->prefix);
+    g_free(n);
+}
+
+struct op *pubop_new(struct publisher *p)
+{
+    struct op *o = g_new0(struct op, 1);
+    o->p = p;
+    o->links = g_array_new(FALSE, FALSE, sizeof(struct order_link));
+    return o;
+}
+
+void pubop_free(struct op *o)
+{
+    meta_op_clear(&o->rec);
+    g_array_unref(o->links);
+    g_free(o->key);
+    g_free(o->source);
+    g_free(o);
+}
+
+void queue_init(struct publisher *p)
+{
+    mutex_init(&p->mu, LOCK_PUBLISH);
+    cond_init(&p->work);
+    p->all = g_sequence_new(NULL);
+    p->by_seq = g_hash_table_new(g_int64_hash, g_int64_equal);
+    p->by_ino = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, (GDestroyNotify)g_ptr_array_unref);
+    p->tombs = g_hash_table_new(g_str_hash, g_str_equal);
+    p->sources = g_hash_table_new(g_str_hash, g_str_equal);
+    p->running_keys = g_hash_table_new(g_str_hash, g_str_equal);
+    p->dirs = g_hash_table_new_full(g_str_hash, g_str_equal, NULL, dirnode_free);
+    p->recent = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
+}
+
+void queue_fini(struct publisher *p)
+{
+    GHashTableIter it;
+    struct op *o;
+    g_hash_table_iter_init(&it, p->by_seq);
+    while (g_hash_table_iter_next(&it, NULL, (void **)&o))
+        pubop_free(o);
+    g_sequence_free(p->all);
+    g_hash_table_unref(p->by_seq);
+    g_hash_table_unref(p->by_ino);
+    g_hash_table_unref(p->tombs);
+    g_hash_table_unref(p->sources);
+    g_hash_table_unref(p->running_keys);
+    g_hash_table_unref(p->dirs);
+    g_hash_table_unref(p->recent);
+    cond_fini(&p->work);
+    mutex_fini(&p->mu);
+}
+
+/* ---- directory nodes ---- */
+
+static struct dirnode *node_get(struct publisher *p, const char *key, size_t len)
+{
+    g_autofree char *prefix = g_strndup(key, len);
+    struct dirnode *n = g_hash_table_lookup(p->dirs, prefix);
+    if (!n) {
+        n = g_new0(struct dirnode, 1);
+        n->prefix = g_steal_pointer(&prefix);
+        n->pubs = g_sequence_new(NULL);
+        n->dels = g_sequence_new(NULL);
+        g_hash_table_insert(p->dirs, n->prefix, n);
+    }
+    return n;
+}
+
+static void node_put(struct publisher *p, struct dirnode *n)
+{
+    if (g_sequence_is_empty(n->pubs) && g_sequence_is_empty(n->dels) && n->n_sources == 0)
+        g_hash_table_remove(p->dirs, n->prefix);
+}
+
+/* Length of the directory part of key's ancestor that ends before position `from`; SIZE_MAX past the root. */
+static size_t parent_len(const char *key, size_t from)
+{
+    while (from > 0 && key[from - 1] != '/')
+        from--;
+    return from;
+}
+
+/* Calls fn for each directory prefix above key, innermost first, the root last. */
+static void each_ancestor(struct publisher *p, const char *key, void (*fn)(struct publisher *p, struct dirnode *n, struct op *o),
+                          struct op *o)
+{
+    size_t len = strlen(key);
+    if (len > 0 && key[len - 1] == '/')
+        len--;
+    do {
+        len = parent_len(key, len);
+        fn(p, node_get(p, key, len), o);
+        if (len > 0)
+            len--;
+        else
+            break;
+    } while (true);
+}
+
+static void source_add(struct publisher *p, struct dirnode *n, struct op *o)
+{
+    n->n_sources++;
+}
+
+static void source_del(struct publisher *p, struct dirnode *n, struct op *o)
+{
+    n->n_sources--;
+    node_put(p, n);
+}
+
+static void link_one(struct publisher *p, struct dirnode *n, struct op *o)
+{
+    GSequence *seq = o->rec.kind == OP_DELETE ? n->dels : n->pubs;
+    struct order_link l = {n, g_sequence_insert_sorted(seq, o, by_seq_cmp, NULL)};
+    g_array_append_val(o->links, l);
+}
+
+static void unlink_all(struct publisher *p, struct op *o)
+{
+    for (unsigned i = 0; i < o->links->len; i++) {
+        struct order_link *l = &g_array_index(o->links, struct order_link, i);
+        g_sequence_remove(l->iter);
+        node_put(p, l->node);
+    }
+    g_array_set_size(o->links, 0);
+}
+
+/* Does the op take part in the order? */
+static bool pubop_blocks(const struct op *o)
+{
+    if (o->rec.kind == OP_DELETE)
+        return true;
+    return o->why != PUBLISH_META && o->why != PUBLISH_MARKER && o->content != CONTENT_OPEN;
+}
+
+void queue_relink_locked(struct publisher *p, struct op *o)
+{
+    mutex_assert_held(&p->mu);
+    bool linked = o->links->len > 0, want = pubop_blocks(o) && !o->dropped;
+    if (linked && !want)
+        unlink_all(p, o);
+    else if (!linked && want)
+        each_ancestor(p, o->key, link_one, o);
+}
+
+/* ---- insert, remove ---- */
+
+static GPtrArray *ops_of_ino(struct publisher *p, uint64_t ino, bool make)
+{
+    GPtrArray *a = g_hash_table_lookup(p->by_ino, &ino);
+    if (!a && make) {
+        a = g_ptr_array_new();
+        uint64_t *key = g_new(uint64_t, 1);
+        *key = ino;
+        g_hash_table_insert(p->by_ino, key, a);
+    }
+    return a;
+}
+
+void queue_insert_locked(struct publisher *p, struct op *o)
+{
+    mutex_assert_held(&p->mu);
+    o->all_iter = g_sequence_insert_sorted(p->all, o, by_seq_cmp, NULL);
+    g_hash_table_insert(p->by_seq, &o->rec.seq, o);
+    if (o->rec.kind == OP_DELETE)
+        g_hash_table_insert(p->tombs, o->key, o);
+    else
+        g_ptr_array_add(ops_of_ino(p, o->ino, true), o);
+    if (o->source) {
+        g_hash_table_replace(p->sources, o->source, o);
+        each_ancestor(p, o->source, source_add, o);
+    }
+    queue_relink_locked(p, o);
+    cond_broadcast(&p->work);
+}
+
+void queue_remove_locked(struct publisher *p, struct op *o)
+{
+    mutex_assert_held(&p->mu);
+    assert(!o->dropped);
+    o->dropped = true;
+    unlink_all(p, o);
+    g_sequence_remove(o->all_iter);
+    g_hash_table_remove(p->by_seq, &o->rec.seq);
+    if (o->rec.kind == OP_DELETE && g_hash_table_lookup(p->tombs, o->key) == o)
+        g_hash_table_remove(p->tombs, o->key);
+    if (o->rec.kind == OP_SYNC) {
+        GPtrArray *a = ops_of_ino(p, o->ino, false);
+        g_ptr_array_remove(a, o);
+        if (a->len == 0)
+            g_hash_table_remove(p->by_ino, &o->ino);
+    }
+    if (o->source) {
+        if (g_hash_table_lookup(p->sources, o->source) == o)
+            g_hash_table_remove(p->sources, o->source);
+        each_ancestor(p, o->source, source_del, o);
+    }
+    cond_broadcast(&p->work);
+    if (!o->running)
+        pubop_free(o);
+}
+
+/* ---- order ---- */
+
+static struct op *first_of(GSequence *seq)
+{
+    return g_sequence_is_empty(seq) ? NULL : g_sequence_get(g_sequence_get_begin_iter(seq));
+}
+
+/* The first op of the sequence that is older than o, or NULL. */
+static struct op *older(GSequence *seq, const struct op *o)
+{
+    struct op *first = first_of(seq);
+    return first && first != o && first->rec.seq < o->rec.seq ? first : NULL;
+}
+
+static struct op *order_blocker(struct publisher *p, const struct op *o)
+{
+    if (p->fs->cfg->order == ORDER_NONE || o->why == PUBLISH_META || o->why == PUBLISH_MARKER)
+        return NULL;
+    struct dirnode *root = g_hash_table_lookup(p->dirs, "");
+    struct op *b = NULL;
+    if (o->rec.kind == OP_DELETE)
+        return root ? older(root->pubs, o) : NULL;
+    struct dirnode *n = root;
+    if (p->fs->cfg->order == ORDER_ANCESTOR) {
+        size_t len = strlen(o->key);
+        g_autofree char *prefix = g_strndup(o->key, parent_len(o->key, len > 0 && o->key[len - 1] == '/' ? len - 1 : len));
+        n = g_hash_table_lookup(p->dirs, prefix);
+    }
+    if (n)
+        b = older(n->pubs, o);
+    return b ? b : n ? older(n->dels, o) : NULL;
+}
+
+struct op *queue_blocker_locked(struct publisher *p, const struct op *o)
+{
+    mutex_assert_held(&p->mu);
+    struct op *b = order_blocker(p, o);
+    if (b)
+        return b;
+    struct op *src = g_hash_table_lookup(p->sources, o->key);
+    if (src && src != o) /* somebody still copies from what this op would overwrite or delete */
+        return src;
+    struct op *run = g_hash_table_lookup(p->running_keys, o->key);
+    return run && run != o ? run : NULL;
+}
+
+bool queue_eligible_locked(struct publisher *p, const struct op *o)
+{
+    return queue_blocker_locked(p, o) == NULL;
+}
+
+static bool pubop_sealed(const struct op *o)
+{
+    return o->rec.kind == OP_DELETE || !S_ISREG(o->type) || o->content == CONTENT_SEALED || o->content == CONTENT_CLEAN;
+}
+
+/* Could run but for the order; notes when a timed one may. */
+static bool pubop_wants_run(const struct op *o, uint64_t now, uint64_t *wake)
+{
+    if (o->running || !pubop_sealed(o) || o->rec.state == OPS_PARKED || o->rec.state == OPS_CONFLICT)
+        return false;
+    if (o->not_before_ns > now && !o->urgent) {
+        if (*wake == 0 || o->not_before_ns < *wake)
+            *wake = o->not_before_ns;
+        return false;
+    }
+    return true;
+}
+
+static bool pubop_large(const struct op *o)
+{
+    return o->rec.kind == OP_SYNC && S_ISREG(o->type) && o->bytes > o->p->fs->cfg->part_size && o->content == CONTENT_SEALED;
+}
+
+static struct op *take(struct publisher *p, struct op *o)
+{
+    o->running = true;
+    g_hash_table_insert(p->running_keys, o->key, o);
+    return o;
+}
+
+/* Heads of directories whose turn it may be though they lie behind a long blocked stretch of the journal. */
+static struct op *pick_from_dirs(struct publisher *p, uint64_t now, uint64_t *wake)
+{
+    GHashTableIter it;
+    struct dirnode *n;
+    g_hash_table_iter_init(&it, p->dirs);
+    while (g_hash_table_iter_next(&it, NULL, (void **)&n)) {
+        struct op *o = first_of(n->pubs);
+        if (o && pubop_wants_run(o, now, wake) && queue_eligible_locked(p, o))
+            return o;
+    }
+    return NULL;
+}
+
+struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns)
+{
+    mutex_assert_held(&p->mu);
+    uint64_t now = clock_mono_ns(), wake = 0;
+    struct op *stage = NULL;
+    unsigned n = 0;
+    GSequenceIter *it = g_sequence_get_begin_iter(p->all);
+    for (; !g_sequence_iter_is_end(it) && n < SCAN_LIMIT; it = g_sequence_iter_next(it), n++) {
+        struct op *o = g_sequence_get(it);
+        if (!pubop_wants_run(o, now, &wake))
+            continue;
+        if (queue_eligible_locked(p, o))
+            return take(p, o);
+        if (!stage && !o->staged && pubop_large(o) && !g_hash_table_contains(p->running_keys, o->key))
+            stage = o;
+    }
+    struct op *o = n == SCAN_LIMIT ? pick_from_dirs(p, now, &wake) : NULL;
+    if (o || stage)
+        return take(p, o ? o : stage);
+    *ret_wake_ns = wake;
+    return NULL;
+}
+
+/* ---- what is on its way out ---- */
+
+static void note_stamp(struct publisher *p, char *key, uint64_t stamp)
+{
+    uint64_t *value = g_new(uint64_t, 1);
+    *value = stamp;
+    g_hash_table_replace(p->recent, key, value);
+}
+
+void queue_note_deleted_locked(struct publisher *p, const char *key)
+{
+    mutex_assert_held(&p->mu);
+    uint64_t now = clock_mono_ns(), stamp = meta_next_seq(p->fs->meta);
+    if (now - p->recent_pruned_ns > RECENT_MAX_NS) { /* no listing runs that long; a later one sees the store as it is */
+        g_hash_table_remove_all(p->recent);
+        p->recent_pruned_ns = now;
+    }
+    note_stamp(p, g_strdup(key), stamp);
+    for (size_t len = strlen(key); len > 0;) {
+        len = parent_len(key, len - 1);
+        if (len > 0)
+            note_stamp(p, g_strndup(key, len), stamp);
+    }
+}
+
+bool queue_prefix_leaving_locked(struct publisher *p, const char *prefix)
+{
+    struct dirnode *n = g_hash_table_lookup(p->dirs, prefix);
+    return n && (n->n_sources > 0 || !g_sequence_is_empty(n->dels));
+}

@@ -1,0 +1,159 @@
+/*
+ * Recovery at start, bounded by the number of unfinished files, not by the size of the lake:
+ *  - "open/INO" values: files whose writer had not closed them, or whose close was journalled but not sealed. A CLOSING file is sealed as it is. An OPEN one
+ *    keeps its bytes here and stays unpublished until somebody closes it again: its writer never said that it is whole.
+ *  - "orphan/INO" values: removed while open; nobody can have them open now.
+ *  - journal records of another boot: content that was not on the disk when the machine went down is quarantined, never published.
+ */
+#include "recover.h"
+
+#include <stdlib.h>
+
+struct inos {
+    GArray *list; /* uint64_t */
+};
+
+static int collect_ino(void *ctx, const char *name, const void *value, size_t len)
+{
+    const char *hex = strchr(name, '/');
+    uint64_t ino = hex ? strtoull(hex + 1, NULL, 16) : 0;
+    g_array_append_val(((struct inos *)ctx)->list, ino);
+    return 0;
+}
+
+static int drop_orphans(struct fs *fs)
+{
+    g_autoptr(GArray) list = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    struct inos c = {list};
+    int r = meta_value_each(fs->meta, "orphan/", collect_ino, &c);
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    for (unsigned i = 0; r == 0 && i < list->len; i++) {
+        uint64_t ino = g_array_index(list, uint64_t, i);
+        struct meta_inode rec = {0};
+        char name[32];
+        if (meta_inode_get(fs->meta, ino, &rec) == 0 && rec.nlink == 0) {
+            if (rec.vid)
+                cache_forget(fs->cache, rec.vid);
+            meta_inode_del(b, ino);
+        }
+        meta_inode_clear(&rec);
+        g_snprintf(name, sizeof(name), "orphan/%016" G_GINT64_MODIFIER "x", ino);
+        meta_value_del(b, name);
+        g_snprintf(name, sizeof(name), "open/%016" G_GINT64_MODIFIER "x", ino);
+        meta_value_del(b, name);
+    }
+    if (r == 0)
+        r = meta_commit(b, false);
+    meta_batch_free(b);
+    return r;
+}
+
+/* Size and mtime of a file that was open are those of its cache file. */
+static int take_size(struct fs *fs, struct meta_inode *rec)
+{
+    struct cfile *cf = NULL;
+    struct cache_source src = {.key = rec->base_key, .etag = rec->base_etag, .limit = rec->base_limit};
+    if (!rec->vid)
+        return 0;
+    int r = cache_file_open(fs->cache, rec->vid, rec->ino, rec->size, &src, &cf);
+    if (r < 0)
+        return r;
+    struct stat st;
+    rec->size = cache_file_size(cf);
+    rec->base_limit = cache_file_limit(cf);
+    if (fstat(cache_file_fd(cf), &st) == 0 && !(rec->flags & INODE_MTIME_SET))
+        rec->mtime_ns = (int64_t)st.st_mtim.tv_sec * (int64_t)NS_PER_S + st.st_mtim.tv_nsec;
+    cache_file_unref(cf);
+    return 0;
+}
+
+static bool lost_with_power(const struct meta_inode *rec)
+{
+    return rec->boot_id[0] && strcmp(rec->boot_id, clock_boot_id()) != 0 && !(rec->flags & INODE_DATA_SYNCED);
+}
+
+static int settle_open(struct fs *fs, struct meta_batch *b, uint64_t ino)
+{
+    struct meta_inode rec = {0};
+    char name[32];
+    g_snprintf(name, sizeof(name), "open/%016" G_GINT64_MODIFIER "x", ino);
+    int r = meta_inode_get(fs->meta, ino, &rec);
+    if (r == -ENOENT) {
+        meta_value_del(b, name);
+        return 0;
+    }
+    if (r < 0)
+        return r;
+    bool lost = lost_with_power(&rec);
+    if ((rec.content == CONTENT_OPEN || rec.content == CONTENT_CLOSING) && take_size(fs, &rec) < 0)
+        lost = true;
+    if (lost) {
+        log_err("recover", "unpublished content did not survive, it is quarantined ino=%" G_GUINT64_FORMAT, ino);
+        rec.content = CONTENT_QUARANTINED;
+    } else if (rec.content == CONTENT_CLOSING) {
+        rec.content = CONTENT_SEALED;
+    }
+    if (rec.content == CONTENT_OPEN)
+        log_warn("recover", "a file was being written when the daemon ended; it is kept here and published after its next close ino=%" G_GUINT64_FORMAT, ino);
+    else
+        meta_value_del(b, name);
+    meta_inode_put(b, &rec);
+    meta_inode_clear(&rec);
+    return 0;
+}
+
+static int settle_open_files(struct fs *fs)
+{
+    g_autoptr(GArray) list = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    struct inos c = {list};
+    int r = meta_value_each(fs->meta, "open/", collect_ino, &c);
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    for (unsigned i = 0; r == 0 && i < list->len; i++)
+        r = settle_open(fs, b, g_array_index(list, uint64_t, i));
+    if (r == 0)
+        r = meta_commit(b, false);
+    meta_batch_free(b);
+    return r;
+}
+
+struct check_ops {
+    struct fs *fs;
+    struct meta_batch *b;
+};
+
+static int check_op(void *ctx, const struct meta_op *op)
+{
+    struct check_ops *c = ctx;
+    struct meta_dentry d = {0};
+    struct meta_inode rec = {0};
+    if (op->kind != OP_SYNC || meta_dentry_get(c->fs->meta, op->parent, op->name, &d) < 0)
+        return 0;
+    if (S_ISREG(d.type) && meta_inode_get(c->fs->meta, d.ino, &rec) == 0 && rec.content == CONTENT_SEALED && lost_with_power(&rec)) {
+        log_err("recover", "unpublished content may not have reached the disk before the machine went down, it is quarantined name='%s'", op->name);
+        rec.content = CONTENT_QUARANTINED;
+        meta_inode_put(c->b, &rec);
+    }
+    meta_inode_clear(&rec);
+    meta_dentry_clear(&d);
+    return 0;
+}
+
+static int quarantine_lost(struct fs *fs)
+{
+    struct check_ops c = {fs, meta_batch_new(fs->meta)};
+    int r = meta_op_each(fs->meta, check_op, &c);
+    if (r == 0)
+        r = meta_commit(c.b, false);
+    meta_batch_free(c.b);
+    return r;
+}
+
+int fs_recover(struct fs *fs)
+{
+    int r = drop_orphans(fs);
+    if (r == 0)
+        r = settle_open_files(fs);
+    if (r == 0)
+        r = quarantine_lost(fs);
+    return r;
+}

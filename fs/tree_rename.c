@@ -1,0 +1,379 @@
+/*
+ * Rename: at once here, by journalled copy, verify, delete in the store.
+ *
+ * A name takes its object along as `ukey`; what stands at the new path is remembered as the condition under which it may be overwritten. A directory's rename
+ * rewrites the records of all names below in the same batch, so that after a crash either all of them are here or none.
+ */
+#include "content.h"
+#include "pin.h"
+#include "publish.h"
+#include "tree.h"
+
+#include <stdio.h>
+
+struct move {
+    struct fs *fs;
+    struct meta_batch *b;
+    struct meta_dentry src, dst; /* dst.id == 0: no such name */
+    uint64_t p2;
+    const char *n2;
+    struct inode *in; /* of src, borrowed */
+    GArray *dirty;    /* inos whose intents name the old path */
+};
+
+static int collect_copy(void *ctx, const struct meta_dentry *d)
+{
+    struct meta_dentry *copy = g_new0(struct meta_dentry, 1);
+    meta_dentry_copy(copy, d);
+    g_ptr_array_add(ctx, copy);
+    return 0;
+}
+
+static void free_copy(void *d)
+{
+    meta_dentry_clear(d);
+    g_free(d);
+}
+
+static bool content_closed(struct fs *fs, const struct meta_dentry *d, GArray *dirty)
+{
+    INODE_REF in = NULL;
+    if (!S_ISREG(d->type))
+        return S_ISLNK(d->type);
+    if (inode_get(fs, d->ino, &in) < 0)
+        return false;
+    mutex_lock(&in->mu);
+    uint32_t content = in->rec.content;
+    mutex_unlock(&in->mu);
+    if (content != CONTENT_CLEAN)
+        g_array_append_val(dirty, d->ino);
+    return content == CONTENT_CLOSING || content == CONTENT_SEALED || (content == CONTENT_CLEAN && !(d->flags & DENTRY_UPSTREAM));
+}
+
+/* The name's object, dest and journal record after its path changed from old_key to new_key; the caller puts the record. */
+static void relocate(struct move *m, struct meta_dentry *d, const char *old_key, const char *new_key, bool have_dest, const struct etag *dest)
+{
+    struct fs *fs = m->fs;
+    if ((d->flags & DENTRY_UPSTREAM) && !d->ukey)
+        d->ukey = g_strdup(old_key);
+    else if ((d->flags & DENTRY_DEST_KNOWN) && etag_is_set(&d->dest_etag))
+        publish_delete(fs, m->b, old_key, &d->dest_etag, 0);
+    d->flags &= ~(uint32_t)DENTRY_DEST_KNOWN;
+    d->dest_etag = (struct etag){0};
+    if (d->ukey && g_str_equal(d->ukey, new_key)) {
+        g_clear_pointer(&d->ukey, g_free); /* back where its object still is */
+    } else {
+        d->flags |= DENTRY_DEST_KNOWN;
+        if (have_dest)
+            d->dest_etag = *dest;
+    }
+    d->stamp = meta_next_seq(fs->meta);
+    if (d->ukey || content_closed(fs, d, m->dirty) || (d->flags & DENTRY_META_DIRTY))
+        publish_name(fs, m->b, d, S_ISDIR(d->type) ? PUBLISH_MARKER : PUBLISH_PLACE);
+    else if (S_ISDIR(d->type) && d->op_seq)
+        publish_name(fs, m->b, d, PUBLISH_PLACE);
+    else
+        publish_drop_name(fs, m->b, d);
+}
+
+/* Everything below a directory whose path changed. */
+static int relocate_below(struct move *m, uint64_t dir, const char *old_prefix, const char *new_prefix, unsigned depth)
+{
+    if (depth > 512)
+        return -ELOOP;
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_copy);
+    int r = meta_dentry_each(m->fs->meta, dir, 0, collect_copy, names);
+    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+        struct meta_dentry *d = names->pdata[i];
+        const char *slash = S_ISDIR(d->type) ? "/" : "";
+        g_autofree char *old_key = g_strconcat(old_prefix, d->name, slash, NULL);
+        g_autofree char *new_key = g_strconcat(new_prefix, d->name, slash, NULL);
+        if (strlen(new_key) > objstore_limits(m->fs->store)->key_max_bytes)
+            return -ENAMETOOLONG;
+        struct etag dest;
+        bool have = publish_inherit(m->fs, m->b, new_key, &dest);
+        relocate(m, d, old_key, new_key, have, &dest);
+        meta_dentry_put(m->b, d);
+        if (S_ISDIR(d->type))
+            r = relocate_below(m, d->ino, old_key, new_key, depth + 1);
+    }
+    return r;
+}
+
+static bool is_below(struct fs *fs, uint64_t dir, uint64_t maybe_above)
+{
+    for (unsigned depth = 0; dir != META_ROOT_INO && depth < 4096; depth++) {
+        if (dir == maybe_above)
+            return true;
+        INODE_REF in = NULL;
+        if (inode_get(fs, dir, &in) < 0)
+            return false;
+        dir = in->rec.parent;
+    }
+    return dir == maybe_above;
+}
+
+static int check_target(struct move *m, unsigned flags)
+{
+    bool there = m->dst.id != 0, src_dir = S_ISDIR(m->src.type), dst_dir = S_ISDIR(m->dst.type);
+    if (flags & RENAME_EXCHANGE)
+        return there ? 0 : -ENOENT;
+    if (there && (flags & RENAME_NOREPLACE))
+        return -EEXIST;
+    if (there && src_dir && !dst_dir)
+        return -ENOTDIR;
+    if (there && !src_dir && dst_dir)
+        return -EISDIR;
+    if (there && dst_dir) {
+        int r = meta_dir_has_entries(m->fs->meta, m->dst.ino);
+        return r > 0 ? -ENOTEMPTY : r;
+    }
+    return 0;
+}
+
+/* Name and parent of a directory's inode follow its name record. */
+static void set_dir_place(struct move *m, struct inode *in, uint64_t parent, const char *name)
+{
+    mutex_lock(&in->mu);
+    g_free(in->name);
+    in->name = g_strdup(name);
+    in->rec.parent = parent;
+    mutex_unlock(&in->mu);
+}
+
+static void touch_ctime(struct move *m, struct inode *in)
+{
+    mutex_lock(&in->mu);
+    in->rec.ctime_ns = clock_wall_ns();
+    if (!in->gone)
+        meta_inode_put(m->b, &in->rec);
+    mutex_unlock(&in->mu);
+}
+
+static int move_name(struct move *m)
+{
+    struct fs *fs = m->fs;
+    bool dir = S_ISDIR(m->src.type);
+    g_autofree char *old_key = tree_key(fs, m->src.parent, m->src.name, dir);
+    g_autofree char *new_key = tree_key(fs, m->p2, m->n2, dir);
+    if (strlen(new_key) > objstore_limits(fs->store)->key_max_bytes)
+        return -ENAMETOOLONG;
+    struct etag dest = {0};
+    bool have_dest;
+    int r = 0;
+    if (m->dst.id) {
+        have_dest = tree_object_at_path(&m->dst, &dest);
+        r = tree_drop_name(fs, m->b, &m->dst, true);
+    } else {
+        have_dest = publish_inherit(fs, m->b, new_key, &dest);
+    }
+    if (r < 0)
+        return r;
+    meta_dentry_del(m->b, &m->src);
+    m->src.parent = m->p2;
+    g_free(m->src.name);
+    m->src.name = g_strdup(m->n2);
+    if (dir)
+        set_dir_place(m, m->in, m->p2, m->n2);
+    relocate(m, &m->src, old_key, new_key, have_dest, &dest);
+    meta_dentry_put(m->b, &m->src);
+    touch_ctime(m, m->in);
+    return dir ? relocate_below(m, m->src.ino, old_key, new_key, 0) : 0;
+}
+
+/* ---- exchange ---- */
+
+/* What an exchanged name leaves behind and takes over: content is sent anew, so that neither copy can destroy the other's source. */
+static void swap_place(struct move *m, struct meta_dentry *d, const struct meta_dentry *other)
+{
+    struct etag dest = {0};
+    bool have = tree_object_at_path(other, &dest);
+    if (d->ukey && (d->flags & DENTRY_UPSTREAM))
+        publish_delete(m->fs, m->b, d->ukey, &d->uetag, 0);
+    g_clear_pointer(&d->ukey, g_free);
+    d->flags &= ~(uint32_t)DENTRY_UPSTREAM;
+    d->flags |= DENTRY_DEST_KNOWN;
+    d->dest_etag = have ? dest : (struct etag){0};
+    d->uetag = (struct etag){0};
+    d->pub_vid = d->pub_gen = 0;
+    d->token[0] = '\0';
+    d->stamp = meta_next_seq(m->fs->meta);
+}
+
+static int exchange_names(struct move *m, struct inode *other)
+{
+    struct fs *fs = m->fs;
+    struct meta_dentry a, c;
+    meta_dentry_copy(&a, &m->src);
+    meta_dentry_copy(&c, &m->dst);
+    swap_place(m, &a, &m->dst);
+    swap_place(m, &c, &m->src);
+    a.parent = m->dst.parent;
+    c.parent = m->src.parent;
+    g_free(a.name);
+    g_free(c.name);
+    a.name = g_strdup(m->dst.name);
+    c.name = g_strdup(m->src.name);
+    meta_dentry_del(m->b, &m->src);
+    meta_dentry_del(m->b, &m->dst);
+    struct inode *ins[] = {m->in, other};
+    struct meta_dentry *ds[] = {&a, &c};
+    for (unsigned i = 0; i < 2; i++) {
+        if (S_ISDIR(ds[i]->type))
+            set_dir_place(m, ins[i], ds[i]->parent, ds[i]->name);
+        if (content_closed(fs, ds[i], m->dirty) || ds[i]->op_seq)
+            publish_name(fs, m->b, ds[i], S_ISDIR(ds[i]->type) ? PUBLISH_MARKER : PUBLISH_PLACE);
+        meta_dentry_put(m->b, ds[i]);
+        touch_ctime(m, ins[i]);
+    }
+    meta_dentry_clear(&a);
+    meta_dentry_clear(&c);
+    return 0;
+}
+
+static int find_upstream(void *ctx, const struct meta_dentry *d)
+{
+    return (d->flags & DENTRY_UPSTREAM) || d->op_seq || S_ISDIR(d->type) ? 1 : 0;
+}
+
+/* Makes a file's content wholly local and unpublished, so that it is uploaded under its new name. */
+static int detach_content(struct fs *fs, struct inode *in)
+{
+    if (!S_ISREG(in->rec.mode) || content_is_dirty(in))
+        return inode_is_dir(in) && meta_dentry_each(fs->meta, in->ino, 0, find_upstream, NULL) != 0 ? -EINVAL : 0;
+    int r = content_open(in, true, false);
+    if (r < 0)
+        return r;
+    r = cache_file_fill(in->cf, true, true, NULL, NULL);
+    if (r == 0)
+        r = content_begin_change(in);
+    struct cache_source none = {0};
+    if (r == 0)
+        r = cache_file_set_source(in->cf, &none);
+    if (r == 0)
+        r = content_flush(in, false);
+    content_release(in, true);
+    return r;
+}
+
+/* ---- the whole ---- */
+
+static int rename_locked(struct move *m, struct inode *other, unsigned flags) REQUIRES(m->fs->ns)
+{
+    struct fs *fs = m->fs;
+    if (m->dst.id && m->dst.ino == m->src.ino)
+        return 0; /* two names of one file: POSIX leaves both */
+    int r = check_target(m, flags);
+    if (r < 0)
+        return r;
+    if (S_ISDIR(m->src.type) && is_below(fs, m->p2, m->src.ino))
+        return -EINVAL;
+    if ((flags & RENAME_EXCHANGE) && S_ISDIR(m->dst.type) && is_below(fs, m->src.parent, m->dst.ino))
+        return -EINVAL;
+    uint64_t p1 = m->src.parent;
+    g_autofree char *n1 = g_strdup(m->src.name);
+    r = flags & RENAME_EXCHANGE ? exchange_names(m, other) : move_name(m);
+    if (r == 0) {
+        tree_touch_dir(fs, m->b, p1);
+        if (m->p2 != p1)
+            tree_touch_dir(fs, m->b, m->p2);
+        r = meta_commit(m->b, false);
+    }
+    if (r < 0 && S_ISDIR(m->src.type))
+        set_dir_place(m, m->in, p1, n1);
+    fs->ns_changes++;
+    return r;
+}
+
+/* What must be known or here before ns is taken. */
+static int prepare(struct fs *fs, struct inode *src, struct inode *dst, unsigned flags)
+{
+    int r = 0;
+    if (inode_is_dir(src))
+        r = tree_refresh_all(fs, src, false);
+    if (r == 0 && dst && inode_is_dir(dst) && !(flags & RENAME_EXCHANGE)) {
+        if (meta_dir_has_entries(fs->meta, dst->ino) == 0)
+            r = tree_refresh(fs, dst, true);
+        if (r == 0 && (dst->rec.flags & INODE_DIR_HIDDEN))
+            r = -ENOTEMPTY;
+    }
+    if (r == 0 && (flags & RENAME_EXCHANGE) && dst) {
+        r = detach_content(fs, src);
+        if (r == 0)
+            r = detach_content(fs, dst);
+    }
+    return r;
+}
+
+/* Intents of dirty files name the path by which they would be found without the database. */
+static void rewrite_intents(struct fs *fs, GArray *dirty)
+{
+    for (unsigned i = 0; i < dirty->len; i++) {
+        INODE_REF in = NULL;
+        struct cfile *cf = NULL;
+        if (inode_get(fs, g_array_index(dirty, uint64_t, i), &in) < 0 || content_use(in, &cf) < 0)
+            continue;
+        content_write_intent(in);
+        content_unuse(in, cf);
+    }
+}
+
+static int read_names(struct move *m, uint64_t p1, const char *n1, uint64_t ino1, uint64_t ino2)
+{
+    int r = meta_dentry_get(m->fs->meta, p1, n1, &m->src);
+    if (r < 0)
+        return r;
+    r = meta_dentry_get(m->fs->meta, m->p2, m->n2, &m->dst);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    return m->src.ino != ino1 || (m->dst.id ? m->dst.ino : 0) != ino2 ? -EAGAIN : 0;
+}
+
+static int rename_try(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, const char *n2, unsigned flags)
+{
+    INODE_REF src = NULL;
+    INODE_REF dst = NULL;
+    int r = tree_lookup(fs, p1, n1, &src);
+    if (r < 0)
+        return r;
+    r = tree_lookup(fs, p2, n2, &dst);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    if (dst && dst->ino != src->ino && (flags & RENAME_NOREPLACE))
+        return -EEXIST;
+    r = prepare(fs, src, dst, flags);
+    if (r < 0)
+        return r;
+    g_autoptr(GArray) dirty = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    struct move m = {.fs = fs, .b = meta_batch_new(fs->meta), .p2 = p2, .n2 = n2, .in = src, .dirty = dirty};
+    mutex_lock(&fs->ns);
+    r = read_names(&m, p1, n1, src->ino, dst ? dst->ino : 0);
+    if (r == 0)
+        r = rename_locked(&m, dst, flags);
+    publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(m.b);
+    meta_dentry_clear(&m.src);
+    meta_dentry_clear(&m.dst);
+    if (r == 0)
+        rewrite_intents(fs, dirty);
+    return r;
+}
+
+int tree_rename(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, const char *n2, unsigned flags)
+{
+    if (strlen(n2) > FS_NAME_MAX)
+        return -ENAMETOOLONG;
+    if (flags & ~(unsigned)(RENAME_NOREPLACE | RENAME_EXCHANGE))
+        return -EINVAL;
+    int r = -EAGAIN;
+    for (unsigned i = 0; r == -EAGAIN && i < 8; i++) /* a name may change between looking it up and taking ns */
+        r = rename_try(fs, p1, n1, p2, n2, flags);
+    if (r == 0) {
+        mutex_lock(&fs->ns);
+        g_autofree char *path = tree_key(fs, p2, n2, false);
+        mutex_unlock(&fs->ns);
+        pin_rules_apply(fs, path);
+    }
+    return r;
+}

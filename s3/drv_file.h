@@ -1,0 +1,59 @@
+/* Private to the file driver (drv_file*.c): the store's struct and the helpers its parts share. */
+#pragma once
+#include "objstore_driver.h"
+
+#include <sys/stat.h>
+
+#define FILE_TMP_DIR   ".sluice-tmp"
+#define FILE_XATTR     "user.x-amz-meta-"
+#define FILE_XATTR_DIR "user.sluice.marker"
+#define FILE_PART_MIN  (64ull << 10)
+
+struct drv_file {
+    struct objstore base;
+    /* immutable after open */
+    int root_fd;
+    /* atomic */
+    int stopping;
+    uint64_t n_tmp;
+};
+
+static inline struct drv_file *file_of(struct objstore *st)
+{
+    return (struct drv_file *)st;
+}
+
+/* -EINVAL for keys that a directory cannot hold. */
+int file_key_check(const char *key) MUST_CHECK;
+/* Where a key that cannot be held is asked for, it does not exist. */
+int file_read_error(int r);
+int file_write_error(int r);
+/* Exclusive lock over all commits of the store, also between processes. The descriptor, to be closed, or -errno. */
+int file_lock(struct drv_file *f) MUST_CHECK;
+/* A new file under FILE_TMP_DIR; its path relative to the root in *ret_path. */
+int file_tmp_open(struct drv_file *f, const char *what, char **ret_path) MUST_CHECK;
+int file_write_all(int fd, const void *buf, size_t len) MUST_CHECK;
+/* Appends [off, off+len) of in to out at out_off. -EBADMSG when in ends before. */
+int file_copy_range(struct drv_file *f, int in, uint64_t off, int out, uint64_t out_off, uint64_t len) MUST_CHECK;
+int file_meta_set(int fd, const struct obj_meta *meta) MUST_CHECK;
+void file_etag(const struct stat *st, struct etag *ret);
+bool file_is_marker(struct drv_file *f, const char *path_with_slash);
+/* Gives the finished temporary file the key's name if cond holds; removes it otherwise. */
+int file_commit(struct drv_file *f, int fd, const char *tmp, const char *key, const struct obj_cond *cond,
+                struct etag *ret_etag) MUST_CHECK;
+/* Opens an object for reading and checks that it is the wanted version. */
+int file_open_object(struct drv_file *f, const char *key, const struct etag *want, int *ret_fd, struct stat *ret_stat)
+    MUST_CHECK;
+
+int file_list(struct objstore *st, const struct obj_list_req *req, obj_list_fn *fn, void *ctx, bool *ret_truncated);
+int file_mpu_create(struct objstore *st, const char *key, const struct obj_meta *meta, char **ret_upload_id);
+int file_mpu_part(struct objstore *st, const char *key, const char *upload_id, const void *buf, struct obj_part *part);
+int file_mpu_part_copy(struct objstore *st, const char *key, const char *upload_id, const char *src,
+                       const struct etag *src_etag, uint64_t off, struct obj_part *part);
+int file_mpu_complete(struct objstore *st, const char *key, const char *upload_id, const struct obj_part *parts,
+                      size_t n_parts, const char *token, const struct obj_cond *cond, struct etag *ret_etag);
+int file_mpu_abort(struct objstore *st, const char *key, const char *upload_id);
+int file_mpu_parts(struct objstore *st, const char *key, const char *upload_id, struct obj_part **ret_parts,
+                   size_t *ret_n);
+int file_mpu_list(struct objstore *st, const char *prefix, int (*fn)(void *ctx, const char *key, const char *upload_id),
+                  void *ctx);

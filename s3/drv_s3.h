@@ -1,0 +1,109 @@
+/* Private to the S3 driver: its struct, one call with its retries (s3_exec.c), and the ops by file. */
+#pragma once
+#include "base/metric.h"
+#include "base/sync.h"
+#include "http.h"
+#include "objstore_driver.h"
+#include "s3_cred.h"
+#include "s3_req.h"
+#include "s3_retry.h"
+#include "s3_xml.h"
+
+struct drv_s3 {
+    struct objstore base;
+    /* immutable after open */
+    char *bucket;
+    char *prefix; /* "" or "a/" */
+    char *region;
+    struct s3_endpoint ep;
+    struct http_pool *pool;
+    struct s3_cred *cred;
+    uint64_t op_timeout_ns;
+    /* atomic */
+    int stopping;
+    int64_t offline_since_ns;
+    int64_t skew_ns; /* server's clock minus ours */
+
+    struct mutex mu;
+    struct cond cv; /* a slot of the window is free, or stopping */
+    /* guarded by mu */
+    struct s3_budget budget;
+    struct s3_window window;
+    struct s3_sign_key sign_key;
+    char sign_for[65]; /* SHA-256 of the secret that sign_key stems from */
+};
+
+static inline struct drv_s3 *s3_of(struct objstore *st)
+{
+    return (struct drv_s3 *)st;
+}
+
+/* One call: the request, hooks around each attempt, and what came of it. */
+struct s3_call {
+    struct s3_req req;
+    enum metric metric;
+    const void *body;
+    size_t body_len;
+    size_t reply_cap;                               /* most bytes of a reply kept; 0: 64 KiB */
+    bool slow;                                      /* the store may work long before it answers: Complete, Copy */
+    bool once;                                      /* no retries: the failure itself is of interest */
+    bool body_may_err;                              /* a 200 may carry <Error> */
+    uint64_t timeout_ns;                            /* 0: the store's */
+    void *ctx;                                      /* for all hooks */
+    void (*prepare)(void *ctx, struct s3_req *req); /* before each attempt; headers are empty then */
+    http_head_fn *on_head;
+    http_sink_fn *sink;
+    int (*on_done)(void *ctx, const struct http_response *resp); /* 2xx complete. -EIO, -EBADMSG: try again */
+    bool (*stopped)(void *ctx);                                  /* the failure is the caller's own wish: no retry */
+    int (*settle)(void *ctx); /* after an ambiguous failure: 1 it was carried out, 0 not, -errno give up */
+    /* out */
+    struct http_response resp; /* of the last attempt */
+    struct s3_xml_error error;
+    bool settled; /* success was found by settle, resp tells nothing */
+};
+/* key without the prefix; NULL: the bucket. */
+void s3_call_init(struct drv_s3 *d, struct s3_call *c, const char *method, const char *key, enum metric metric);
+void s3_call_fini(struct s3_call *c);
+/* Performs with retries. 0 or -errno. */
+int s3_exec(struct drv_s3 *d, struct s3_call *c) MUST_CHECK;
+/* A line for the user about the last attempt. */
+char *s3_call_message(const struct drv_s3 *d, const struct s3_call *c, int r);
+
+/* drv_s3.c */
+int s3_key_check(const struct drv_s3 *d, const char *key) MUST_CHECK;
+/* HEAD. keep (may be NULL) gets "Name: value" of what a copy has to carry over by itself. timeout_ns 0: the store's. */
+int s3_head_full(struct drv_s3 *d, const char *key, uint64_t timeout_ns, struct obj_info *ret, GPtrArray *keep);
+void s3_meta_headers(struct s3_req *req, const struct obj_meta *meta);
+/* Checks the condition by HEAD or adds its header, as the capabilities say. */
+int s3_cond_apply(struct drv_s3 *d, struct s3_req *req, const char *key, const struct obj_cond *cond,
+                  uint32_t cap_absent, uint32_t cap_etag);
+/* Content-MD5 as a header; raw digest to md5. */
+void s3_md5_header(struct s3_req *req, const void *buf, size_t len, char ret_hex[33]);
+/* Whether an ETag contradicts the MD5 of what was sent. */
+bool s3_etag_wrong(const struct drv_s3 *d, const struct http_response *resp, const char *md5_hex);
+/* HEADs key: 1 when it carries the token, then with its etag; else 0. */
+int s3_settle_token(struct drv_s3 *d, const char *key, const char *token, struct etag *ret_etag);
+/* "bucket/full%20key" for x-amz-copy-source. */
+char *s3_copy_source(const struct drv_s3 *d, const char *key);
+
+/* s3_list.c */
+int s3_list(struct objstore *st, const struct obj_list_req *req, obj_list_fn *fn, void *ctx, bool *ret_truncated);
+int s3_mpu_list(struct objstore *st, const char *prefix, int (*fn)(void *ctx, const char *key, const char *upload_id),
+                void *ctx);
+int s3_mpu_parts(struct objstore *st, const char *key, const char *upload_id, struct obj_part **ret_parts,
+                 size_t *ret_n);
+/* s3_multipart.c */
+int s3_mpu_create_with(struct drv_s3 *d, const char *key, const struct obj_meta *meta, const GPtrArray *keep,
+                       char **ret_upload_id);
+int s3_mpu_create(struct objstore *st, const char *key, const struct obj_meta *meta, char **ret_upload_id);
+int s3_mpu_part(struct objstore *st, const char *key, const char *upload_id, const void *buf, struct obj_part *part);
+int s3_mpu_part_copy(struct objstore *st, const char *key, const char *upload_id, const char *src,
+                     const struct etag *src_etag, uint64_t off, struct obj_part *part);
+int s3_mpu_complete(struct objstore *st, const char *key, const char *upload_id, const struct obj_part *parts,
+                    size_t n_parts, const char *token, const struct obj_cond *cond, struct etag *ret_etag);
+int s3_mpu_abort(struct objstore *st, const char *key, const char *upload_id);
+/* s3_copy.c */
+int s3_copy(struct objstore *st, const char *src, const struct etag *src_etag, const char *dst,
+            const struct obj_meta *meta, const struct obj_cond *dst_cond, struct etag *ret_etag);
+/* s3_probe.c */
+int s3_probe(struct objstore *st, const char *key_prefix, uint32_t *ret_caps);

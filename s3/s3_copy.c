@@ -1,0 +1,121 @@
+/*
+ * Server-side copies. Up to copy_max_bytes one CopyObject, beyond it part copies of 1 GiB under a multipart upload, with the source's
+ * headers given again. New metadata replaces ours; what other tools wrote beside it and the content headers are kept.
+ *
+ * No store has conditions on a copy's target that could be relied on, so the target is looked at before. No state, no locks.
+ */
+#include "drv_s3.h"
+
+#include <string.h>
+
+#define PART_BYTES (1ull << 30)
+
+struct copy {
+    struct drv_s3 *d;
+    const char *dst;
+    const char *token;
+    struct etag etag;
+};
+
+static int copy_done(void *ctx, const struct http_response *resp)
+{
+    struct copy *cp = ctx;
+    g_autofree char *text = NULL;
+    int r = s3_xml_text(resp->body->str, resp->body->len, "ETag", &text);
+    s3_etag_parse(r == 0 ? text : "", &cp->etag);
+    return etag_is_set(&cp->etag) ? 0 : -EBADMSG;
+}
+
+static int copy_settle(void *ctx)
+{
+    struct copy *cp = ctx;
+    return s3_settle_token(cp->d, cp->dst, cp->token, &cp->etag);
+}
+
+static int copy_whole(struct copy *cp, const char *src, const struct etag *src_etag, const struct obj_meta *meta,
+                      const GPtrArray *keep)
+{
+    struct s3_call c;
+    g_autofree char *source = s3_copy_source(cp->d, src);
+    s3_call_init(cp->d, &c, "PUT", cp->dst, M_requests_copy);
+    s3_req_header(&c.req, "x-amz-copy-source", source);
+    s3_req_headerf(&c.req, "x-amz-copy-source-if-match", "\"%s\"", src_etag->s);
+    if (meta) {
+        s3_req_header(&c.req, "x-amz-metadata-directive", "REPLACE");
+        for (guint i = 0; i < keep->len; i++)
+            g_ptr_array_add(c.req.headers, g_strdup(keep->pdata[i]));
+        s3_meta_headers(&c.req, meta);
+    }
+    c.slow = true;
+    c.body_may_err = true;
+    c.ctx = cp;
+    c.on_done = copy_done;
+    c.settle = copy_settle;
+    int r = s3_exec(cp->d, &c);
+    s3_call_fini(&c);
+    return r;
+}
+
+static int copy_parts(struct copy *cp, const char *src, const struct obj_info *info, const char *upload_id,
+                      const struct obj_cond *cond)
+{
+    struct objstore *st = &cp->d->base;
+    uint64_t step = PART_BYTES;
+    while (info->size / step >= st->limits.parts_max)
+        step *= 2;
+    size_t n = (size_t)((info->size + step - 1) / step);
+    g_autofree struct obj_part *parts = g_new0(struct obj_part, n);
+    for (size_t i = 0; i < n; i++) {
+        uint64_t off = i * step;
+        parts[i].number = (uint32_t)i + 1;
+        parts[i].size = MIN(step, info->size - off);
+        int r = s3_mpu_part_copy(st, cp->dst, upload_id, src, &info->etag, off, &parts[i]);
+        if (r < 0)
+            return r;
+        metric_add(M_copied_bytes, (int64_t)parts[i].size);
+    }
+    return s3_mpu_complete(st, cp->dst, upload_id, parts, n, cp->token, cond, &cp->etag);
+}
+
+static int copy_large(struct copy *cp, const char *src, const struct obj_info *info, const struct obj_meta *meta,
+                      const GPtrArray *keep, const struct obj_cond *cond)
+{
+    g_autofree char *id = NULL;
+    struct obj_meta same = {.posix = info->posix, .symlink = info->symlink, .token = info->token};
+    cp->token = meta ? meta->token : NULL; /* a kept token may stand at the target already: it would settle nothing */
+    int r = s3_mpu_create_with(cp->d, cp->dst, meta ? meta : &same, keep, &id);
+    if (r < 0)
+        return r;
+    r = copy_parts(cp, src, info, id, cond);
+    if (r < 0)
+        (void)s3_mpu_abort(&cp->d->base, cp->dst, id); /* what is left over shows in mpu_list */
+    return r;
+}
+
+int s3_copy(struct objstore *st, const char *src, const struct etag *src_etag, const char *dst,
+            const struct obj_meta *meta, const struct obj_cond *dst_cond, struct etag *ret_etag)
+{
+    struct drv_s3 *d = s3_of(st);
+    struct copy cp = {.d = d, .dst = dst, .token = meta ? meta->token : NULL};
+    struct obj_info info = {0};
+    g_autoptr(GPtrArray) keep = g_ptr_array_new_with_free_func(g_free);
+    int r = s3_key_check(d, dst);
+    if (r == 0)
+        r = s3_head_full(d, src, 0, &info, keep);
+    if (r < 0)
+        return r;
+    if (src_etag && etag_is_set(src_etag) && !etag_equal(src_etag, &info.etag))
+        r = -ESTALE;
+    if (r == 0)
+        r = s3_cond_apply(d, NULL, dst, dst_cond, 0, 0);
+    if (r == 0 && strcmp(src, dst) == 0 && !meta)
+        cp.etag = info.etag;
+    else if (r == 0 && info.size > st->limits.copy_max_bytes)
+        r = copy_large(&cp, src, &info, meta, keep, dst_cond);
+    else if (r == 0)
+        r = copy_whole(&cp, src, &info.etag, meta, keep);
+    obj_info_clear(&info);
+    if (r == 0)
+        *ret_etag = cp.etag;
+    return r;
+}

@@ -1,0 +1,602 @@
+/*
+ * The credential chain's head: chooses a source at open and keeps its keys fresh.
+ *
+ *   why refresh            others meanwhile               when it fails
+ *   none yet, expired      wait for the one refreshing    its error, next try after the pause
+ *   invalidated            wait for the one refreshing    old keys while unexpired
+ *   due, files changed     get the old keys               old keys while unexpired
+ *
+ * The keys live in pages of their own that core dumps leave out. `mu` covers them and the refresh state; it is dropped while a source
+ * works (`refreshing` keeps others out) and while files are looked at. The source functions are in the other s3_cred files.
+ */
+#include "s3_cred.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/metric.h"
+#include "base/sync.h"
+#include "http.h"
+#include "objstore.h"
+#include "s3_cred_int.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#define REFRESH_AHEAD_NS    (300 * (int64_t)NS_PER_S)
+#define RETRY_MAX_SHIFT     6 /* 1 s << 6, cut to 60 s */
+#define RETRY_MAX_NS        (60 * NS_PER_S)
+#define STAT_EVERY_NS       NS_PER_S
+#define INVALIDATE_QUIET_NS (5 * NS_PER_S)
+#define DEFAULT_REGION      "us-east-1"
+#define IMDS_URL            "http://169.254.169.254"
+#define IMDS_URL_IPV6       "http://[fd00:ec2::254]"
+
+enum source { SOURCE_ANONYMOUS, SOURCE_ENV, SOURCE_WEB, SOURCE_PROFILE, SOURCE_CONTAINER, SOURCE_IMDS };
+
+#define TOKEN_MAX_BYTES (16u << 10)
+struct secrets { /* in pages of its own */
+    char access_key[256];
+    char secret_key[256];
+    char token[TOKEN_MAX_BYTES]; /* "" if none */
+};
+
+struct s3_cred {
+    /* immutable after _open */
+    struct cred_env env;
+    enum source source;
+    char *origin;
+    char *region;
+    char *endpoint;
+    char *sts_endpoint;
+    char *ca_bundle;
+    struct http_pool *http;
+    /* atomic */
+    atomic_bool stop;
+
+    struct mutex mu;
+    struct cond cv; /* refreshing ended, or stop */
+    /* guarded by mu */
+    struct secrets *secrets;
+    bool have;             /* secrets holds keys (or none are needed) */
+    bool invalid;          /* the store refused them */
+    bool changed;          /* a file did */
+    bool refreshing;       /* one caller is asking the source */
+    int64_t expires_ns;    /* wall, 0 never */
+    int64_t refresh_at_ns; /* wall, 0 never */
+    uint64_t next_try_ns;  /* mono: not before */
+    uint64_t next_stat_ns; /* mono */
+    uint64_t last_ok_ns;   /* mono */
+    unsigned n_failed;     /* in a row */
+    int last_error;
+    char *last_why;              /* owned */
+    struct cred_stamp stamps[2]; /* credentials file, config file as last read */
+};
+
+/* ---- settings ---- */
+
+static const char *env_get(const char *name)
+{
+    const char *v = g_getenv(name);
+    return v == NULL || v[0] == '\0' ? NULL : v;
+}
+
+static const char *env_first(const char *option, const char *name_a, const char *name_b)
+{
+    if (option != NULL && option[0] != '\0')
+        return option;
+    const char *v = env_get(name_a);
+    return v == NULL && name_b != NULL ? env_get(name_b) : v;
+}
+
+static bool env_true(const char *name)
+{
+    const char *v = env_get(name);
+    return v != NULL && g_ascii_strcasecmp(v, "true") == 0;
+}
+
+static char *env_path(const char *name, const char *home_file)
+{
+    const char *v = env_get(name);
+    if (v != NULL && v[0] == '~' && v[1] == '/')
+        return g_build_filename(g_get_home_dir(), v + 2, NULL);
+    return v != NULL ? g_strdup(v) : g_build_filename(g_get_home_dir(), ".aws", home_file, NULL);
+}
+
+static char *imds_endpoint(void)
+{
+    const char *v = env_get("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+    const char *mode = env_get("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE");
+    if (v == NULL)
+        v = mode != NULL && g_ascii_strcasecmp(mode, "IPv6") == 0 ? IMDS_URL_IPV6 : IMDS_URL;
+    char *url = g_strdup(v);
+    for (size_t len = strlen(url); len > 0 && url[len - 1] == '/'; len--)
+        url[len - 1] = '\0';
+    return url;
+}
+
+static void env_fill(struct cred_env *e, const struct objstore_config *cfg)
+{
+    e->profile_given = cfg->profile != NULL && cfg->profile[0] != '\0';
+    const char *profile = env_first(cfg->profile, "AWS_PROFILE", "AWS_DEFAULT_PROFILE");
+    e->profile_named = profile != NULL;
+    e->profile = g_strdup(profile != NULL ? profile : "default");
+    e->credentials_file = env_path("AWS_SHARED_CREDENTIALS_FILE", "credentials");
+    e->config_file = env_path("AWS_CONFIG_FILE", "config");
+    e->region = g_strdup(env_first(cfg->region, "AWS_REGION", "AWS_DEFAULT_REGION"));
+    e->ignore_endpoints = env_true("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
+    bool use = !e->ignore_endpoints;
+    const char *option = cfg->endpoint_url;
+    e->endpoint = g_strdup(use ? env_first(option, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL") : option);
+    e->sts_endpoint = g_strdup(use ? env_first(NULL, "AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL") : NULL);
+    e->ca_bundle = g_strdup(env_first(cfg->ca_bundle, "AWS_CA_BUNDLE", NULL));
+    e->role_arn = g_strdup(env_get("AWS_ROLE_ARN"));
+    e->web_token_file = g_strdup(env_get("AWS_WEB_IDENTITY_TOKEN_FILE"));
+    const char *name = env_get("AWS_ROLE_SESSION_NAME");
+    e->session_name = name != NULL ? g_strdup(name)
+                                   : g_strdup_printf("sluice-%" G_GINT64_FORMAT, clock_wall_ns() / (int64_t)NS_PER_S);
+    e->container_relative = g_strdup(env_get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"));
+    e->container_full = g_strdup(env_get("AWS_CONTAINER_CREDENTIALS_FULL_URI"));
+    e->container_token_file = g_strdup(env_get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"));
+    e->imds_endpoint = imds_endpoint();
+    e->imds_disabled = env_true("AWS_EC2_METADATA_DISABLED");
+    e->allow_plain_http = cfg->allow_plain_http;
+}
+
+static void env_clear(struct cred_env *e)
+{
+    char *const owned[] = {e->profile,
+                           e->credentials_file,
+                           e->config_file,
+                           e->region,
+                           e->endpoint,
+                           e->sts_endpoint,
+                           e->ca_bundle,
+                           e->role_arn,
+                           e->web_token_file,
+                           e->session_name,
+                           e->container_relative,
+                           e->container_full,
+                           e->container_token_file,
+                           e->imds_endpoint};
+    for (size_t i = 0; i < G_N_ELEMENTS(owned); i++)
+        g_free(owned[i]);
+    memset(e, 0, sizeof(*e));
+}
+
+int cred_env_fetch(const struct cred_run *run, struct s3_keys *ret_keys)
+{
+    const char *access = env_get("AWS_ACCESS_KEY_ID");
+    const char *secret = env_get("AWS_SECRET_ACCESS_KEY");
+    if (access == NULL || secret == NULL) {
+        g_string_append_printf(run->why, "%s is not set. ",
+                               access == NULL ? "AWS_ACCESS_KEY_ID" : "AWS_SECRET_ACCESS_KEY");
+        return access == NULL && secret == NULL ? -ENXIO : -EACCES;
+    }
+    int r = cred_keys_set(ret_keys, access, secret, env_get("AWS_SESSION_TOKEN"), 0, run->why);
+    if (r < 0)
+        g_string_append(run->why, "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN. ");
+    return r;
+}
+
+/* ---- one refresh ---- */
+
+static int source_fetch(struct s3_cred *c, struct s3_keys *ret_keys, GString *why)
+{
+    const struct cred_run run = {.env = &c->env,
+                                 .region = c->region,
+                                 .sts_endpoint = c->sts_endpoint,
+                                 .http = c->http,
+                                 .stop = &c->stop,
+                                 .why = why};
+    const struct cred_role web = {.arn = c->env.role_arn, .token_file = c->env.web_token_file};
+    switch (c->source) {
+    case SOURCE_ENV:
+        return cred_env_fetch(&run, ret_keys);
+    case SOURCE_WEB:
+        return cred_sts_web_identity(&run, &web, ret_keys);
+    case SOURCE_PROFILE:
+        return cred_profile_fetch(&run, ret_keys);
+    case SOURCE_CONTAINER:
+        return cred_container_fetch(&run, ret_keys);
+    case SOURCE_IMDS:
+        return cred_imds_fetch(&run, ret_keys);
+    case SOURCE_ANONYMOUS:
+        break;
+    }
+    memset(ret_keys, 0, sizeof(*ret_keys));
+    ret_keys->anonymous = true;
+    return 0;
+}
+
+static void publish_locked(struct s3_cred *c, const struct s3_keys *keys, const struct cred_stamp stamps[2])
+    REQUIRES(c->mu)
+{
+    mutex_assert_held(&c->mu);
+    struct secrets *s = c->secrets;
+    explicit_bzero(s, sizeof(*s));
+    g_strlcpy(s->access_key, keys->access_key, sizeof(s->access_key));
+    g_strlcpy(s->secret_key, keys->secret_key, sizeof(s->secret_key));
+    if (keys->session_token != NULL)
+        g_strlcpy(s->token, keys->session_token, sizeof(s->token));
+    c->have = true;
+    c->invalid = false;
+    c->changed = false;
+    c->expires_ns = keys->expires_ns;
+    c->refresh_at_ns = 0;
+    if (keys->expires_ns != 0) {
+        int64_t now = clock_wall_ns();
+        int64_t left = keys->expires_ns - now;
+        c->refresh_at_ns = now + MAX(left - REFRESH_AHEAD_NS, left / 2);
+    }
+    memcpy(c->stamps, stamps, sizeof(c->stamps));
+    c->n_failed = 0;
+    c->last_error = 0;
+    g_clear_pointer(&c->last_why, g_free);
+    c->last_ok_ns = clock_mono_ns();
+    c->next_try_ns = c->last_ok_ns + NS_PER_S; /* keys that live for seconds only: not for each request */
+    metric_set(M_credentials_expire_at, keys->expires_ns / (int64_t)NS_PER_S);
+}
+
+static void failed_locked(struct s3_cred *c, int error, GString *why) REQUIRES(c->mu)
+{
+    mutex_assert_held(&c->mu);
+    uint64_t pause_ns = NS_PER_S << MIN(c->n_failed, RETRY_MAX_SHIFT);
+    c->next_try_ns = clock_mono_ns() + MIN(pause_ns, RETRY_MAX_NS);
+    c->n_failed++;
+    c->last_error = error;
+    g_free(c->last_why);
+    c->last_why = g_strdup(g_strchomp(why->str));
+}
+
+/* Asks the source. Called without the lock, by the one who set `refreshing`. */
+static int refresh(struct s3_cred *c) EXCLUDES(c->mu)
+{
+    mutex_assert_none_held();
+    struct s3_keys keys = {0};
+    struct cred_stamp stamps[2];
+    g_autoptr(GString) why = g_string_new(NULL);
+    /* Stamps from before the reading: a change in between is seen as one afterwards. */
+    cred_stamp_take(c->env.credentials_file, &stamps[0]);
+    cred_stamp_take(c->env.config_file, &stamps[1]);
+    int r = source_fetch(c, &keys, why);
+    if (r == 0 && keys.session_token != NULL && strlen(keys.session_token) >= TOKEN_MAX_BYTES) {
+        g_string_append(why, "the session token is longer than 16 KiB. ");
+        r = -EACCES;
+    }
+    if (r == 0 && keys.expires_ns != 0 && keys.expires_ns <= clock_wall_ns()) {
+        g_string_append(why, "the source gave keys that have expired already. ");
+        r = -EKEYEXPIRED;
+    }
+    mutex_lock(&c->mu);
+    if (r == 0)
+        publish_locked(c, &keys, stamps);
+    else
+        failed_locked(c, r == -ENXIO ? -EACCES : r, why);
+    r = c->last_error;
+    c->refreshing = false;
+    cond_broadcast(&c->cv);
+    mutex_unlock(&c->mu);
+    s3_keys_clear(&keys);
+    metric_inc(M_credential_refreshes);
+    if (r < 0)
+        log_debug("cred", "refresh failed origin='%s' r=%s why='%s'", c->origin, err_name(r), why->str);
+    else
+        log_debug("cred", "refreshed origin='%s'", c->origin);
+    return r;
+}
+
+/* ---- serving keys ---- */
+
+static bool usable_locked(struct s3_cred *c) REQUIRES(c->mu)
+{
+    mutex_assert_held(&c->mu);
+    return c->have && (c->expires_ns == 0 || clock_wall_ns() < c->expires_ns);
+}
+
+static bool due_locked(struct s3_cred *c) REQUIRES(c->mu)
+{
+    mutex_assert_held(&c->mu);
+    return c->changed || (c->refresh_at_ns != 0 && clock_wall_ns() >= c->refresh_at_ns);
+}
+
+static void copy_locked(struct s3_cred *c, struct s3_keys *ret) REQUIRES(c->mu)
+{
+    mutex_assert_held(&c->mu);
+    memset(ret, 0, sizeof(*ret));
+    memcpy(ret->access_key, c->secrets->access_key, sizeof(ret->access_key));
+    memcpy(ret->secret_key, c->secrets->secret_key, sizeof(ret->secret_key));
+    ret->session_token = c->secrets->token[0] != '\0' ? g_strdup(c->secrets->token) : NULL;
+    ret->expires_ns = c->expires_ns;
+    ret->anonymous = c->source == SOURCE_ANONYMOUS;
+}
+
+/* Looks, at most once a second, whether the shared files are still those last read. */
+static void check_files(struct s3_cred *c) EXCLUDES(c->mu)
+{
+    if (c->source != SOURCE_PROFILE)
+        return;
+    mutex_lock(&c->mu);
+    uint64_t now = clock_mono_ns();
+    bool look = c->have && !c->refreshing && now >= c->next_stat_ns;
+    if (look)
+        c->next_stat_ns = now + STAT_EVERY_NS;
+    uint64_t seen_ok = c->last_ok_ns;
+    mutex_unlock(&c->mu);
+    if (!look)
+        return;
+    struct cred_stamp now_stamps[2];
+    cred_stamp_take(c->env.credentials_file, &now_stamps[0]);
+    cred_stamp_take(c->env.config_file, &now_stamps[1]);
+    mutex_lock(&c->mu);
+    if (c->last_ok_ns == seen_ok &&
+        (!cred_stamp_equal(&now_stamps[0], &c->stamps[0]) || !cred_stamp_equal(&now_stamps[1], &c->stamps[1])))
+        c->changed = true;
+    mutex_unlock(&c->mu);
+}
+
+enum step { STEP_SERVE, STEP_REFRESH, STEP_WAIT, STEP_FAIL };
+
+static enum step next_step_locked(struct s3_cred *c) REQUIRES(c->mu)
+{
+    mutex_assert_held(&c->mu);
+    bool usable = usable_locked(c);
+    bool must = !usable || c->invalid;
+    if (!must && !due_locked(c))
+        return STEP_SERVE;
+    if (c->refreshing)
+        return must ? STEP_WAIT : STEP_SERVE;
+    if (clock_mono_ns() < c->next_try_ns)
+        return usable ? STEP_SERVE : c->last_error != 0 ? STEP_FAIL : STEP_REFRESH;
+    return STEP_REFRESH;
+}
+
+int s3_cred_get(struct s3_cred *c, struct s3_keys *ret)
+{
+    bool tried = false;
+    check_files(c);
+    mutex_lock(&c->mu);
+    for (;;) {
+        if (atomic_load_explicit(&c->stop, memory_order_relaxed)) {
+            mutex_unlock(&c->mu);
+            return -ECANCELED;
+        }
+        enum step step = next_step_locked(c);
+        if (tried && (step == STEP_REFRESH || step == STEP_WAIT)) /* one try a call */
+            step = usable_locked(c) ? STEP_SERVE : STEP_FAIL;
+        if (step == STEP_SERVE) {
+            copy_locked(c, ret);
+            mutex_unlock(&c->mu);
+            return 0;
+        }
+        if (step == STEP_FAIL) {
+            int r = c->have || c->last_error == 0 ? -EKEYEXPIRED : c->last_error;
+            mutex_unlock(&c->mu);
+            return r;
+        }
+        if (step == STEP_WAIT) {
+            cond_wait(&c->cv, &c->mu);
+            continue;
+        }
+        c->refreshing = true;
+        mutex_unlock(&c->mu);
+        (void)refresh(c); /* the outcome is in c */
+        tried = true;
+        mutex_lock(&c->mu);
+    }
+}
+
+void s3_cred_invalidate(struct s3_cred *c)
+{
+    mutex_lock(&c->mu);
+    if (c->source != SOURCE_ANONYMOUS && c->have && clock_mono_ns() >= c->last_ok_ns + INVALIDATE_QUIET_NS)
+        c->invalid = true;
+    mutex_unlock(&c->mu);
+}
+
+void s3_cred_shutdown(struct s3_cred *c)
+{
+    atomic_store_explicit(&c->stop, true, memory_order_relaxed);
+    http_pool_shutdown(c->http);
+    mutex_lock(&c->mu);
+    cond_broadcast(&c->cv);
+    mutex_unlock(&c->mu);
+}
+
+int64_t s3_cred_expires_ns(struct s3_cred *c)
+{
+    mutex_lock(&c->mu);
+    int64_t ns = c->expires_ns;
+    mutex_unlock(&c->mu);
+    return ns;
+}
+
+char *s3_cred_error(struct s3_cred *c)
+{
+    mutex_lock(&c->mu);
+    char *why = g_strdup(c->last_why);
+    mutex_unlock(&c->mu);
+    return why;
+}
+
+const char *s3_cred_region(const struct s3_cred *c)
+{
+    return c->region;
+}
+
+const char *s3_cred_endpoint(const struct s3_cred *c)
+{
+    return c->endpoint;
+}
+
+const char *s3_cred_ca_bundle(const struct s3_cred *c)
+{
+    return c->ca_bundle;
+}
+
+const char *s3_cred_origin(const struct s3_cred *c)
+{
+    return c->origin;
+}
+
+/* ---- opening ---- */
+
+static void choose(struct s3_cred *c, enum source source, char *origin)
+{
+    c->source = source;
+    g_free(c->origin);
+    c->origin = origin;
+}
+
+/* Region, endpoint and CA file where options and environment leave them open. f may be NULL (files unreadable). */
+static void fill_places(struct s3_cred *c, const struct cred_files *f)
+{
+    const struct cred_env *e = &c->env;
+    bool use = f != NULL && !e->ignore_endpoints;
+    const char *region = e->region;
+    if (region == NULL && f != NULL)
+        region = cred_files_get(f, e->profile, "region");
+    c->region = g_strdup(region != NULL ? region : DEFAULT_REGION);
+    c->endpoint = g_strdup(e->endpoint == NULL && use ? cred_files_endpoint(f, e->profile, "s3") : e->endpoint);
+    c->sts_endpoint =
+        g_strdup(e->sts_endpoint == NULL && use ? cred_files_endpoint(f, e->profile, "sts") : e->sts_endpoint);
+    const char *ca = e->ca_bundle;
+    if (ca == NULL && f != NULL)
+        ca = cred_files_get(f, e->profile, "ca_bundle");
+    c->ca_bundle = g_strdup(ca);
+}
+
+/* 0 chosen, -ENXIO the profile has nothing, -EACCES it is wrong. */
+static int choose_profile(struct s3_cred *c, const struct cred_files *f, GString *why)
+{
+    enum cred_profile_kind kind;
+    int r = cred_profile_kind(f, c->env.profile, &kind, why);
+    if (r == -ENOENT)
+        return c->env.profile_named ? -EACCES : -ENXIO;
+    if (r < 0)
+        return r;
+    if (kind == CRED_PROFILE_NONE) {
+        g_string_append_printf(why, "profile '%s' has no credentials. ", c->env.profile);
+        return -ENXIO;
+    }
+    choose(c, SOURCE_PROFILE, g_strdup_printf("profile %s", c->env.profile));
+    return 0;
+}
+
+/* The sources that need no file. -ENXIO: go on to the files. */
+static int choose_env(struct s3_cred *c, GString *why)
+{
+    if (c->env.profile_given)
+        return -ENXIO;
+    struct cred_run run = {.env = &c->env, .why = why};
+    struct s3_keys keys = {0};
+    int r = cred_env_fetch(&run, &keys);
+    s3_keys_clear(&keys);
+    if (r == 0)
+        choose(c, SOURCE_ENV, g_strdup("environment"));
+    if (r != -ENXIO)
+        return r;
+    if (c->env.role_arn != NULL && c->env.web_token_file != NULL) {
+        choose(c, SOURCE_WEB, g_strdup("web identity"));
+        return 0;
+    }
+    g_string_append(why, "AWS_ROLE_ARN with AWS_WEB_IDENTITY_TOKEN_FILE is not set. ");
+    return -ENXIO;
+}
+
+/* What the host offers. Asks the instance metadata: keys that come are kept. */
+static int choose_host(struct s3_cred *c, GString *why)
+{
+    if (c->env.container_relative != NULL || c->env.container_full != NULL) {
+        choose(c, SOURCE_CONTAINER, g_strdup("container"));
+        return 0;
+    }
+    g_string_append(why, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and _FULL_URI are not set. ");
+    choose(c, SOURCE_IMDS, g_strdup("instance metadata"));
+    if (c->env.imds_disabled) {
+        g_string_append(why, "AWS_EC2_METADATA_DISABLED is set. ");
+        return -ENXIO;
+    }
+    c->refreshing = true;
+    int r = refresh(c);
+    if (r == 0 || r == -EIO) /* there, only not now */
+        return 0;
+    g_string_append(why, c->last_why);
+    return -EACCES;
+}
+
+static int choose_source(struct s3_cred *c, const struct objstore_config *cfg, GString *why)
+{
+    struct cred_files *f = NULL;
+    g_autoptr(GString) files_why = g_string_new(NULL);
+    int files_r = cred_files_load(&c->env, &f, files_why);
+    fill_places(c, f);
+    const struct http_pool_config hc = {.ca_bundle = c->ca_bundle, .max_connections = 4};
+    int r = http_pool_new(&hc, &c->http);
+    if (r == 0 && cfg->no_sign_request)
+        choose(c, SOURCE_ANONYMOUS, g_strdup("anonymous"));
+    else if (r == 0)
+        r = choose_env(c, why);
+    if (r == -ENXIO) {
+        g_string_append(why, files_why->str);
+        r = files_r < 0 ? -EACCES : choose_profile(c, f, why);
+    }
+    cred_files_free(f);
+    return r == -ENXIO ? choose_host(c, why) : r;
+}
+
+static int secrets_new(struct secrets **ret)
+{
+    void *p = mmap(NULL, sizeof(struct secrets), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return -errno;
+    (void)madvise(p, sizeof(struct secrets), MADV_DONTDUMP); /* best effort, as is keeping it out of swap */
+    (void)mlock(p, sizeof(struct secrets));
+    *ret = p;
+    return 0;
+}
+
+int s3_cred_open(const struct objstore_config *cfg, struct s3_cred **ret, char **ret_msg)
+{
+    struct s3_cred *c = g_new0(struct s3_cred, 1);
+    mutex_init(&c->mu, LOCK_S3_CRED);
+    cond_init(&c->cv);
+    env_fill(&c->env, cfg);
+    g_autoptr(GString) why = g_string_new(NULL);
+    int r = secrets_new(&c->secrets);
+    if (r == 0)
+        r = choose_source(c, cfg, why);
+    if (r < 0) {
+        if (why->len == 0)
+            g_string_append_printf(why, "%s. ", err_text(r));
+        *ret_msg = g_strdup_printf(
+            "no usable credentials: %sSet AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile with "
+            "--profile, or give --no-sign-request for a public bucket",
+            why->str);
+        s3_cred_close(c);
+        return r == -ENXIO ? -EACCES : r;
+    }
+    log_debug("cred", "source chosen origin='%s' region='%s'", c->origin, c->region);
+    *ret = c;
+    return 0;
+}
+
+void s3_cred_close(struct s3_cred *c)
+{
+    if (c == NULL)
+        return;
+    http_pool_free(c->http);
+    if (c->secrets != NULL) {
+        explicit_bzero(c->secrets, sizeof(*c->secrets));
+        (void)munmap(c->secrets, sizeof(*c->secrets));
+    }
+    env_clear(&c->env);
+    g_free(c->origin);
+    g_free(c->region);
+    g_free(c->endpoint);
+    g_free(c->sts_endpoint);
+    g_free(c->ca_bundle);
+    g_free(c->last_why);
+    cond_fini(&c->cv);
+    mutex_fini(&c->mu);
+    g_free(c);
+}

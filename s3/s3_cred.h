@@ -1,0 +1,61 @@
+/*
+ * Credentials: finds the keys where AWS tools look for them and keeps them fresh.
+ *
+ * Order (the first that has something wins and stays for the life of the object):
+ *   1 no_sign_request                     anonymous
+ *   2 AWS_ACCESS_KEY_ID ...               not when a profile was named in the options
+ *   3 AWS_WEB_IDENTITY_TOKEN_FILE         with AWS_ROLE_ARN; the token file is read anew for each refresh; not with a named profile
+ *   4 shared files, profile               options, AWS_PROFILE or "default": keys, role_arn + source_profile | credential_source,
+ *                                         role_arn + web_identity_token_file, credential_process
+ *   5 AWS_CONTAINER_CREDENTIALS_*         ECS and EKS Pod Identity
+ *   6 instance metadata (IMDSv2)          one second per request; AWS_EC2_METADATA_DISABLED=true turns it off
+ *
+ * Keys that expire are renewed 5 minutes before (halfway, when they live less than 10 minutes). When that fails the old ones serve until
+ * they expire, and the next try waits 1 s, 2 s, ... 60 s. Changed files are noticed within a second. s3_cred_get() may therefore talk
+ * to the network or run a process: never call it with a ranked lock held. One caller does so at a time; the others get the
+ * old keys where these still serve, else wait for it.
+ *
+ * A file with keys that group or others may read, or that belongs to neither us nor root, is used with a warning; one that anybody may
+ * write is refused, since a credential_process in it would run as us.
+ */
+#pragma once
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct objstore_config;
+struct s3_cred;
+
+struct s3_keys {
+    char access_key[256];
+    char secret_key[256];
+    char *session_token; /* owned; NULL if none */
+    int64_t expires_ns;  /* wall clock; 0: never */
+    bool anonymous;      /* do not sign; the rest is empty */
+};
+
+/* Chooses the source. Asks no server except the instance metadata service, that one when nothing else is there. *ret_msg (owned by the
+ * caller) says on failure what was looked at and what to do next. -EACCES no credentials or unusable ones. */
+int s3_cred_open(const struct objstore_config *cfg, struct s3_cred **ret, char **ret_msg) MUST_CHECK;
+/* NULL allowed. No other call may be running. */
+void s3_cred_close(struct s3_cred *c);
+/* Calls in flight and to come end with -ECANCELED soon. */
+void s3_cred_shutdown(struct s3_cred *c);
+
+/* Keys that are valid now, renewed if due; s3_keys_clear() them. -EKEYEXPIRED expired and not renewable, -EACCES refused by
+ * the source, else what the transport said. ret is untouched on failure. */
+int s3_cred_get(struct s3_cred *c, struct s3_keys *ret) MUST_CHECK;
+/* The store called the keys expired or unknown: the next get asks the source again. Ignored within 5 s of a renewal, so that
+ * many requests signed with the same old keys cause one. */
+void s3_cred_invalidate(struct s3_cred *c);
+/* Wipes. NULL allowed. */
+void s3_keys_clear(struct s3_keys *keys);
+
+const char *s3_cred_region(const struct s3_cred *c);    /* options, environment, profile, else "us-east-1" */
+const char *s3_cred_endpoint(const struct s3_cred *c);  /* options, environment, profile; NULL: AWS */
+const char *s3_cred_ca_bundle(const struct s3_cred *c); /* options, AWS_CA_BUNDLE, profile; NULL: the system's */
+const char *s3_cred_origin(const struct s3_cred *c);    /* "environment", "profile x", "instance metadata"... */
+int64_t s3_cred_expires_ns(struct s3_cred *c);          /* wall clock; 0: never or none yet */
+/* Why the last refresh failed, free of secrets; NULL after a success. Owned by the caller. */
+char *s3_cred_error(struct s3_cred *c);

@@ -1,0 +1,117 @@
+/*
+ * Between the files of s3_cred: the settings read from the environment, and one function per source.
+ *
+ * A source function asks its source once, blocking, without any lock, and fills ret_keys (untouched on failure) or adds to
+ * run->why one sentence without secrets. Its result: -ENXIO the source is not there at all, -EACCES it refuses or makes no sense,
+ * -ECANCELED stopped, else a transport error.
+ */
+#pragma once
+#include "s3_cred.h"
+
+#include <glib.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <sys/types.h>
+#include <time.h>
+
+struct http_pool;
+
+/* Options and environment, read once. */
+struct cred_env {
+    char *profile;      /* owned, never NULL */
+    bool profile_given; /* by option: environment keys are out */
+    bool profile_named; /* by option or environment: it must exist */
+    char *credentials_file;
+    char *config_file;
+    char *region;       /* NULL: see the profile */
+    char *endpoint;     /* NULL: see the profile */
+    char *sts_endpoint; /* NULL: see the profile, else AWS */
+    char *ca_bundle;
+    char *role_arn;
+    char *web_token_file;
+    char *session_name; /* never NULL */
+    char *container_relative;
+    char *container_full;
+    char *container_token_file; /* AWS_CONTAINER_AUTHORIZATION_TOKEN itself is a secret: read at use */
+    char *imds_endpoint;        /* never NULL */
+    bool imds_disabled;
+    bool ignore_endpoints; /* AWS_IGNORE_CONFIGURED_ENDPOINT_URLS */
+    bool allow_plain_http;
+};
+
+struct cred_run {
+    const struct cred_env *env;
+    const char *region;       /* for STS */
+    const char *sts_endpoint; /* NULL: AWS of the region */
+    struct http_pool *http;
+    const atomic_bool *stop;
+    GString *why;
+};
+
+/* ---- keys ---- */
+void cred_wipe_free(char *secret); /* wipes a string before freeing it; NULL allowed */
+void cred_wipe_gstring(GString *s);
+/* Checks that the parts are fit for a header. token may be NULL or "". */
+int cred_keys_set(struct s3_keys *ret_keys, const char *access_key, const char *secret_key, const char *token,
+                  int64_t expires_ns, GString *why) MUST_CHECK;
+/* {"AccessKeyId","SecretAccessKey",<token_name>,"Expiration"}; checks "Version": 1 when versioned. */
+int cred_keys_from_json(const char *buf, size_t len, const char *token_name, bool versioned, struct s3_keys *ret_keys,
+                        GString *why) MUST_CHECK;
+/* "2026-11-21T05:00:00Z". */
+int cred_parse_time(const char *text, int64_t *ret_ns) MUST_CHECK;
+
+/* ---- shared files ---- */
+struct cred_stamp { /* what tells whether a file was replaced or changed */
+    bool exists;
+    dev_t dev;
+    ino_t ino;
+    int64_t size;
+    struct timespec mtime;
+};
+void cred_stamp_take(const char *path, struct cred_stamp *ret_stamp);
+bool cred_stamp_equal(const struct cred_stamp *a, const struct cred_stamp *b);
+
+struct cred_files; /* both files, parsed */
+/* An absent file is empty. -EACCES a file that cannot be read or that anybody may write, -EBADMSG no INI syntax. */
+int cred_files_load(const struct cred_env *env, struct cred_files **ret_files, GString *why) MUST_CHECK;
+void cred_files_free(struct cred_files *f);
+/* NULL when the profile has no such key. The credentials file goes first. */
+const char *cred_files_get(const struct cred_files *f, const char *profile, const char *key);
+bool cred_files_has(const struct cred_files *f, const char *profile);
+/* endpoint_url of service "s3" or "sts": [services x], then the profile's own. NULL if none. */
+const char *cred_files_endpoint(const struct cred_files *f, const char *profile, const char *service);
+
+/* How a profile gives keys. */
+enum cred_profile_kind {
+    CRED_PROFILE_NONE,
+    CRED_PROFILE_KEYS,
+    CRED_PROFILE_ROLE,
+    CRED_PROFILE_WEB,
+    CRED_PROFILE_PROCESS
+};
+/* -ENOENT no such profile, -EACCES it asks for what cannot be done (why says it). */
+int cred_profile_kind(const struct cred_files *f, const char *profile, enum cred_profile_kind *ret_kind, GString *why)
+    MUST_CHECK;
+/* Loads the files and follows the profile to keys. */
+int cred_profile_fetch(const struct cred_run *run, struct s3_keys *ret_keys) MUST_CHECK;
+
+/* ---- the other sources ---- */
+int cred_env_fetch(const struct cred_run *run, struct s3_keys *ret_keys) MUST_CHECK;
+int cred_process_fetch(const struct cred_run *run, const char *command, struct s3_keys *ret_keys) MUST_CHECK;
+int cred_container_fetch(const struct cred_run *run, struct s3_keys *ret_keys) MUST_CHECK;
+int cred_imds_fetch(const struct cred_run *run, struct s3_keys *ret_keys) MUST_CHECK;
+
+struct cred_role { /* borrowed */
+    const char *arn;
+    const char *session_name; /* NULL: env's */
+    const char *external_id;
+    const char *duration_s;
+    const char *token_file; /* web identity only */
+};
+int cred_sts_web_identity(const struct cred_run *run, const struct cred_role *role, struct s3_keys *ret_keys)
+    MUST_CHECK;
+int cred_sts_assume_role(const struct cred_run *run, const struct cred_role *role, const struct s3_keys *source,
+                         struct s3_keys *ret_keys) MUST_CHECK;
+
+/* https anywhere; http to loopback, to the container services' addresses when `link_local`, or with `any`. */
+int cred_url_allowed(const char *url, bool link_local, bool any) MUST_CHECK;

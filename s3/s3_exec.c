@@ -1,0 +1,335 @@
+/*
+ * One call to the store with everything around it: window, credentials, signature, verdict, clock repair, retries.
+ *
+ * An operation goes on until its deadline, which moves with each body byte that arrives. After a failure that may hide a success
+ * (a lost reply, a 500) the call's settle hook looks at the store before anything is sent again, so a request is not carried out twice
+ * and its own success is not taken for somebody else's change. The lock covers window, budget and signing key and is never held over I/O.
+ */
+#include "base/clock.h"
+#include "base/log.h"
+#include "drv_s3.h"
+
+#include <string.h>
+
+#define PROBLEM_TRIES    3
+#define UPLOAD_MIN_BYTES (1u << 20) /* bodies of this size may take long: a failed attempt renews the deadline, */
+#define UPLOAD_RENEWALS  4u         /* at most so often */
+#define SKEW_MAX_NS      (5 * 60 * (int64_t)NS_PER_S)
+
+void s3_call_init(struct drv_s3 *d, struct s3_call *c, const char *method, const char *key, enum metric metric)
+{
+    memset(c, 0, sizeof *c);
+    s3_req_init(&c->req, method, key ? g_strconcat(d->prefix, key, NULL) : NULL);
+    c->metric = metric;
+}
+
+void s3_call_fini(struct s3_call *c)
+{
+    s3_req_fini(&c->req);
+    http_response_clear(&c->resp);
+}
+
+static bool stopping(struct drv_s3 *d)
+{
+    return __atomic_load_n(&d->stopping, __ATOMIC_RELAXED) != 0; /* a flag */
+}
+
+static int window_enter(struct drv_s3 *d, uint64_t deadline_ns)
+{
+    int r = 0;
+    mutex_lock(&d->mu);
+    while (!stopping(d) && !s3_window_enter(&d->window) && r == 0) {
+        if (!cond_wait_until(&d->cv, &d->mu, deadline_ns))
+            r = -ETIMEDOUT;
+    }
+    if (stopping(d) && r == 0)
+        r = -ECANCELED; /* the slot is not given back: nobody asks any more */
+    mutex_unlock(&d->mu);
+    return r;
+}
+
+static void window_leave(struct drv_s3 *d, bool throttled, bool ok, uint64_t started_ns)
+{
+    mutex_lock(&d->mu);
+    s3_window_leave(&d->window, throttled, ok, started_ns, clock_mono_ns());
+    if (ok)
+        s3_budget_refund(&d->budget);
+    cond_broadcast(&d->cv);
+    mutex_unlock(&d->mu);
+}
+
+static void sign_key_get(struct drv_s3 *d, const struct s3_keys *keys, const char *amz_date, struct s3_sign_key *ret)
+{
+    char sum[65];
+    char date[9];
+    s3_sha256_hex(keys->secret_key, strlen(keys->secret_key), sum);
+    g_strlcpy(date, amz_date, sizeof date);
+    mutex_lock(&d->mu);
+    bool fits = strcmp(d->sign_for, sum) == 0 && strcmp(d->sign_key.date, date) == 0;
+    if (fits)
+        *ret = d->sign_key;
+    mutex_unlock(&d->mu);
+    if (fits)
+        return;
+    s3_sign_key_derive(keys->secret_key, date, d->region, "s3", ret);
+    mutex_lock(&d->mu);
+    d->sign_key = *ret;
+    memcpy(d->sign_for, sum, sizeof sum);
+    mutex_unlock(&d->mu);
+}
+
+static int64_t server_now_ns(struct drv_s3 *d)
+{
+    return clock_wall_ns() + __atomic_load_n(&d->skew_ns, __ATOMIC_RELAXED);
+}
+
+/* Signs and sends once. */
+static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_hash, bool fresh)
+{
+    struct s3_keys keys = {0};
+    struct s3_sign_key sign_key;
+    char amz_date[17];
+    g_autofree char *url = NULL;
+    g_autoptr(GPtrArray) headers = NULL;
+    int r = s3_cred_get(d->cred, &keys);
+    if (r < 0)
+        return r;
+    s3_amz_date(server_now_ns(d) / (int64_t)NS_PER_S, amz_date);
+    if (!keys.anonymous)
+        sign_key_get(d, &keys, amz_date, &sign_key);
+    struct s3_req_site site = {.ep = &d->ep,
+                               .bucket = d->bucket,
+                               .region = d->region,
+                               .keys = &keys,
+                               .sign_key = keys.anonymous ? NULL : &sign_key,
+                               .amz_date = amz_date,
+                               .payload_hash = payload_hash};
+    s3_req_build(&c->req, &site, &url, &headers);
+    s3_keys_clear(&keys);
+    uint64_t timeout_s = (c->timeout_ns ? c->timeout_ns : d->op_timeout_ns) / NS_PER_S;
+    struct http_request hr = {.method = c->req.method,
+                              .url = url,
+                              .headers = headers,
+                              .body = c->body,
+                              .body_len = c->body_len,
+                              .on_head = c->on_head,
+                              .sink = c->sink,
+                              .ctx = c->ctx,
+                              .body_cap = c->reply_cap,
+                              .connect_timeout_ms = (uint32_t)CLAMP(timeout_s * 500, 500, 5000),
+                              .low_speed_s =
+                                  (uint32_t)(c->slow ? CLAMP(timeout_s * 2, 1, 600) : CLAMP(timeout_s / 2, 1, 30)),
+                              .fresh = fresh};
+    http_response_clear(&c->resp);
+    memset(&c->error, 0, sizeof c->error);
+    metric_inc(c->metric);
+    return http_perform(d->pool, &hr, &c->resp);
+}
+
+static void note_reachability(struct drv_s3 *d, const struct http_response *resp)
+{
+    int64_t zero = 0;
+    if (resp->status && resp->status / 100 != 5) {
+        if (__atomic_load_n(&d->offline_since_ns, __ATOMIC_RELAXED))
+            __atomic_store_n(&d->offline_since_ns, 0, __ATOMIC_RELAXED);
+    } else if (!resp->status && resp->fail != HTTP_FAIL_CANCELED && resp->fail != HTTP_FAIL_NONE) {
+        (void)__atomic_compare_exchange_n(&d->offline_since_ns, &zero, clock_wall_ns(), false, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED); /* the first failure counts */
+    }
+}
+
+/* A HEAD's refusal has no body: guesses from status and Date what a code would say. */
+static void verdict_of_bare(struct drv_s3 *d, const struct s3_call *c, struct s3_verdict *v)
+{
+    const struct http_response *resp = &c->resp;
+    if (resp->fail != HTTP_FAIL_NONE || c->error.code[0] || (resp->status != 400 && resp->status != 403))
+        return;
+    int64_t ahead = resp->date_ns ? resp->date_ns - server_now_ns(d) : 0;
+    if (ahead > SKEW_MAX_NS || ahead < -SKEW_MAX_NS)
+        v->retry = S3_RETRY_CLOCK;
+    else if (resp->status == 400)
+        v->retry = S3_RETRY_CREDENTIALS;
+    v->err = v->err == -EINVAL ? -EACCES : v->err;
+}
+
+static struct s3_verdict judge(struct drv_s3 *d, struct s3_call *c, int r)
+{
+    struct http_response *resp = &c->resp;
+    bool wrong = resp->status / 100 != 2;
+    if (resp->fail == HTTP_FAIL_NONE && resp->body && resp->body->len && (wrong || c->body_may_err)) {
+        int e = s3_xml_error_parse(resp->body->str, resp->body->len, &c->error);
+        if (e == -EBADMSG && !wrong) /* a reply cut off in the middle */
+            return (struct s3_verdict){.err = -EBADMSG, .retry = S3_RETRY_PROBLEM, .ambiguous = true};
+    }
+    struct s3_verdict v = s3_err_classify(resp->fail, resp->sent, resp->status, c->error.code);
+    verdict_of_bare(d, c, &v);
+    if (resp->fail == HTTP_FAIL_CALLBACK) {
+        bool wish = c->stopped && c->stopped(c->ctx);
+        v = (struct s3_verdict){.err = r, .retry = !wish && r == -EBADMSG ? S3_RETRY_PROBLEM : S3_RETRY_NO};
+    }
+    if (v.err == 0 && c->on_done) {
+        int e = c->on_done(c->ctx, resp);
+        if (e)
+            v = (struct s3_verdict){.err = e,
+                                    .retry = e == -EIO       ? S3_RETRY_TRANSIENT
+                                             : e == -EBADMSG ? S3_RETRY_PROBLEM
+                                                             : S3_RETRY_NO,
+                                    .ambiguous = true};
+    }
+    return v;
+}
+
+struct progress { /* of one call over its attempts */
+    uint64_t timeout_ns, deadline_ns;
+    unsigned attempt, problems, renewals;
+    bool clock_fixed, creds_fixed, ambiguous, fresh;
+};
+
+static struct s3_verdict attempt(struct drv_s3 *d, struct s3_call *c, struct progress *p, const char *payload_hash)
+{
+    int r = window_enter(d, p->deadline_ns);
+    if (r < 0)
+        return (struct s3_verdict){.err = r, .retry = S3_RETRY_NO};
+    if (c->prepare) {
+        g_ptr_array_set_size(c->req.headers, 0);
+        c->prepare(c->ctx, &c->req);
+    }
+    uint64_t started = clock_mono_ns();
+    r = send_once(d, c, payload_hash, p->fresh);
+    struct s3_verdict v = {.err = r, .retry = S3_RETRY_NO};
+    if (c->resp.headers) { /* else it failed before http_perform(): no usable credentials */
+        v = judge(d, c, r);
+        note_reachability(d, &c->resp);
+    }
+    if (v.retry == S3_RETRY_THROTTLE)
+        metric_inc(M_store_slowdowns);
+    window_leave(d, v.retry == S3_RETRY_THROTTLE, v.err == 0, started);
+    if (c->resp.n_sunk) {
+        metric_add(M_downloaded_bytes, (int64_t)c->resp.n_sunk);
+        p->deadline_ns = clock_mono_ns() + p->timeout_ns;
+        p->attempt = 0;
+    }
+    if (v.err && c->body_len >= UPLOAD_MIN_BYTES && c->resp.sent && p->renewals < UPLOAD_RENEWALS) {
+        p->renewals++;
+        p->deadline_ns = clock_mono_ns() + p->timeout_ns;
+    }
+    return v;
+}
+
+/* Whether this failure is worth another attempt; repairs clock and credentials. */
+static bool may_retry(struct drv_s3 *d, struct s3_call *c, struct progress *p, const struct s3_verdict *v)
+{
+    switch (v->retry) {
+    case S3_RETRY_NO:
+        return false;
+    case S3_RETRY_TRANSIENT:
+    case S3_RETRY_THROTTLE:
+        return true;
+    case S3_RETRY_PROBLEM:
+        return ++p->problems < PROBLEM_TRIES;
+    case S3_RETRY_CLOCK:
+        if (p->clock_fixed || !c->resp.date_ns)
+            return false;
+        p->clock_fixed = true;
+        __atomic_store_n(&d->skew_ns, c->resp.date_ns - clock_wall_ns(), __ATOMIC_RELAXED);
+        return true;
+    case S3_RETRY_CREDENTIALS:
+        if (p->creds_fixed)
+            return false;
+        p->creds_fixed = true;
+        s3_cred_invalidate(d->cred);
+        return true;
+    }
+    return false;
+}
+
+/* Waits before the next attempt. -ETIMEDOUT when the deadline comes first. */
+static int back_off(struct drv_s3 *d, struct s3_call *c, struct progress *p, const struct s3_verdict *v)
+{
+    uint64_t server_ns =
+        s3_retry_server_ns(http_header(&c->resp, "retry-after"), http_header(&c->resp, "x-amz-retry-after"));
+    mutex_lock(&d->mu);
+    bool budget_ok = s3_budget_take(&d->budget, v->retry);
+    uint64_t delay = s3_retry_delay_ns(v->retry, ++p->attempt, g_random_double(), server_ns, budget_ok);
+    uint64_t now = clock_mono_ns();
+    uint64_t until = now + delay;
+    int r = until >= p->deadline_ns ? -ETIMEDOUT : 0;
+    until = MIN(until, p->deadline_ns);
+    while (now < until && !stopping(d)) {
+        (void)cond_wait_until(&d->cv, &d->mu, until);
+        now = clock_mono_ns();
+    }
+    mutex_unlock(&d->mu);
+    metric_inc(M_store_retries);
+    return stopping(d) ? -ECANCELED : r;
+}
+
+/* What the store says of an attempt that may have succeeded: 1 done (*r = 0), -1 final (*r = -errno), 0 not done. */
+static int settle(struct s3_call *c, int *r)
+{
+    int s = c->settle(c->ctx);
+    c->settled = s == 1;
+    if (s != 0)
+        *r = s == 1 ? 0 : s;
+    return s < 0 ? -1 : s;
+}
+
+static int give_up(struct drv_s3 *d, struct s3_call *c, const struct progress *p, int r)
+{
+    if (p->ambiguous && c->settle && r != -ECANCELED && settle(c, &r) == 1)
+        return 0;
+    log_debug("s3", "%s '%s' failed r=%s status=%ld code=%s request=%s net=%s", c->req.method,
+              c->req.key ? c->req.key : "", err_name(r), c->resp.status, c->error.code, c->error.request_id,
+              c->resp.error);
+    return r;
+}
+
+int s3_exec(struct drv_s3 *d, struct s3_call *c)
+{
+    char sum[65] = S3_HASH_EMPTY;
+    struct progress p = {.timeout_ns = c->timeout_ns ? c->timeout_ns : d->op_timeout_ns};
+    p.deadline_ns = clock_mono_ns() + p.timeout_ns;
+    if (c->body_len && d->ep.tls)
+        g_strlcpy(sum, S3_HASH_UNSIGNED, sizeof sum);
+    else if (c->body_len)
+        s3_sha256_hex(c->body, c->body_len, sum);
+    for (;;) {
+        struct s3_verdict v = attempt(d, c, &p, sum);
+        if (v.err == 0)
+            return 0;
+        p.ambiguous = p.ambiguous || v.ambiguous;
+        log_debug("s3", "%s '%s' attempt failed r=%s status=%ld code=%s net=%s", c->req.method,
+                  c->req.key ? c->req.key : "", err_name(v.err), c->resp.status, c->error.code, c->resp.error);
+        p.fresh = c->resp.fail == HTTP_FAIL_TIMEOUT || c->resp.fail == HTTP_FAIL_BROKEN;
+        if (c->once || !may_retry(d, c, &p, &v))
+            return give_up(d, c, &p, v.err);
+        int r = 0;
+        if (v.ambiguous && c->settle && settle(c, &r) != 0)
+            return r;
+        r = back_off(d, c, &p, &v);
+        if (r < 0)
+            return give_up(d, c, &p, r == -ETIMEDOUT && (v.err == -ESTALE || v.err == -EKEYEXPIRED) ? v.err : r);
+    }
+}
+
+char *s3_call_message(const struct drv_s3 *d, const struct s3_call *c, int r)
+{
+    const struct http_response *resp = &c->resp;
+    const char *hint = s3_err_hint(resp->fail, resp->status, c->error.code);
+    const char *region = c->error.region[0] ? c->error.region : http_header(resp, "x-amz-bucket-region");
+    GString *out = g_string_new(NULL);
+    g_string_append_printf(out, "%s at %s%s: ", d->base.source, d->ep.tls ? "https://" : "http://", d->ep.host);
+    if (resp->fail != HTTP_FAIL_NONE)
+        g_string_append_printf(out, "%s (%s)", http_fail_name(resp->fail), resp->error);
+    else if (c->error.code[0])
+        g_string_append_printf(out, "%s", c->error.code);
+    else if (resp->status)
+        g_string_append_printf(out, "HTTP status %ld", resp->status);
+    else
+        g_string_append(out, err_text(r));
+    if (hint)
+        g_string_append_printf(out, "; %s", hint);
+    if (region && *region && strcmp(region, d->region) != 0)
+        g_string_append_printf(out, " (the store names region '%s', '%s' is in use)", region, d->region);
+    return g_string_free(out, FALSE);
+}

@@ -1,0 +1,124 @@
+/*
+ * Metadata as text; see s3_meta.h. No state, no locks.
+ *
+ * A token with control characters or a foreign mtime must never make a header of its own, so values are checked on the way out and
+ * parsed strictly on the way in.
+ */
+#include "s3_meta.h"
+
+#include "base/clock.h"
+#include "s3_uri.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void s3_meta_each(const struct obj_meta *meta, s3_meta_fn *fn, void *ctx)
+{
+    char text[64];
+    if (!meta)
+        return;
+    const struct posix_attr *a = &meta->posix;
+    if (a->fields & POSIX_MODE) {
+        g_snprintf(text, sizeof text, "0%o", a->mode);
+        fn(ctx, "mode", text);
+    }
+    if (a->fields & POSIX_UID) {
+        g_snprintf(text, sizeof text, "%u", a->uid);
+        fn(ctx, "uid", text);
+    }
+    if (a->fields & POSIX_GID) {
+        g_snprintf(text, sizeof text, "%u", a->gid);
+        fn(ctx, "gid", text);
+    }
+    if (a->fields & POSIX_MTIME) {
+        int64_t s = a->mtime_ns / (int64_t)NS_PER_S;
+        int64_t ns = a->mtime_ns % (int64_t)NS_PER_S;
+        if (ns < 0) {
+            s--;
+            ns += (int64_t)NS_PER_S;
+        }
+        g_snprintf(text, sizeof text, "%" G_GINT64_FORMAT ".%09" G_GINT64_FORMAT, s, ns);
+        fn(ctx, "mtime", text);
+    }
+    if (meta->symlink) {
+        g_autoptr(GString) target = g_string_new(NULL);
+        s3_uri_encode(target, meta->symlink, strlen(meta->symlink), true);
+        fn(ctx, "sluice-symlink", target->str);
+    }
+    if (meta->token && *meta->token)
+        fn(ctx, "sluice-token", meta->token);
+}
+
+int s3_meta_check(const struct obj_meta *meta)
+{
+    if (!meta || !meta->token)
+        return 0;
+    if (strlen(meta->token) > TOKEN_MAX)
+        return -EINVAL;
+    for (const char *p = meta->token; *p; p++) {
+        if (!g_ascii_isgraph(*p))
+            return -EINVAL;
+    }
+    return 0;
+}
+
+static bool parse_u32(const char *s, guint base, uint32_t *ret)
+{
+    guint64 v = 0;
+    if (!g_ascii_string_to_unsigned(s, base, 0, UINT32_MAX, &v, NULL))
+        return false;
+    *ret = (uint32_t)v;
+    return true;
+}
+
+static bool parse_mtime(const char *s, int64_t *ret_ns)
+{
+    g_auto(GStrv) parts = g_strsplit(s, ".", 2);
+    gint64 sec = 0;
+    int64_t ns = 0;
+    if (!parts[0] || !g_ascii_string_to_signed(parts[0], 10, -9000000000ll, 9000000000ll, &sec, NULL))
+        return false;
+    int64_t unit = (int64_t)NS_PER_S / 10;
+    for (const char *p = parts[1] ? parts[1] : ""; *p; p++) {
+        if (!g_ascii_isdigit(*p))
+            return false;
+        ns += (*p - '0') * unit;
+        unit /= 10;
+    }
+    *ret_ns = sec * (int64_t)NS_PER_S + ns;
+    return true;
+}
+
+static void take_symlink(struct obj_info *info, const char *value)
+{
+    GString *target = g_string_new(NULL);
+    if (s3_uri_decode(target, value, strlen(value), false) < 0 || target->len == 0 ||
+        strlen(target->str) != target->len) {
+        g_string_free(target, TRUE);
+        return;
+    }
+    g_free(info->symlink);
+    info->symlink = g_string_free(target, FALSE);
+}
+
+void s3_meta_take(struct obj_info *info, const char *name, const char *value)
+{
+    struct posix_attr *a = &info->posix;
+    if (strcmp(name, "mode") == 0) {
+        if (parse_u32(value, value[0] == '0' ? 8 : 10, &a->mode))
+            a->fields |= POSIX_MODE;
+    } else if (strcmp(name, "uid") == 0) {
+        if (parse_u32(value, 10, &a->uid))
+            a->fields |= POSIX_UID;
+    } else if (strcmp(name, "gid") == 0) {
+        if (parse_u32(value, 10, &a->gid))
+            a->fields |= POSIX_GID;
+    } else if (strcmp(name, "mtime") == 0) {
+        if (parse_mtime(value, &a->mtime_ns))
+            a->fields |= POSIX_MTIME;
+    } else if (strcmp(name, "sluice-symlink") == 0) {
+        take_symlink(info, value);
+    } else if (strcmp(name, "sluice-token") == 0 && strlen(value) <= TOKEN_MAX) {
+        g_strlcpy(info->token, value, sizeof info->token);
+    }
+}

@@ -1,0 +1,17 @@
+/*
+ * User metadata of an object: names and text forms, shared by the drivers. Pure.
+ *
+ * Written: mode (octal with a leading 0), uid, gid, mtime (seconds.nanoseconds), sluice-symlink (percent-encoded), sluice-token.
+ * Read as well: what rclone and s3fs write (mode decimal, mtime without or with fewer digits after the point).
+ */
+#pragma once
+#include "objstore.h"
+
+typedef void s3_meta_fn(void *ctx, const char *name, const char *value);
+
+/* Calls fn for each piece of metadata; name without "x-amz-meta-". meta may be NULL. */
+void s3_meta_each(const struct obj_meta *meta, s3_meta_fn *fn, void *ctx);
+/* Takes one piece over into info; unknown names and unreadable values are left out. */
+void s3_meta_take(struct obj_info *info, const char *name, const char *value);
+/* -EINVAL unless all text is fit for a header. */
+int s3_meta_check(const struct obj_meta *meta) MUST_CHECK;

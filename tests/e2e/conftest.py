@@ -1,0 +1,69 @@
+"""Fixtures: store (file or ceph by SLUICE_STORE), mount (a mounted Mount), make_mount (more of them, or with options)."""
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import mounts  # noqa: E402
+import stores  # noqa: E402
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: left out by the quick run")
+    config.addinivalue_line("markers", "ceph: needs the gateway, skipped on the file store")
+
+
+def pytest_collection_modifyitems(config, items):
+    kind = os.environ.get("SLUICE_STORE", "file")
+    no_fuse = not os.access("/dev/fuse", os.W_OK)
+    for item in items:
+        if no_fuse:
+            item.add_marker(pytest.mark.skip(reason="/dev/fuse is not there"))
+        if kind != "ceph" and item.get_closest_marker("ceph"):
+            item.add_marker(pytest.mark.skip(reason="needs the gateway"))
+
+
+@pytest.fixture
+def base():
+    where = pathlib.Path(tempfile.mkdtemp(prefix="sluice-e2e."))
+    where.chmod(0o755)
+    yield where
+    inside = [line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
+    assert not [m for m in inside if m.startswith(str(where) + "/")], "a mount was left behind"
+    shutil.rmtree(where, ignore_errors=True)
+
+
+@pytest.fixture
+def store(base):
+    made = stores.STORES[os.environ.get("SLUICE_STORE", "file")](base / "lake")
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def make_mount(store, base):
+    """make_mount(name="a", source=None, start=True, **options): a Mount of its own, ended at the end of the test."""
+    made = []
+
+    def make(name="m", source=None, start=True, **options):
+        m = mounts.Mount(store, base / name, source, **options)
+        made.append(m)
+        return m.mount() if start else m
+
+    yield make
+    problems = []
+    for m in reversed(made):
+        try:
+            m.finish()
+        except AssertionError as e:
+            problems.append(str(e))
+    assert not problems, "\n".join(problems)
+
+
+@pytest.fixture
+def mount(make_mount):
+    return make_mount()

@@ -1,0 +1,138 @@
+"""A mount under test and the sluice command. Every call has a timeout; nothing here waits for a hung mount."""
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SLUICE = os.path.abspath(os.environ.get("SLUICE_BIN", str(ROOT / "build/tools/sluice")))
+QUICK = bool(os.environ.get("SLUICE_QUICK"))
+NIGHT = bool(os.environ.get("SLUICE_NIGHT"))
+MIB = 1 << 20
+# What a log must never hold.
+ALARM = re.compile(r"\bbug\b|assert|AddressSanitizer|ThreadSanitizer|runtime error:|LeakSanitizer|Segmentation", re.I)
+
+
+def run(*args, timeout=60, check=True, env=None, **kw):
+    """The sluice command; the result has returncode, stdout, stderr as text."""
+    full = dict(os.environ, **(env or {}))
+    done = subprocess.run([SLUICE, *map(str, args)], capture_output=True, text=True, timeout=timeout, env=full,
+                          stdin=subprocess.DEVNULL, errors="replace", **kw)
+    if check:
+        assert done.returncode == 0, f"sluice {' '.join(map(str, args))}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+    return done
+
+
+def sh(command, timeout=120, check=True, **kw):
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL,
+                          errors="replace", **kw)
+    if check:
+        assert done.returncode == 0, f"{command}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+    return done
+
+
+def eventually(what, seconds=30, step=0.1):
+    """Waits until what() is true; its last value comes back."""
+    until = time.monotonic() + seconds
+    while True:
+        value = what()
+        if value or time.monotonic() > until:
+            return value
+        time.sleep(step)
+
+
+class Mount:
+    """One mount point with its cache and log, mounted and unmounted at will. Options are long options: cache_size="64M"."""
+
+    def __init__(self, store, base, source=None, **options):
+        self.store, self.base = store, pathlib.Path(base)
+        self.source = source or store.source
+        self.path = self.base / "mnt"
+        self.cache = self.base / "cache"
+        self.log_path = self.base / "log"
+        self.env = dict(store.env())
+        self.options = dict(options)
+        self.base.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(exist_ok=True)
+
+    def arguments(self, extra=None):
+        options = {"cache_dir": self.cache, "log_file": self.log_path, "metadata_ttl": "1s", "negative_ttl": "1s"}
+        if self.store.endpoint:
+            options["endpoint_url"] = self.store.endpoint
+        options.update(self.options, **(extra or {}))
+        args = ["mount", self.source, self.path]
+        for name, value in options.items():
+            if value is None or value is False:
+                continue
+            name = "--" + name.replace("_", "-")
+            args += [name] if value is True else [name, value]
+        return args
+
+    def mount(self, **extra):
+        run(*self.arguments(extra), env=self.env)
+        assert self.is_mounted()
+        return self
+
+    def is_mounted(self):
+        mounts = pathlib.Path("/proc/self/mountinfo").read_text()
+        return any(line.split()[4] == str(self.path) for line in mounts.splitlines())
+
+    def umount(self, timeout=60):
+        run("umount", self.path, timeout=timeout)
+        assert not self.is_mounted()
+
+    def remount(self, **extra):
+        self.umount()
+        return self.mount(**extra)
+
+    def status(self):
+        return json.loads(run("status", "--json", self.path).stdout)
+
+    def info(self, path):
+        return json.loads(run("info", "--json", self.path / path).stdout.strip().splitlines()[0])
+
+    def wait(self, path="", timeout=120):
+        """Until everything under path is published and verified."""
+        run("wait", "--timeout", f"{timeout}s", self.path / path, timeout=timeout + 30)
+
+    def kill9(self):
+        """The daemon dies at once; the dead mount is taken away."""
+        pid = self.status()["pid"]
+        os.kill(pid, signal.SIGKILL)
+        assert eventually(lambda: not pathlib.Path(f"/proc/{pid}/cmdline").exists() or
+                          not pathlib.Path(f"/proc/{pid}/cmdline").read_bytes(), 10)
+        self.detach()
+
+    def detach(self):
+        while self.is_mounted():
+            subprocess.run(["umount", "-l", self.path], timeout=20, check=False, capture_output=True)
+
+    def log(self):
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def abort(self):
+        """Breaks the connection of a mount that does not answer."""
+        for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines():
+            words = line.split()
+            if words[4] == str(self.path):
+                minor = words[2].split(":")[1]
+                connection = pathlib.Path(f"/sys/fs/fuse/connections/{minor}/abort")
+                if connection.exists():
+                    connection.write_text("1")
+
+    def finish(self):
+        """Teardown: an unmount that must work, whatever happens no mount stays, and a clean log."""
+        problem = None
+        if self.is_mounted():
+            try:
+                run("umount", self.path, timeout=60)
+            except (subprocess.TimeoutExpired, AssertionError) as e:
+                problem = f"umount at the end failed: {e}"
+                self.abort()
+                self.detach()
+        alarms = [line for line in self.log().splitlines() if ALARM.search(line)]
+        assert problem is None, problem
+        assert not alarms, "the log holds:\n" + "\n".join(alarms[:20])

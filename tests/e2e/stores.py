@@ -1,0 +1,140 @@
+"""The two object stores of the end-to-end tests, behind the same methods: put, get, head, list, delete, uploads.
+
+FileStore is a directory (file:// source), CephStore a bucket of the gateway that tests/ceph/up.sh started (its env sourced).
+Both look at the store past Sluice, as any other tool would.
+"""
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import uuid
+
+CEPH = pathlib.Path(__file__).resolve().parents[1] / "ceph"
+
+
+class FileStore:
+    kind = "file"
+    endpoint = None
+
+    def __init__(self, where):
+        self.root = pathlib.Path(where)
+        self.root.mkdir(mode=0o755)
+        self.source = f"file://{self.root}"
+
+    def put(self, key, data, metadata=None):
+        path = self.root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tmp = self.root.with_name(f"{self.root.name}.{uuid.uuid4().hex}")
+        tmp.write_bytes(data)
+        os.replace(tmp, path)
+
+    def get(self, key):
+        return (self.root / key).read_bytes()
+
+    def head(self, key):
+        """size, mtime and user metadata, None if there is no such object."""
+        path = self.root / key
+        try:
+            st = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        metadata = {}
+        for name in os.listxattr(path):
+            if name.startswith("user."):
+                metadata[name.split(".")[-1].removeprefix("x-amz-meta-")] = os.getxattr(path, name).decode(errors="replace")
+        return {"size": st.st_size, "mtime": st.st_mtime, "metadata": metadata}
+
+    def list(self, prefix=""):
+        found = {}
+        for top, dirs, files in os.walk(self.root):
+            if pathlib.Path(top) == self.root:
+                dirs[:] = [d for d in dirs if d != ".sluice-tmp"]
+            for name in files:
+                path = pathlib.Path(top) / name
+                key = str(path.relative_to(self.root))
+                if key.startswith(prefix):
+                    try:
+                        found[key] = path.stat().st_size
+                    except FileNotFoundError:
+                        pass
+        return found
+
+    def delete(self, key):
+        (self.root / key).unlink(missing_ok=True)
+
+    def uploads(self):
+        return []
+
+    def env(self):
+        return {}
+
+    def remove(self):
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+class CephStore:
+    kind = "ceph"
+
+    def __init__(self, _where):
+        import boto3
+        from botocore.config import Config
+
+        self.endpoint = os.environ["S3_ENDPOINT"]
+        self.dir = os.environ["SLUICE_CEPH_DIR"]
+        config = Config(s3={"addressing_style": "path"}, retries={"max_attempts": 3}, connect_timeout=5, read_timeout=60)
+        self.client = boto3.client("s3", endpoint_url=self.endpoint, config=config)
+        self.bucket = "t-" + uuid.uuid4().hex[:12]
+        self.client.create_bucket(Bucket=self.bucket)
+        self.source = f"s3://{self.bucket}"
+
+    def put(self, key, data, metadata=None):
+        self.client.put_object(Bucket=self.bucket, Key=key, Body=data, Metadata=metadata or {})
+
+    def get(self, key):
+        return self.client.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+
+    def head(self, key):
+        try:
+            reply = self.client.head_object(Bucket=self.bucket, Key=key)
+        except self.client.exceptions.ClientError as e:
+            if e.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
+                return None
+            raise
+        return {"size": reply["ContentLength"], "mtime": reply["LastModified"].timestamp(), "metadata": reply["Metadata"]}
+
+    def list(self, prefix=""):
+        found = {}
+        for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix):
+            for row in page.get("Contents", []):
+                if not row["Key"].endswith("/"):
+                    found[row["Key"]] = row["Size"]
+        return found
+
+    def delete(self, key):
+        self.client.delete_object(Bucket=self.bucket, Key=key)
+
+    def uploads(self):
+        return [u["Key"] for u in self.client.list_multipart_uploads(Bucket=self.bucket).get("Uploads", [])]
+
+    def env(self):
+        return {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
+
+    def stop_gateway(self):
+        subprocess.run([CEPH / "gateway.sh", "stop", self.dir], check=True, timeout=60, stdin=subprocess.DEVNULL)
+
+    def start_gateway(self):
+        subprocess.run([CEPH / "gateway.sh", "start", self.dir], check=True, timeout=90, stdin=subprocess.DEVNULL,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def remove(self):
+        self.start_gateway()
+        for key in self.list():
+            self.delete(key)
+
+
+STORES = {"file": FileStore, "ceph": CephStore}
+
+
+def md5(data):
+    return hashlib.md5(data).hexdigest()

@@ -1,0 +1,128 @@
+"""Bytes in are bytes out: through the mount, in the store, after a restart, into and out of other programs."""
+import hashlib
+import mmap
+import os
+import random
+import struct
+import json as jsonlib
+
+import pytest
+from mounts import MIB, sh
+
+
+def noise(n, seed=1):
+    return random.Random(seed).randbytes(n)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 8 * MIB - 1, 8 * MIB, 8 * MIB + 1, 20 * MIB + 7])
+def test_file_of_every_size_is_published_as_written(mount, store, size):
+    data = noise(size, size)
+    (mount.path / "f").write_bytes(data)
+    mount.wait()
+    assert store.get("f") == data
+    assert (mount.path / "f").read_bytes() == data
+    mount.remount()
+    assert (mount.path / "f").read_bytes() == data
+
+
+def test_objects_of_other_tools_are_read_whole_and_in_parts(mount, store):
+    data = noise(12 * MIB + 5)
+    store.put("d/e/big", data)
+    with open(mount.path / "d/e/big", "rb") as f:
+        assert os.fstat(f.fileno()).st_size == len(data)
+        rng = random.Random(2)
+        for _ in range(50):
+            off, n = rng.randrange(len(data)), rng.randrange(1, 300000)
+            assert os.pread(f.fileno(), n, off) == data[off:off + n]
+    assert (mount.path / "d/e/big").read_bytes() == data
+
+
+def test_edit_in_the_middle_of_a_cold_object(mount, store):
+    data = bytearray(noise(20 * MIB))
+    store.put("big", bytes(data))
+    with open(mount.path / "big", "r+b") as f:
+        f.seek(9 * MIB + 3)
+        f.write(b"changed here")
+    data[9 * MIB + 3:9 * MIB + 3 + 12] = b"changed here"
+    mount.wait()
+    assert store.get("big") == bytes(data)
+    assert (mount.path / "big").read_bytes() == bytes(data)
+
+
+def test_append_and_truncate_of_a_cold_object(mount, store):
+    store.put("a", b"0123456789" * 1000)
+    store.put("t", b"0123456789" * 1000)
+    with open(mount.path / "a", "ab") as f:
+        f.write(b"tail")
+    os.truncate(mount.path / "t", 15)
+    mount.wait()
+    assert store.get("a") == b"0123456789" * 1000 + b"tail"
+    assert store.get("t") == b"012345678901234"
+
+
+def test_safetensors_like_file_is_mapped(mount, store):
+    tensors = {f"layer{i}": noise(1 * MIB + i * 64, i) for i in range(8)}
+    header, offset = {}, 0
+    for name, data in tensors.items():
+        header[name] = {"dtype": "U8", "shape": [len(data)], "data_offsets": [offset, offset + len(data)]}
+        offset += len(data)
+    text = jsonlib.dumps(header).encode()
+    store.put("model.safetensors", struct.pack("<Q", len(text)) + text + b"".join(tensors.values()))
+    with open(mount.path / "model.safetensors", "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as m:
+        n = struct.unpack("<Q", m[:8])[0]
+        index = jsonlib.loads(m[8:8 + n])
+        for name in reversed(list(tensors)):
+            a, b = index[name]["data_offsets"]
+            assert m[8 + n + a:8 + n + b] == tensors[name]
+
+
+def test_sparse_copies_of_a_half_cached_file_are_true(mount, store, base):
+    data = noise(24 * MIB)
+    store.put("big", data)
+    with open(mount.path / "big", "rb") as f:
+        assert os.pread(f.fileno(), 4096, 12 * MIB) == data[12 * MIB:12 * MIB + 4096]
+    sh(f"cp --sparse=auto {mount.path}/big {base}/copy1 && cmp {mount.path}/big {base}/copy1")
+    assert hashlib.md5((base / "copy1").read_bytes()).digest() == hashlib.md5(data).digest()
+
+
+def test_tar_with_holes_of_a_half_cached_file_is_true(mount, store, base):
+    data = noise(24 * MIB)
+    store.put("big", data)
+    with open(mount.path / "big", "rb") as f:
+        assert os.pread(f.fileno(), 4096, 12 * MIB) == data[12 * MIB:12 * MIB + 4096]
+    sh(f"tar -C {mount.path} -S -cf {base}/t.tar big && mkdir {base}/out && tar -C {base}/out -xf {base}/t.tar")
+    assert (base / "out/big").read_bytes() == data
+
+
+def test_redirection_duplicates_and_inheritance(mount, store):
+    p = mount.path
+    sh(f"echo one > {p}/f; echo two >> {p}/f; (echo three; echo four) >> {p}/f; exec 5>{p}/g; echo a >&5; (echo b >&5); "
+       f"exec 6>&5 5>&-; echo c >&6")
+    mount.wait()
+    assert store.get("f") == b"one\ntwo\nthree\nfour\n"
+    assert store.get("g") == b"a\nb\nc\n"
+
+
+def test_deep_names_and_odd_keys_round_trip(mount, store):
+    names = ["a b", "per%20cent", "a+b&c", "#?*", "ü", "日本語", "quote\"s'", "back\\slash", "-rf", "x" * 200]
+    for i, name in enumerate(names):
+        (mount.path / f"d{i}").mkdir()
+        (mount.path / f"d{i}" / name).write_bytes(name.encode())
+    mount.wait()
+    assert store.list() == {f"d{i}/{n}": len(n.encode()) for i, n in enumerate(names)}
+    for i, name in enumerate(names):
+        store.put(f"up{i}/{name}", b"from elsewhere " + name.encode())
+        assert (mount.path / f"up{i}" / name).read_bytes() == b"from elsewhere " + name.encode()
+
+
+@pytest.mark.ceph
+def test_keys_that_are_no_names_harm_nobody(mount, store):
+    for key in ["ok", "a//b", "/leading", "dir/../up", "dir/./dot", "x" * 300, "clash", "clash/below"]:
+        store.put(key, b"data of " + key.encode())
+    names = set(os.listdir(mount.path))
+    assert "ok" in names
+    assert (mount.path / "ok").read_bytes() == b"data of ok"
+    assert not [n for n in names if "/" in n or n in (".", "..", "")]
+    assert mount.status()["hidden_keys"] >= 1
+    mount.wait()
+    assert store.get("a//b") == b"data of a//b"

@@ -1,0 +1,173 @@
+"""Bad usage ends with exit code 2 and one clear line; secrets stay out of every output; the other verbs do what they say."""
+import os
+import pathlib
+import subprocess
+
+import pytest
+from mounts import MIB, run
+
+
+def refused(args, *words, code=2, env=None):
+    done = run(*args, check=False, env=env, timeout=60)
+    lines = done.stderr.strip().splitlines()
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    assert 1 <= len(lines) <= 3, done.stderr
+    for word in words:
+        assert word in done.stderr, (word, done.stderr)
+
+
+def test_unknown_option(make_mount):
+    m = make_mount(start=False, no_such_option="1")
+    refused(m.arguments(), "no-such-option", env=m.env)
+
+
+@pytest.mark.parametrize("option,value", [("cache_size", "12Q"), ("cache_size", "-5"), ("op_timeout", "soon"), ("close", "maybe"),
+                                          ("part_size", "1"), ("max_uploads", "0"), ("umask", "9")])
+def test_bad_values_name_the_option(make_mount, option, value):
+    m = make_mount(start=False, **{option: value})
+    refused(m.arguments(), option.replace("_", "-"), env=m.env)
+
+
+def test_missing_mount_point(make_mount, base):
+    m = make_mount(start=False)
+    m.path = base / "not-there"
+    refused(m.arguments(), "not-there", env=m.env)
+
+
+def test_mount_point_that_is_a_file(make_mount, base):
+    m = make_mount(start=False)
+    m.path = base / "file"
+    m.path.write_text("x")
+    refused(m.arguments(), "file", env=m.env)
+
+
+def test_mount_point_that_is_not_empty(make_mount):
+    m = make_mount(start=False)
+    (m.path / "something").write_text("x")
+    refused(m.arguments(), str(m.path), env=m.env)
+    assert (m.path / "something").read_text() == "x"
+
+
+def test_mounting_twice(mount):
+    refused(mount.arguments({"cache_dir": mount.base / "other"}), str(mount.path), env=mount.env)
+    (mount.path / "f").write_text("still served")
+    assert (mount.path / "f").read_text() == "still served"
+
+
+@pytest.mark.parametrize("args", [[], ["no-such-verb"], ["mount"], ["umount"], ["wait"], ["mount", "x://y", "/tmp"]])
+def test_wrong_command_lines(args):
+    done = run(*args, check=False)
+    assert done.returncode == 2
+    assert done.stderr.strip() or done.stdout.strip()
+
+
+def test_credentials_in_the_source_are_refused(make_mount):
+    m = make_mount(start=False, source="s3://AKIAEXAMPLE:verysecretkey@bucket")
+    done = run(*m.arguments(), check=False, env=m.env)
+    assert done.returncode == 2
+    assert "verysecretkey" not in done.stdout + done.stderr
+
+
+def test_missing_file_store_directory(make_mount, base):
+    m = make_mount(start=False, source=f"file://{base}/none")
+    done = run(*m.arguments(), check=False, env=m.env)
+    assert done.returncode in (1, 2) and not m.is_mounted()
+    assert "none" in done.stderr
+
+
+def test_umount_of_what_is_not_mounted(base):
+    done = run("umount", base, check=False)
+    assert done.returncode in (1, 2) and done.stderr.strip()
+
+
+@pytest.mark.parametrize("verb", ["status", "info", "wait", "warmup", "pin", "evict"])
+def test_verbs_outside_a_mount_say_so(base, verb):
+    done = run(verb, base, check=False)
+    assert done.returncode in (1, 2)
+    assert 1 <= len(done.stderr.strip().splitlines()) <= 3
+
+
+def test_help_and_version():
+    for args in (["--help"], ["mount", "--help"], ["version"]):
+        done = run(*args)
+        assert done.stdout.strip()
+    assert "--cache-dir" in run("mount", "--help").stdout
+
+
+def test_warmup_pin_and_evict(mount, store):
+    for i in range(20):
+        store.put(f"d/f{i}", os.urandom(MIB))
+    run("warmup", mount.path / "d", timeout=120)
+    before = mount.status()["downloaded_bytes"]
+    assert before >= 20 * MIB
+    for i in range(20):
+        (mount.path / f"d/f{i}").read_bytes()
+    assert mount.status()["downloaded_bytes"] == before
+    run("pin", mount.path / "d/f0")
+    assert mount.info("d/f0")["pinned"]
+    run("evict", mount.path / "d")
+    assert mount.info("d/f0")["cached_bytes"] == MIB
+    assert mount.info("d/f1")["cached_bytes"] == 0
+    run("unpin", mount.path / "d/f0")
+    run("evict", mount.path / "d/f0")
+    assert mount.info("d/f0")["cached_bytes"] == 0
+    assert (mount.path / "d/f0").read_bytes() == store.get("d/f0")
+
+
+def test_dirty_files_are_never_evicted(make_mount, store):
+    m = make_mount(fault="op=put,action=error:-EIO")
+    (m.path / "f").write_bytes(b"only copy")
+    run("evict", m.path / "f", check=False)
+    assert (m.path / "f").read_bytes() == b"only copy"
+    m.remount(fault=None)
+    m.wait()
+    assert store.get("f") == b"only copy"
+
+
+def test_read_only_mount_refuses_changes(make_mount, store):
+    store.put("f", b"x")
+    m = make_mount(read_only=True)
+    assert (m.path / "f").read_bytes() == b"x"
+    for change in (lambda: (m.path / "g").write_text("y"), lambda: os.unlink(m.path / "f"), lambda: os.mkdir(m.path / "d")):
+        with pytest.raises(OSError) as e:
+            change()
+        assert e.value.errno == 30
+    assert store.list() == {"f": 1}
+
+
+@pytest.mark.ceph
+def test_secret_appears_nowhere(make_mount, store):
+    m = make_mount(log_level="debug", http="127.0.0.1:18432")
+    secret = m.env["AWS_SECRET_ACCESS_KEY"]
+    (m.path / "f").write_bytes(os.urandom(10 * MIB))
+    m.wait()
+    (m.path / "none").exists()
+    outputs = {"log": m.log(), "status": run("status", "--json", m.path).stdout, "info": run("info", "--json", m.path / "f").stdout}
+    pid = m.status()["pid"]
+    outputs["cmdline"] = pathlib.Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    outputs["metrics"] = subprocess.run(["curl", "-s", "http://127.0.0.1:18432/metrics"], capture_output=True, text=True, timeout=20,
+                                        check=False).stdout
+    assert "sluice" in outputs["metrics"]
+    m.umount()
+    outputs["log at the end"] = m.log()
+    for name, text in outputs.items():
+        assert secret not in text, name
+        assert "Authorization: AWS4" not in text, name
+    for path in m.cache.rglob("*"):
+        if path.is_file() and path.stat().st_size < 8 * MIB:
+            assert secret.encode() not in path.read_bytes(), path
+
+
+def test_unmounted_mounts_leave_no_process(make_mount):
+    m = make_mount()
+    pid = m.status()["pid"]
+    m.umount()
+    assert not pathlib.Path(f"/proc/{pid}").exists() or pathlib.Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+
+
+def test_options_may_come_by_dash_o(make_mount):
+    m = make_mount(start=False)
+    run("mount", m.source, m.path, "-o", f"cache-dir={m.cache},cache-size=64M" +
+        (f",endpoint-url={m.store.endpoint}" if m.store.endpoint else ""), env=m.env)
+    assert m.is_mounted()
+    assert m.status()["cache_limit_bytes"] == 64 * MIB

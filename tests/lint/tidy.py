@@ -1,0 +1,87 @@
+#!/usr/bin/python3
+"""Checks sizes, words, file modes and that every test is registered.
+
+usage: tidy.py sizes|words|modes|registered ...     (default: all). One line per offence; exit 1 if there is any.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MAX_C, MAX_H, MAX_FUNCTION = 800, 250, 100
+LONG_HEADERS = {"meta/meta.h": 300, "s3/objstore.h": 300}
+# Written in two halves so that this file does not find itself.
+WORDS = re.compile(r"\b(" + "|".join(a + b for a, b in (("TO", "DO"), ("FIX", "ME"), ("XX", "X"), ("HA", "CK"))) + r")\b")
+FUNCTION_END = re.compile(r"^}")
+
+
+def tracked(*suffixes):
+    names = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard"], capture_output=True, text=True,
+                           check=True).stdout.split("\n")
+    for name in names:
+        if name.endswith(suffixes) and not name.startswith("subprojects/") and (ROOT / name).is_file():
+            yield name, ROOT / name
+
+
+def functions(lines):
+    """(first line number, length) of each function: clang-format puts its braces alone in column 0."""
+    start = None
+    for number, line in enumerate(lines, 1):
+        if line == "{":
+            start = number
+        elif start and FUNCTION_END.match(line):
+            yield start, number - start + 1
+            start = None
+
+
+def sizes():
+    for name, path in tracked(".c", ".h"):
+        lines = path.read_text(errors="replace").split("\n")
+        limit = MAX_C if name.endswith(".c") else LONG_HEADERS.get(name, MAX_H)
+        if len(lines) - 1 > limit:
+            yield f"{name}: {len(lines) - 1} lines, at most {limit}"
+        for number, length in functions(lines):
+            if length > MAX_FUNCTION:
+                yield f"{name}:{number}: function of {length} lines, at most {MAX_FUNCTION}"
+
+
+def words():
+    for name, path in tracked(".c", ".h", ".def", ".py", ".sh", ".build", ".md", ".yaml", ".yml"):
+        for number, line in enumerate(path.read_text(errors="replace").split("\n"), 1):
+            if WORDS.search(line):
+                yield f"{name}:{number}: unfinished by its own words: {line.strip()[:80]}"
+
+
+def modes():
+    for name, path in tracked(".sh", ".py"):
+        text = path.read_text(errors="replace")
+        if text.startswith("#!") and not path.stat().st_mode & 0o100:
+            yield f"{name}: begins with #! and is not executable"
+        if name.endswith(".sh") and not text.startswith("#!"):
+            yield f"{name}: a script without #! line"
+
+
+def registered():
+    rows = (ROOT / "tests/unit/meson.build").read_text()
+    for path in sorted((ROOT / "tests/unit").glob("test_*.c")):
+        if f"'{path.stem[5:]}'" not in rows:
+            yield f"tests/unit/{path.name}: not registered in tests/unit/meson.build"
+    for path in sorted((ROOT / "tests/unit").glob("test_*.c")) + sorted((ROOT / "tests/posix").glob("*.c")):
+        text = path.read_text()
+        for test in re.findall(r"^(?:START_TEST|CASE)\((\w+)", text, re.M):
+            if len(re.findall(rf"\b{test}\b", text)) < 2:
+                yield f"{path.relative_to(ROOT)}: {test} is never run"
+
+
+CHECKS = {"sizes": sizes, "words": words, "modes": modes, "registered": registered}
+
+
+def main():
+    names = sys.argv[1:] or list(CHECKS)
+    offences = [line for name in names for line in CHECKS[name]()]
+    print("\n".join(offences) or "tidy: no offence")
+    return 1 if offences else 0
+
+
+sys.exit(main())

@@ -1,0 +1,245 @@
+#!/bin/bash
+# run.sh [quick|night|SUITE...] - installs what is missing, builds, runs the suites and sums up.
+#
+# Suites: lint unit asan tsan posix e2e-file e2e-ceph e2e-asan coverage. Without arguments all of them; `quick` is lint, unit and a
+# short end-to-end run on the file store (under two minutes); `night` is all with longer loops. The last line is
+# "N passed, N failed, N skipped" over all counted tests; exit 1 if any failed or a suite could not run.
+#
+# Environment: SLUICE_SKIP_SETUP=1 installs nothing; SLUICE_CEPH_PORT=8000 where the gateway listens; RESULTS=DIR keeps the logs.
+# Works as root from a clean clone without a terminal. Ends and unmounts only what it started itself.
+set -uo pipefail
+exec </dev/null
+here=$(cd "$(dirname "$0")/.." && pwd)
+cd "$here" || exit 1
+results=${RESULTS:-$here/build-results}
+scratch=
+ceph_dir=
+pass=0 fail=0 skip=0
+py="/usr/bin/python3"
+export CK_VERBOSITY=normal PYTHONDONTWRITEBYTECODE=1
+unset PYTHONPATH PYTHONHOME || true
+
+say() { printf '== %s %s\n' "$(date +%H:%M:%S)" "$*"; }
+
+count() { # PASSED FAILED SKIPPED
+    pass=$((pass + $1)) fail=$((fail + $2)) skip=$((skip + $3))
+}
+
+broken() { # a suite that could not run counts as one failure
+    say "FAIL: $*"
+    count 0 1 0
+}
+
+cleanup() {
+    local m
+    if [ -n "$ceph_dir" ]; then
+        tests/ceph/down.sh "$ceph_dir" --rm
+    fi
+    if [ -n "$scratch" ]; then
+        awk -v d="$scratch/" 'index($5, d) == 1 { print $5 }' /proc/self/mountinfo | sort -r | while read -r m; do
+            umount -l "$m"
+        done
+        rm -rf --one-file-system "$scratch"
+    fi
+}
+
+# Warnings are errors in the plain build only: sanitizers and coverage make gcc guess wrongly.
+build() { # DIR OPTION...: configures once, then builds
+    local dir=$1
+    shift
+    [ $# -gt 0 ] || set -- -Dwerror=true
+    if [ ! -f "$dir/build.ninja" ]; then
+        meson setup "$dir" "$@" >"$results/$dir-setup.log" 2>&1 || {
+            tail -n 20 "$results/$dir-setup.log"
+            return 1
+        }
+    fi
+    ninja -C "$dir" >"$results/$dir-build.log" 2>&1 || {
+        grep -E -A6 'error:|FAILED:' "$results/$dir-build.log" | head -n 60
+        return 1
+    }
+}
+
+# Sums check's "NN%: Checks: X, Failures: Y, Errors: Z" lines; a program without such a line counts as one test.
+count_meson() { # DIR LOGNAME
+    local log=$1/meson-logs/$2.txt sums
+    sums=$($py - "$1/meson-logs/$2.json" <<'PY'
+import json, re, sys
+p = f = s = 0
+for line in open(sys.argv[1]):
+    row = json.loads(line)
+    found = re.findall(r"\d+%: Checks: (\d+), Failures: (\d+), Errors: (\d+)", row.get("stdout", ""))
+    bad = row["result"] not in ("OK", "EXPECTEDFAIL", "SKIP")
+    if row["result"] == "SKIP":
+        s += 1
+    elif found:
+        n, y, z = (sum(int(x[i]) for x in found) for i in range(3))
+        wrong = max(y + z, 1 if bad else 0)
+        p, f = p + n - min(n, y + z), f + wrong
+    else:
+        p, f = p + (not bad), f + bad
+    if bad:
+        print("FAILED", row["name"], row["result"], file=sys.stderr)
+        text = row.get("stdout", "") + row.get("stderr", "")
+        print("\n".join(text.splitlines()[-25:]), file=sys.stderr)
+print(p, f, s)
+PY
+    ) || {
+        broken "no results in $log"
+        return 1
+    }
+    # shellcheck disable=SC2086  # three numbers
+    count $sums
+    say "$2: $sums (passed failed skipped)"
+}
+
+# shellcheck disable=SC2317  # the suites are called by name
+suite_lint() {
+    local out sums
+    out=$(tests/lint/run.sh)
+    echo "$out"
+    sums=$(sed -n 's/^lint: \([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped/\1 \2 \3/p' <<<"$out")
+    # shellcheck disable=SC2086
+    count ${sums:-0 1 0}
+}
+
+meson_suite() { # DIR NAME MESON-TEST-ARGS...
+    local dir=$1 name=$2
+    shift 2
+    rm -f "$dir/meson-logs/$name".*
+    meson test -C "$dir" --no-rebuild --num-processes 2 --logbase "$name" "$@" 2>&1 | grep -E '^ *[0-9]+/' || true
+    count_meson "$dir" "$name"
+}
+
+suite_unit() {
+    build build || { broken "unit: build"; return; }
+    meson_suite build unit --suite unit
+}
+
+suite_asan() {
+    build build-asan -Db_sanitize=address,undefined -Db_lundef=false || { broken "asan: build"; return; }
+    ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 CK_FORK=no \
+        meson_suite build-asan asan --suite unit --timeout-multiplier 4
+}
+
+suite_tsan() {
+    CC=clang build build-tsan -Db_sanitize=thread -Db_lundef=false || { broken "tsan: build"; return; }
+    TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 CK_FORK=no \
+        meson_suite build-tsan tsan --suite unit --timeout-multiplier 6
+}
+
+suite_posix() {
+    local out sums log=$results/posix.log
+    build build || { broken "posix: build"; return; }
+    if [ ! -x build/tools/sluice ] || [ ! -w /dev/fuse ]; then
+        mkdir -p "$scratch/posix-local"
+        timeout 600 build/tests/posix/posix_suite "$scratch/posix-local" >"$log" 2>&1
+    else
+        timeout 900 tests/posix/on_mount.sh build/tools/sluice "$scratch/posix" >"$log" 2>&1
+    fi
+    out=$(grep -v '^ok ' "$log" | tail -n 60)
+    echo "$out"
+    sums=$(sed -n 's/^posix: \([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped.*/\1 \2 \3/p' "$log" | tail -n 1)
+    # shellcheck disable=SC2086
+    count ${sums:-0 1 0}
+}
+
+run_pytest() { # NAME PYTEST-ARGS...
+    local name=$1 sums
+    shift
+    if [ ! -x "${SLUICE_BIN:-build/tools/sluice}" ]; then
+        broken "$name: ${SLUICE_BIN:-build/tools/sluice} is not built"
+        return
+    fi
+    TMPDIR=$scratch $py -m pytest -p no:cacheprovider --timeout=240 --junitxml="$results/$name.xml" -ra "$@" tests/e2e |
+        tee "$results/$name.log"
+    sums=$($py - "$results/$name.xml" <<'PY'
+import sys
+import xml.etree.ElementTree as tree
+t = s = b = 0
+for suite in tree.parse(sys.argv[1]).getroot().iter("testsuite"):
+    a = suite.attrib
+    t, s, b = t + int(a["tests"]), s + int(a["skipped"]), b + int(a["failures"]) + int(a["errors"])
+print(max(t - s - b, 0), b, s)
+PY
+    )
+    # shellcheck disable=SC2086
+    count ${sums:-0 1 0}
+}
+
+start_ceph() {
+    [ -z "$ceph_dir" ] || return 0
+    ceph_dir=$scratch/ceph
+    tests/ceph/up.sh "$ceph_dir" "${SLUICE_CEPH_PORT:-8000}" || return 1
+    # shellcheck source=/dev/null
+    . "$ceph_dir/env"
+}
+
+suite_e2e_file() {
+    build build || { broken "e2e-file: build"; return; }
+    SLUICE_STORE="file" run_pytest e2e-file
+}
+
+suite_e2e_quick() {
+    build build || { broken "e2e-quick: build"; return; }
+    SLUICE_STORE="file" SLUICE_QUICK=1 run_pytest e2e-quick -m "not slow"
+}
+
+suite_e2e_ceph() {
+    build build || { broken "e2e-ceph: build"; return; }
+    start_ceph || { broken "e2e-ceph: no gateway"; return; }
+    SLUICE_STORE=ceph run_pytest e2e-ceph
+}
+
+suite_e2e_asan() {
+    build build-asan -Db_sanitize=address,undefined -Db_lundef=false || { broken "e2e-asan: build"; return; }
+    ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1 SLUICE_BIN=$here/build-asan/tools/sluice \
+        SLUICE_STORE="file" SLUICE_QUICK=1 run_pytest e2e-asan -m "not slow"
+}
+
+# Printed, not gated: what the unit tests and the short end-to-end run touch.
+suite_coverage() {
+    build build-coverage -Db_coverage=true || { broken "coverage: build"; return; }
+    meson test -C build-coverage --no-rebuild --suite unit --num-processes 2 >"$results/coverage-unit.log" 2>&1
+    if [ -x build-coverage/tools/sluice ]; then
+        TMPDIR=$scratch SLUICE_BIN=$here/build-coverage/tools/sluice SLUICE_STORE="file" SLUICE_QUICK=1 $py -m pytest -q \
+            -p no:cacheprovider --timeout=240 -m "not slow" tests/e2e >"$results/coverage-e2e.log" 2>&1
+    fi
+    timeout 300 gcovr --root "$here" --filter 'meta/' --filter 's3/' --filter 'cache/' --filter 'fs/' --filter 'tools/' \
+        --object-directory build-coverage >"$results/coverage.txt" 2>/dev/null
+    sed -n 's/^TOTAL */coverage (lines, run, percent): /p' "$results/coverage.txt"
+}
+
+main() {
+    local suites=() s needs=(build test)
+    for s in "$@"; do
+        case $s in
+        quick) suites+=(lint unit e2e-quick) ;;
+        night) export SLUICE_NIGHT=1 ;;
+        lint | unit | asan | tsan | posix | e2e-file | e2e-quick | e2e-ceph | e2e-asan | coverage) suites+=("$s") ;;
+        *)
+            echo "run.sh: no suite '$s' (quick night lint unit asan tsan posix e2e-file e2e-ceph e2e-asan coverage)" >&2
+            exit 2
+            ;;
+        esac
+    done
+    [ ${#suites[@]} -gt 0 ] || suites=(lint unit asan tsan posix e2e-file e2e-ceph e2e-asan coverage)
+    case " ${suites[*]} " in *" e2e-ceph "*) needs+=(ceph) ;; esac
+    mkdir -p "$results"
+    scratch=$(mktemp -d "${TMPDIR:-/tmp}/sluice-tests.XXXXXX")
+    trap cleanup EXIT
+    trap 'exit 130' INT TERM HUP
+    if [ -z "${SLUICE_SKIP_SETUP:-}" ]; then
+        say "setup"
+        tests/setup.sh "${needs[@]}" || { echo "run.sh: setup failed" >&2; exit 1; }
+    fi
+    for s in "${suites[@]}"; do
+        say "suite $s"
+        "suite_${s//-/_}"
+        say "so far: $pass passed, $fail failed, $skip skipped"
+    done
+    echo "$pass passed, $fail failed, $skip skipped"
+    [ "$fail" -eq 0 ]
+}
+
+main "$@"

@@ -1,0 +1,64 @@
+/*
+ * What the credential tests share.
+ *
+ * cred_setup() clears the AWS environment and points it at a private folder with a log at debug level; cred_teardown() fails the test
+ * when the word CANARY, which every secret here carries, stands in that log. A fake service answers HTTP on a loopback port from
+ * a thread of its own. Time passes by clock_fake_advance().
+ */
+#pragma once
+#include "objstore.h"
+#include "s3_cred.h"
+
+#include <glib.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define CRED_SECRET "CANARYsecretCANARYsecret"
+
+struct fake_service {
+    /* set before the first request */
+    unsigned delay_ms;   /* before each answer */
+    unsigned lifetime_s; /* of the keys it gives; 3600 */
+
+    int fd;
+    uint16_t port;
+    pthread_t thread;
+    char *(*reply)(struct fake_service *sv, const char *request);
+
+    pthread_mutex_t mu;
+    /* guarded by mu */
+    unsigned n_requests;
+    unsigned fail;   /* answer this status to all */
+    char last[8192]; /* last request */
+};
+
+/* reply gives the body of a 200 (freed after), NULL for a 404. */
+void fake_service_start(struct fake_service *sv, char *(*reply)(struct fake_service *sv, const char *request));
+void fake_service_stop(struct fake_service *sv);
+unsigned fake_service_requests(struct fake_service *sv);
+void fake_service_fail(struct fake_service *sv, unsigned status);
+/* Whether the last request holds part, in any case of letters. */
+bool fake_service_saw(struct fake_service *sv, const char *part);
+/* Sets an environment variable to the service's URL + path. */
+void fake_service_env(struct fake_service *sv, const char *name, const char *path);
+/* Keys AKJSON<n>, CANARYtoken (container, instance metadata); AKSTS<n>, CANARYsts; n is the number of requests so far. */
+char *fake_reply_json(struct fake_service *sv, const char *request);
+char *fake_reply_imds(struct fake_service *sv, const char *request);
+char *fake_reply_sts(struct fake_service *sv, const char *request);
+
+extern struct objstore_config cred_cfg; /* cleared by cred_setup */
+void cred_setup(void);
+void cred_teardown(void);
+char *cred_path(const char *name);
+void cred_put(const char *name, mode_t mode, const char *text);
+char *cred_log_text(void);
+
+struct s3_cred *cred_open_ok(void);
+/* The message of an open that fails with -EACCES. */
+char *cred_open_fails(void);
+/* Gets keys and compares the access key and the session token (NULL: none). */
+void cred_expect_keys(struct s3_cred *c, const char *access_key, const char *token);
+void cred_expect_error(struct s3_cred *c, int error, const char *part_of_why);
+/* Thread: one s3_cred_get(), its result as pointer. */
+void *cred_get_thread(void *arg);

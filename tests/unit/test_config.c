@@ -1,0 +1,394 @@
+/* Options of a mount: each row's default, help, good and bad value; sizes and durations; -o lists, config files, conflicts. */
+#include "base/clock.h"
+#include "fs/config.h"
+#include "fs/config_table.h"
+
+#include <check.h>
+#include <glib.h>
+#include <glib/gstdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct config cfg;
+static char *msg;
+
+static void setup(void)
+{
+    config_init(&cfg);
+    msg = NULL;
+}
+
+static void teardown(void)
+{
+    config_clear(&cfg);
+    g_free(msg);
+}
+
+/* Parses "mount" and the words given, up to NULL. */
+static int parse_words(const char *word, ...)
+{
+    g_autoptr(GPtrArray) argv = g_ptr_array_new_with_free_func(g_free);
+    g_ptr_array_add(argv, g_strdup("mount"));
+    va_list ap;
+    va_start(ap, word);
+    for (; word; word = va_arg(ap, const char *))
+        g_ptr_array_add(argv, g_strdup(word));
+    va_end(ap);
+    g_clear_pointer(&msg, g_free);
+    return config_parse_argv(&cfg, (int)argv->len, (char **)argv->pdata, &msg);
+}
+#define PARSE(...) parse_words(__VA_ARGS__, NULL)
+
+static char *shown(const char *name)
+{
+    GString *s = g_string_new(NULL);
+    option_print(&cfg, &option_table[option_find(name)], s);
+    return g_string_free(s, FALSE);
+}
+
+static void expect_shown(const char *name, const char *value)
+{
+    g_autofree char *s = shown(name);
+    ck_assert_msg(strcmp(s, value) == 0, "%s is %s, not %s", name, s, value);
+}
+
+/* name, default as shown, a good value, how that is shown, a bad value (NULL: any text will do) */
+static const struct {
+    const char *name, *def, *good, *good_shown, *bad;
+} rows[] = {
+    {"endpoint-url", "", "https://s3.example", "https://s3.example", ""},
+    {"region", "", "eu-west-1", "eu-west-1", ""},
+    {"profile", "", "lake", "lake", ""},
+    {"no-sign-request", "false", NULL, "true", "maybe"},
+    {"force-path-style", "false", "yes", "true", "2"},
+    {"allow-plain-http", "false", "on", "true", ""},
+    {"ca-bundle", "", "/etc/ca.pem", "/etc/ca.pem", ""},
+    {"cache-dir", "", "/nvme/c", "/nvme/c", ""},
+    {"cache-size", "80%", "200G", "200G", "101%"},
+    {"free-space", "10%", "5%", "5%", "x%"},
+    {"readahead", "64M", "0", "0", "5G"},
+    {"metadata-ttl", "60s", "2h", "2h", "-1"},
+    {"negative-ttl", "5s", "0", "0s", "5 s"},
+    {"posix-meta", "auto", "off", "off", "maybe"},
+    {"read-only", "false", "true", "true", "x"},
+    {"close", "buffered", "remote", "remote", "upload"},
+    {"fsync", "local", "remote", "remote", "none"},
+    {"order", "ancestor", "none", "none", "Ancestor"},
+    {"conflict", "keep", "overwrite", "overwrite", ""},
+    {"hold", "*.tmp,*.part,*.partial,*.incomplete,tmp_obj_*,tmp-*/**,*.orbax-checkpoint-tmp-*/**", "", "", NULL},
+    {"hold-delay", "10m", "90s", "90s", "31d"},
+    {"part-size", "8M", "64M", "64M", "1M"},
+    {"max-uploads", "8", "256", "256", "0"},
+    {"max-downloads", "16", "1", "1", "257"},
+    {"upload-limit", "0", "100M", "100M", "fast"},
+    {"download-limit", "0", "1.5G", "1536M", "1.G.5"},
+    {"op-timeout", "60s", "1m30s", "90s", "0"},
+    {"allow-other", "false", "1", "true", "11"},
+    {"uid", NULL, "1000", "1000", "root"},
+    {"gid", NULL, "1000", "1000", "-5"},
+    {"umask", "0022", "077", "0077", "088"},
+    {"file-mode", "0644", "600", "0600", "1777"},
+    {"dir-mode", "0755", "0700", "0700", "rwx"},
+    {"http", "", ":9100", ":9100", ""},
+    {"foreground", "false", "off", "false", "x"},
+    {"log-level", "info", "debug", "debug", "loud"},
+    {"log-file", "", "/tmp/x.log", "/tmp/x.log", ""},
+    {"fault", "", "op=get", "op=get", ""},
+    {"debug-fuse", "false", NULL, "true", "x"},
+};
+
+START_TEST(each_option_has_its_row_here)
+{
+    ck_assert_uint_eq(n_option_rows, G_N_ELEMENTS(rows));
+    for (unsigned i = 0; i < n_option_rows; i++)
+        ck_assert_str_eq(option_table[i].name, rows[i].name);
+}
+END_TEST
+
+START_TEST(option_has_default_help_good_and_bad_value)
+{
+    const char *name = rows[_i].name;
+    if (rows[_i].def)
+        expect_shown(name, rows[_i].def);
+    ck_assert_uint_gt(strlen(option_table[_i].help), 8);
+    ck_assert_int_eq(config_set(&cfg, name, rows[_i].good, &msg), 0);
+    expect_shown(name, rows[_i].good_shown);
+    if (!rows[_i].bad)
+        return;
+    ck_assert_int_eq(config_set(&cfg, name, rows[_i].bad, &msg), -EINVAL);
+    ck_assert_msg(strstr(msg, name) != NULL, "%s", msg);
+    ck_assert_msg(strchr(msg, '\n') == NULL, "%s", msg);
+    expect_shown(name, rows[_i].good_shown); /* untouched */
+}
+END_TEST
+
+START_TEST(sizes_have_binary_and_decimal_units)
+{
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } good[] = {{"0", 0},
+                {"1", 1},
+                {"4K", 4096},
+                {"4k", 4096},
+                {"64M", 64 << 20},
+                {"64MiB", 64 << 20},
+                {"1.5G", 3ull << 29},
+                {"2MB", 2000000},
+                {"7B", 7},
+                {"2T", 2ull << 40},
+                {"18446744073709551615", UINT64_MAX}};
+    static const char *const bad[] = {
+        "", "-1", "M", "1X", "1Mb", "1M ", " 1", "0x10", "1e3", "inf", "99999999P", "1..5", "18446744073709551616"};
+    uint64_t n;
+    for (unsigned i = 0; i < G_N_ELEMENTS(good); i++) {
+        ck_assert_msg(parse_size(good[i].text, &n) == 0, "%s", good[i].text);
+        ck_assert_msg(n == good[i].bytes, "%s", good[i].text);
+    }
+    for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++) {
+        n = 4711;
+        ck_assert_msg(parse_size(bad[i], &n) < 0 && n == 4711, "'%s'", bad[i]);
+    }
+}
+END_TEST
+
+START_TEST(durations_add_up)
+{
+    static const struct {
+        const char *text;
+        uint64_t ns;
+    } good[] = {{"0", 0},
+                {"5", 5 * NS_PER_S},
+                {"30s", 30 * NS_PER_S},
+                {"1m30s", 90 * NS_PER_S},
+                {"1.5h", 5400 * NS_PER_S},
+                {"250ms", 250 * NS_PER_MS},
+                {"2d", 172800 * NS_PER_S},
+                {"7ns", 7}};
+    static const char *const bad[] = {"", "s", "-5s", "5 s", "5sec", "1m30", "5S", "999999999d", "1h-5m"};
+    uint64_t n;
+    for (unsigned i = 0; i < G_N_ELEMENTS(good); i++) {
+        ck_assert_msg(parse_duration(good[i].text, &n) == 0, "%s", good[i].text);
+        ck_assert_msg(n == good[i].ns, "%s", good[i].text);
+    }
+    for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++)
+        ck_assert_msg(parse_duration(bad[i], &n) < 0, "'%s'", bad[i]);
+}
+END_TEST
+
+START_TEST(unknown_option_names_the_nearest)
+{
+    ck_assert_int_eq(config_set(&cfg, "cache-sise", "1G", &msg), -ENOENT);
+    ck_assert_msg(strstr(msg, "'cache-size'") != NULL, "%s", msg);
+    g_clear_pointer(&msg, g_free);
+    ck_assert_int_eq(config_set(&cfg, "frobnicate", "1G", &msg), -ENOENT);
+    ck_assert_msg(strstr(msg, "--help") != NULL, "%s", msg);
+}
+END_TEST
+
+START_TEST(keys_are_refused_and_never_repeated)
+{
+    static const char *const names[] = {"access-key",    "secret-key",  "passwd",       "aws_secret_access_key",
+                                        "session-token", "passwd_file", "access_key_id"};
+    for (unsigned i = 0; i < G_N_ELEMENTS(names); i++) {
+        g_autofree char *arg = g_strdup_printf("--%s=HUSH", names[i]);
+        ck_assert_int_eq(PARSE("s3://bucket", "/mnt", arg), -EINVAL);
+        ck_assert_msg(strstr(msg, "AWS_ACCESS_KEY_ID") && strstr(msg, names[i]) && !strstr(msg, "HUSH"), "%s", msg);
+    }
+    ck_assert_int_eq(PARSE("s3://bucket", "/mnt", "--secret-key", "HUSH"), -EINVAL);
+    ck_assert_int_eq(PARSE("s3://bucket", "/mnt", "-o", "passwd=HUSH"), -EINVAL);
+    ck_assert_int_eq(PARSE("s3://KEY:HUSH@bucket", "/mnt"), 0);
+    ck_assert_int_eq(config_validate(&cfg, &msg), -EINVAL);
+    ck_assert_msg(!strstr(msg, "HUSH"), "%s", msg);
+    ck_assert_int_eq(PARSE("s3://bucket", "/mnt", "--endpoint-url=https://KEY:HUSH@host"), 0);
+    ck_assert_int_eq(config_validate(&cfg, &msg), -EINVAL);
+    ck_assert_msg(!strstr(msg, "HUSH"), "%s", msg);
+}
+END_TEST
+
+START_TEST(long_options_take_both_forms)
+{
+    ck_assert_int_eq(PARSE("--cache-size=1G", "s3://bucket/p", "--part-size", "16M", "/mnt", "-f", "--read_only"), 0);
+    ck_assert_str_eq(cfg.source, "s3://bucket/p");
+    ck_assert_str_eq(cfg.mountpoint, "/mnt");
+    ck_assert_uint_eq(cfg.cache_size.bytes, 1 << 30);
+    ck_assert_uint_eq(cfg.cache_size.percent, 0);
+    ck_assert_uint_eq(cfg.part_size, 16 << 20);
+    ck_assert(cfg.foreground && cfg.read_only);
+    ck_assert_int_eq(PARSE("s3://bucket", "/mnt", "--part-size"), -EINVAL);
+    ck_assert_int_eq(PARSE("s3://bucket", "/mnt", "third"), -EINVAL);
+    ck_assert_int_eq(PARSE("s3://bucket", "/mnt", "-x"), -ENOENT);
+}
+END_TEST
+
+START_TEST(o_list_takes_options_and_mount_words)
+{
+    ck_assert_int_eq(PARSE("s3://bucket", "/mnt", "-o",
+                           "ro,_netdev,nofail,allow_other,x-systemd.automount,metadata_ttl=5m", "-oumask=077"),
+                     0);
+    ck_assert(cfg.read_only && cfg.allow_other);
+    ck_assert_uint_eq(cfg.metadata_ttl_ns, 300 * NS_PER_S);
+    ck_assert_uint_eq(cfg.umask, 077);
+    ck_assert_int_eq(PARSE("s3://bucket", "/mnt", "-o", "hold=*.a\\,*.b,close=local"), 0);
+    ck_assert_str_eq(cfg.hold, "*.a,*.b");
+    ck_assert_int_eq(cfg.close, CLOSE_LOCAL);
+    ck_assert_int_eq(PARSE("s3://bucket", "/mnt", "-o", "alow_other"), -ENOENT);
+    ck_assert_msg(strstr(msg, "allow-other") != NULL, "%s", msg);
+    ck_assert_int_eq(PARSE("s3://bucket", "/mnt", "-o"), -EINVAL);
+}
+END_TEST
+
+static char *temp_file(const char *text)
+{
+    char *path = NULL;
+    int fd = g_file_open_tmp("sluice-config-XXXXXX", &path, NULL);
+    ck_assert_int_ge(fd, 0);
+    close(fd);
+    ck_assert(g_file_set_contents(path, text, -1, NULL));
+    return path;
+}
+
+START_TEST(config_file_is_overridden_by_the_command_line)
+{
+    g_autofree char *path = temp_file(
+        "# a comment\nsource = s3://bucket/data\n\npart-size = 16M\nmax_uploads=4\nread-only\nhold = \"*.x,*.y\"\n");
+    ck_assert_int_eq(PARSE("--max-uploads", "6", "--config", path, "/mnt"), 0);
+    ck_assert_str_eq(cfg.source, "s3://bucket/data");
+    ck_assert_str_eq(cfg.mountpoint, "/mnt");
+    ck_assert_uint_eq(cfg.part_size, 16 << 20);
+    ck_assert_uint_eq(cfg.max_uploads, 6);
+    ck_assert(cfg.read_only);
+    ck_assert_str_eq(cfg.hold, "*.x,*.y");
+    g_autoptr(GString) dump = g_string_new(NULL);
+    config_dump(&cfg, dump);
+    ck_assert_ptr_nonnull(strstr(dump->str, "part-size = 16M  # config file\n"));
+    ck_assert_ptr_nonnull(strstr(dump->str, "max-uploads = 6  # command line\n"));
+    ck_assert_ptr_nonnull(strstr(dump->str, "max-downloads = 16  # default\n"));
+    g_unlink(path);
+}
+END_TEST
+
+START_TEST(bad_config_file_names_file_and_line)
+{
+    g_autofree char *path = temp_file("part-size = 16M\npart-sise = 1\n");
+    ck_assert_int_eq(config_read_file(&cfg, path, &msg), -ENOENT);
+    ck_assert_msg(strstr(msg, path) && strstr(msg, ":2:"), "%s", msg);
+    g_clear_pointer(&msg, g_free);
+    ck_assert(g_file_set_contents(path, "secret-key = HUSH\n", -1, NULL));
+    ck_assert_int_eq(config_read_file(&cfg, path, &msg), -EINVAL);
+    ck_assert_msg(!strstr(msg, "HUSH"), "%s", msg);
+    g_clear_pointer(&msg, g_free);
+    ck_assert(g_file_set_contents(path, "a\0b", 3, NULL));
+    ck_assert_int_eq(config_read_file(&cfg, path, &msg), -EINVAL);
+    g_clear_pointer(&msg, g_free);
+    g_unlink(path);
+    ck_assert_int_eq(config_read_file(&cfg, path, &msg), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(msg, path));
+}
+END_TEST
+
+START_TEST(validate_settles_modes_from_umask)
+{
+    ck_assert_int_eq(PARSE("s3://bucket", "/mnt", "--umask=027", "--dir-mode=711"), 0);
+    ck_assert_int_eq(config_validate(&cfg, &msg), 0);
+    ck_assert_uint_eq(cfg.file_mode, 0640);
+    ck_assert_uint_eq(cfg.dir_mode, 0711);
+    ck_assert_uint_eq(cfg.uid, getuid());
+    ck_assert_uint_eq(cfg.gid, getgid());
+}
+END_TEST
+
+/* arguments after "mount", a word the message must hold (NULL: accepted) */
+static const struct {
+    const char *args, *word;
+} combos[] = {
+    {"s3://bucket /mnt", NULL},
+    {"s3://bucket/a/b/ /mnt --endpoint-url http://127.0.0.1:8000", NULL},
+    {"file:///srv/lake /mnt", NULL},
+    {"file://srv/lake /mnt", "absolute"},
+    {"file:/// /mnt", "absolute"},
+    {"bucket /mnt", "s3://"},
+    {"gs://bucket /mnt", "--endpoint-url"},
+    {"s3:// /mnt", "bucket"},
+    {"s3://ab /mnt", "bucket"},
+    {"s3://a%20b /mnt", "'%'"},
+    {"file:///d /mnt --endpoint-url http://h", "conflict"},
+    {"s3://bucket /mnt --endpoint-url host:80", "endpoint-url"},
+    {"s3://bucket /mnt --endpoint-url http://", "endpoint-url"},
+    {"s3://bucket /mnt --no-sign-request --profile x", "profile"},
+    {"s3://bucket /mnt --read-only --close remote", "read-only"},
+    {"s3://bucket /mnt --read-only --fsync remote", "read-only"},
+    {"s3://bucket /mnt --cache-size 95% --free-space 10%", "free-space"},
+    {"s3://bucket /mnt --cache-size 64M --part-size 32M", "part-size"},
+    {"s3://bucket /mnt --umask 0 --file-mode 600 --dir-mode 700", "umask"},
+};
+
+START_TEST(combination_is_judged)
+{
+    g_autofree char *line = g_strdup_printf("mount %s", combos[_i].args);
+    g_auto(GStrv) argv = g_strsplit(line, " ", -1);
+    ck_assert_int_eq(config_parse_argv(&cfg, (int)g_strv_length(argv), argv, &msg), 0);
+    int r = config_validate(&cfg, &msg);
+    ck_assert_int_eq(r, combos[_i].word ? -EINVAL : 0);
+    if (combos[_i].word)
+        ck_assert_msg(strstr(msg, combos[_i].word) != NULL, "%s", msg);
+}
+END_TEST
+
+START_TEST(missing_source_or_dir_is_said)
+{
+    ck_assert_int_eq(PARSE("s3://bucket"), -EINVAL);
+    ck_assert_int_eq(PARSE("--read-only"), 0);
+    ck_assert_int_eq(config_validate(&cfg, &msg), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(msg, "SOURCE"));
+}
+END_TEST
+
+START_TEST(help_and_names_leave_hidden_options_out)
+{
+    char *text = NULL;
+    size_t len;
+    FILE *f = open_memstream(&text, &len);
+    config_print_help(f);
+    config_print_names(f);
+    fclose(f);
+    struct config_option o;
+    unsigned n = 0;
+    for (; config_option_at(n, &o); n++) {
+        g_autofree char *line = g_strdup_printf("--%s\n", o.name);
+        ck_assert_msg(strstr(text, line) && strstr(text, o.help), "%s", o.name);
+    }
+    ck_assert_uint_eq(n, n_option_rows - 2);
+    ck_assert_ptr_null(strstr(text, "--fault"));
+    ck_assert_ptr_null(strstr(text, "--debug-fuse"));
+    free(text);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("config");
+    TCase *tc = tcase_create("config");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, each_option_has_its_row_here);
+    tcase_add_loop_test(tc, option_has_default_help_good_and_bad_value, 0, G_N_ELEMENTS(rows));
+    tcase_add_test(tc, sizes_have_binary_and_decimal_units);
+    tcase_add_test(tc, durations_add_up);
+    tcase_add_test(tc, unknown_option_names_the_nearest);
+    tcase_add_test(tc, keys_are_refused_and_never_repeated);
+    tcase_add_test(tc, long_options_take_both_forms);
+    tcase_add_test(tc, o_list_takes_options_and_mount_words);
+    tcase_add_test(tc, config_file_is_overridden_by_the_command_line);
+    tcase_add_test(tc, bad_config_file_names_file_and_line);
+    tcase_add_test(tc, validate_settles_modes_from_umask);
+    tcase_add_loop_test(tc, combination_is_judged, 0, G_N_ELEMENTS(combos));
+    tcase_add_test(tc, missing_source_or_dir_is_said);
+    tcase_add_test(tc, help_and_names_leave_hidden_options_out);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,524 @@
+/* What no real server does on order: the S3 driver against scripted replies. */
+#include "../../s3/http.h"
+#include "../../s3/objstore.h"
+#include "../support/http_stub.h"
+#include "base/clock.h"
+#include "base/metric.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ERROR_XML(code) "<?xml version=\"1.0\"?><Error><Code>" code "</Code></Error>"
+#define COMPLETE_XML    "<CompleteMultipartUploadResult><ETag>&quot;done-1&quot;</ETag></CompleteMultipartUploadResult>"
+
+static struct http_stub *stub;
+static struct objstore *st;
+
+static void open_with_timeout(uint64_t op_timeout_ns)
+{
+    g_autofree char *msg = NULL;
+    struct objstore_config cfg = {.source = "s3://bucket/pre",
+                                  .endpoint_url = http_stub_url(stub),
+                                  .region = "us-east-1",
+                                  .op_timeout_ns = op_timeout_ns,
+                                  .max_connections = 8};
+    int r = objstore_open(&cfg, &st, &msg);
+    ck_assert_msg(r == 0, "%s", msg ? msg : "?");
+}
+
+static void setup(void)
+{
+    setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
+    setenv("HOME", "/nonexistent", 1);
+    unsetenv("AWS_PROFILE");
+    unsetenv("AWS_SESSION_TOKEN");
+    unsetenv("http_proxy");
+    stub = http_stub_new();
+    open_with_timeout(5 * NS_PER_S);
+}
+
+static void teardown(void)
+{
+    objstore_close(st);
+    http_stub_free(stub);
+}
+
+static int to_string(void *ctx, uint64_t off, const void *buf, size_t len)
+{
+    GString *out = ctx;
+    ck_assert_uint_eq(off, out->len);
+    g_string_append_len(out, buf, (gssize)len);
+    return 0;
+}
+
+static bool asked(unsigned i, const char *text)
+{
+    const char *request = http_stub_request(stub, i);
+    return request && strstr(request, text) != NULL;
+}
+
+static struct obj_part one_part(void)
+{
+    return (struct obj_part){.number = 1, .size = 1, .etag = {"e1"}};
+}
+
+START_TEST(error_inside_a_200_of_complete_is_tried_again)
+{
+    struct obj_part p = one_part();
+    struct etag etag = {0};
+    http_stub_reply(stub, 200, "", "   \n  " ERROR_XML("InternalError"));
+    http_stub_reply(stub, 404, "", "");                                    /* HEAD: no such key */
+    http_stub_reply(stub, 200, "", "<ListPartsResult></ListPartsResult>"); /* the upload still stands */
+    http_stub_reply(stub, 200, "", "<?xml version=\"1.0\"?>\n   " COMPLETE_XML);
+    ck_assert_int_eq(objstore_mpu_complete(st, "k", "U", &p, 1, "tok", NULL, &etag), 0);
+    ck_assert_str_eq(etag.s, "done-1");
+    ck_assert(asked(0, "POST /bucket/pre/k?uploadId=U") && asked(3, "POST /bucket/pre/k?uploadId=U"));
+}
+END_TEST
+
+START_TEST(final_error_inside_a_200_of_complete_is_an_error)
+{
+    struct obj_part p = one_part();
+    struct etag etag = {"untouched"};
+    http_stub_reply(stub, 200, "", ERROR_XML("InvalidPart"));
+    ck_assert_int_eq(objstore_mpu_complete(st, "k", "U", &p, 1, "tok", NULL, &etag), -EINVAL);
+    ck_assert_str_eq(etag.s, "untouched");
+}
+END_TEST
+
+START_TEST(lost_reply_of_complete_is_settled_by_the_token)
+{
+    struct obj_part p = one_part();
+    struct etag etag = {0};
+    http_stub_drop(stub);
+    http_stub_reply(stub, 200, "ETag: \"mine-1\"\r\nx-amz-meta-sluice-token: tok\r\nContent-Length: 9\r\n", "");
+    ck_assert_int_eq(objstore_mpu_complete(st, "k", "U", &p, 1, "tok", NULL, &etag), 0);
+    ck_assert_str_eq(etag.s, "mine-1");
+    ck_assert_uint_eq(http_stub_n_requests(stub), 2);
+}
+END_TEST
+
+START_TEST(no_such_upload_after_a_lost_reply_is_settled_by_the_token)
+{
+    struct obj_part p = one_part();
+    struct etag etag = {0};
+    http_stub_drop(stub);
+    http_stub_reply(stub, 404, "", "");
+    http_stub_reply(stub, 404, "", ERROR_XML("NoSuchUpload"));
+    http_stub_reply(stub, 200, "ETag: \"mine-1\"\r\nx-amz-meta-sluice-token: tok\r\nContent-Length: 9\r\n", "");
+    ck_assert_int_eq(objstore_mpu_complete(st, "k", "U", &p, 1, "tok", NULL, &etag), 0);
+    ck_assert_str_eq(etag.s, "mine-1");
+}
+END_TEST
+
+START_TEST(complete_without_an_etag_in_its_reply_reads_it)
+{
+    struct obj_part p = one_part();
+    struct etag etag = {0};
+    const char *xml = "<CompleteMultipartUploadResult><ETag></ETag></CompleteMultipartUploadResult>";
+    http_stub_reply(stub, 200, "", xml);
+    http_stub_reply(stub, 200, "ETag: \"mine-1\"\r\nx-amz-meta-sluice-token: tok\r\nContent-Length: 9\r\n", "");
+    ck_assert_int_eq(objstore_mpu_complete(st, "k", "U", &p, 1, "tok", NULL, &etag), 0);
+    ck_assert_str_eq(etag.s, "mine-1");
+    ck_assert_uint_eq(http_stub_n_requests(stub), 2);
+    http_stub_reply(stub, 200, "", xml);
+    http_stub_reply(stub, 200, "ETag: \"theirs\"\r\nContent-Length: 9\r\n", "");
+    ck_assert_int_eq(objstore_mpu_complete(st, "k", "U", &p, 1, "tok", NULL, &etag), -ESTALE);
+}
+END_TEST
+
+START_TEST(lost_reply_of_put_is_not_sent_twice_when_the_token_is_there)
+{
+    struct obj_meta meta = {.token = "tok"};
+    struct etag etag = {0};
+    http_stub_drop(stub);
+    http_stub_reply(stub, 200, "ETag: \"mine\"\r\nx-amz-meta-sluice-token: tok\r\nContent-Length: 4\r\n", "");
+    ck_assert_int_eq(objstore_put(st, "k", "body", 4, &meta, NULL, &etag), 0);
+    ck_assert_str_eq(etag.s, "mine");
+    ck_assert(asked(0, "PUT /bucket/pre/k ") && asked(0, "Content-MD5: ") && asked(1, "HEAD "));
+    ck_assert_uint_eq(http_stub_n_requests(stub), 2);
+}
+END_TEST
+
+START_TEST(own_success_seen_as_conflict_is_success)
+{
+    struct obj_meta meta = {.token = "tok"};
+    struct obj_cond absent = {.kind = OBJ_COND_ABSENT};
+    struct etag etag = {0};
+    objstore_set_caps(st, CAP_PUT_IF_NONE_MATCH);
+    http_stub_drop(stub);
+    http_stub_reply(stub, 503, "", "");                              /* HEAD: cannot tell yet */
+    http_stub_reply(stub, 404, "", "");                              /* HEAD again: not there */
+    http_stub_reply(stub, 412, "", ERROR_XML("PreconditionFailed")); /* the second PUT meets the first */
+    http_stub_reply(stub, 200, "ETag: \"mine\"\r\nx-amz-meta-sluice-token: tok\r\nContent-Length: 4\r\n", "");
+    ck_assert_int_eq(objstore_put(st, "k", "body", 4, &meta, &absent, &etag), 0);
+    ck_assert_str_eq(etag.s, "mine");
+    ck_assert(asked(0, "If-None-Match: *"));
+}
+END_TEST
+
+START_TEST(put_whose_etag_contradicts_the_body_fails)
+{
+    objstore_set_caps(st, CAP_ETAG_IS_MD5);
+    for (int i = 0; i < 9; i++)
+        http_stub_reply(stub, 200, "ETag: \"00000000000000000000000000000000\"\r\n", "");
+    ck_assert_int_eq(objstore_put(st, "k", "body", 4, NULL, NULL, NULL), -EBADMSG);
+    ck_assert_uint_ge(http_stub_n_requests(stub), 3);
+}
+END_TEST
+
+START_TEST(broken_body_goes_on_where_it_stopped)
+{
+    struct obj_info info = {0};
+    g_autoptr(GString) out = g_string_new(NULL);
+    http_stub_reply_cut(stub, 200, "ETag: \"v1\"\r\nx-amz-meta-mode: 0100600\r\n", "0123456789", 4);
+    http_stub_drop(stub);
+    http_stub_reply_cut(stub, 206, "ETag: \"v1\"\r\nContent-Range: bytes 4-9/10\r\n", "456789", 1);
+    http_stub_reply(stub, 206, "ETag: \"v1\"\r\nContent-Range: bytes 5-9/10\r\n", "56789");
+    ck_assert_int_eq(objstore_get(st, "k", 0, 0, NULL, to_string, out, &info), 0);
+    ck_assert_str_eq(out->str, "0123456789");
+    ck_assert_uint_eq(info.size, 10);
+    ck_assert_uint_eq(info.posix.mode, 0100600);
+    ck_assert(!asked(0, "Range:"));
+    ck_assert(asked(1, "Range: bytes=4-9") && asked(1, "If-Match: \"v1\""));
+    ck_assert(asked(3, "Range: bytes=5-9"));
+    obj_info_clear(&info);
+}
+END_TEST
+
+START_TEST(change_between_two_ranges_is_estale)
+{
+    g_autoptr(GString) out = g_string_new(NULL);
+    http_stub_reply_cut(stub, 200, "ETag: \"v1\"\r\n", "0123456789", 4);
+    http_stub_reply(stub, 412, "", ERROR_XML("PreconditionFailed"));
+    ck_assert_int_eq(objstore_get(st, "k", 0, 0, NULL, to_string, out, NULL), -ESTALE);
+    g_string_truncate(out, 0);
+    http_stub_reply_cut(stub, 200, "ETag: \"v1\"\r\n", "0123456789", 4);
+    http_stub_reply(stub, 206, "ETag: \"v2\"\r\nContent-Range: bytes 4-9/10\r\n",
+                    "xxxxxx"); /* a store that ignores If-Match */
+    ck_assert_int_eq(objstore_get(st, "k", 0, 0, NULL, to_string, out, NULL), -ESTALE);
+    ck_assert_str_eq(out->str, "0123");
+}
+END_TEST
+
+START_TEST(replies_for_another_range_give_no_byte)
+{
+    const char *bad[] = {"Content-Range: bytes 0-3/10\r\n", "Content-Range: bytes 2-4/10\r\n",
+                         "Content-Range: 2-5/10\r\n", "", "Content-Range: bytes 2-5/5\r\n"};
+    for (size_t i = 0; i < G_N_ELEMENTS(bad); i++) {
+        g_autoptr(GString) out = g_string_new(NULL);
+        g_autofree char *headers = g_strconcat("ETag: \"v1\"\r\n", bad[i], NULL);
+        for (int n = 0; n < 3; n++)
+            http_stub_reply(stub, 206, headers, "2345");
+        ck_assert_int_eq(objstore_get(st, "k", 2, 4, NULL, to_string, out, NULL), -EBADMSG);
+        ck_assert_uint_eq(out->len, 0);
+    }
+    g_autoptr(GString) out = g_string_new(NULL);
+    for (int n = 0; n < 3; n++)
+        http_stub_reply(stub, 200, "ETag: \"v1\"\r\n", "0123456789"); /* the range was ignored */
+    ck_assert_int_eq(objstore_get(st, "k", 2, 4, NULL, to_string, out, NULL), -EBADMSG);
+    ck_assert_uint_eq(out->len, 0);
+}
+END_TEST
+
+START_TEST(slow_down_waits_as_long_as_the_store_asks)
+{
+    struct obj_info info = {0};
+    int64_t slow = metric_get(M_store_slowdowns);
+    uint64_t from = clock_mono_ns();
+    http_stub_reply(stub, 503, "Retry-After: 1\r\n", ERROR_XML("SlowDown"));
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 5\r\n", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    ck_assert_uint_ge(clock_mono_ns() - from, NS_PER_S);
+    ck_assert_int_eq(metric_get(M_store_slowdowns), slow + 1);
+    ck_assert_uint_eq(info.size, 5);
+}
+END_TEST
+
+START_TEST(skewed_clock_is_repaired_from_the_date)
+{
+    g_autoptr(GString) out = g_string_new(NULL);
+    http_stub_reply(stub, 403, "Date: Wed, 01 Jan 2031 10:00:00 GMT\r\n", ERROR_XML("RequestTimeTooSkewed"));
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\n", "x");
+    ck_assert_int_eq(objstore_get(st, "k", 0, 0, NULL, to_string, out, NULL), 0);
+    ck_assert(!asked(0, "x-amz-date: 20310101T10"));
+    ck_assert(asked(1, "x-amz-date: 20310101T10000"));
+    struct obj_info info = {0};
+    http_stub_reply(stub, 403, "Date: Thu, 01 Jan 2032 10:00:00 GMT\r\n", ""); /* a HEAD has no code to tell */
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 5\r\n", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    ck_assert(asked(3, "x-amz-date: 20320101T10000"));
+}
+END_TEST
+
+START_TEST(expired_token_is_tried_once_more_and_then_told)
+{
+    g_autoptr(GString) out = g_string_new(NULL);
+    http_stub_reply(stub, 400, "", ERROR_XML("ExpiredToken"));
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\n", "x");
+    ck_assert_int_eq(objstore_get(st, "k", 0, 0, NULL, to_string, out, NULL), 0);
+    http_stub_reply(stub, 400, "", ERROR_XML("ExpiredToken"));
+    http_stub_reply(stub, 400, "", ERROR_XML("ExpiredToken"));
+    g_string_truncate(out, 0);
+    ck_assert_int_eq(objstore_get(st, "k", 0, 0, NULL, to_string, out, NULL), -EKEYEXPIRED);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 4);
+}
+END_TEST
+
+static int count(void *ctx, const struct obj_entry *e)
+{
+    ++*(int *)ctx;
+    return 0;
+}
+
+static int list_all(int *n)
+{
+    struct obj_list_req req = {.prefix = ""};
+    *n = 0;
+    return objstore_list(st, &req, count, n, NULL);
+}
+
+#define PAGE(rest) "<ListBucketResult>" rest "</ListBucketResult>"
+#define ROW(key)   "<Contents><Key>pre/" key "</Key><Size>1</Size><ETag>e</ETag></Contents>"
+
+START_TEST(listing_that_does_not_come_to_an_end_is_refused)
+{
+    int n = 0;
+    const char *more = "<IsTruncated>true</IsTruncated><NextContinuationToken>T</NextContinuationToken>";
+    g_autofree char *first = g_strdup_printf(PAGE("%s" ROW("a")), more);
+    g_autofree char *again = g_strdup_printf(PAGE("%s" ROW("b")), more);
+    http_stub_reply(stub, 200, "", first);
+    http_stub_reply(stub, 200, "", again);
+    ck_assert_int_eq(list_all(&n), -EBADMSG);
+    ck_assert_int_eq(n, 2);
+    http_stub_reply(stub, 200, "", PAGE("<IsTruncated>true</IsTruncated>" ROW("a")));
+    ck_assert_int_eq(list_all(&n), -EBADMSG);
+    http_stub_reply(stub, 200, "", first);
+    http_stub_reply(stub, 200, "",
+                    PAGE("<IsTruncated>true</IsTruncated><NextContinuationToken>U</NextContinuationToken>" ROW("A")));
+    ck_assert_int_eq(list_all(&n), -EBADMSG); /* keys go backwards */
+}
+END_TEST
+
+START_TEST(empty_page_in_the_middle_is_no_end)
+{
+    int n = 0;
+    http_stub_reply(stub, 200, "",
+                    PAGE("<IsTruncated>true</IsTruncated><NextContinuationToken>T</NextContinuationToken>"));
+    http_stub_reply(stub, 200, "", PAGE(ROW("a")));
+    ck_assert_int_eq(list_all(&n), 0);
+    ck_assert_int_eq(n, 1);
+    ck_assert(asked(1, "continuation-token=T"));
+}
+END_TEST
+
+START_TEST(list_page_cut_in_the_middle_is_asked_again)
+{
+    int n = 0;
+    http_stub_reply(stub, 200, "", "<ListBucketResult>" ROW("a"));
+    http_stub_reply(stub, 200, "", PAGE(ROW("a")));
+    ck_assert_int_eq(list_all(&n), 0);
+    ck_assert_int_eq(n, 1);
+}
+END_TEST
+
+START_TEST(redirect_is_not_followed_and_names_the_region)
+{
+    g_autofree char *msg = NULL;
+    g_autofree char *headers =
+        g_strdup_printf("Location: %s/elsewhere\r\nx-amz-bucket-region: eu-west-3\r\n", http_stub_url(stub));
+    http_stub_reply(stub, 301, headers, ERROR_XML("PermanentRedirect"));
+    ck_assert_int_eq(objstore_check(st, &msg), -EACCES);
+    ck_assert_ptr_nonnull(strstr(msg, "eu-west-3"));
+    ck_assert_uint_eq(http_stub_n_requests(stub), 1);
+    http_stub_reply(stub, 307, headers, ERROR_XML("TemporaryRedirect"));
+    http_stub_reply(stub, 200, "", PAGE(""));
+    ck_assert_int_eq(objstore_check(st, &msg), 0);
+    ck_assert(asked(2, "GET /bucket?"));
+}
+END_TEST
+
+START_TEST(silent_store_ends_at_the_deadline)
+{
+    struct obj_info info = {0};
+    objstore_close(st);
+    open_with_timeout(2 * NS_PER_S);
+    for (int i = 0; i < 20; i++)
+        http_stub_hang(stub);
+    uint64_t from = clock_mono_ns();
+    ck_assert_int_eq(objstore_head(st, "k", &info), -ETIMEDOUT);
+    ck_assert_uint_le(clock_mono_ns() - from, 7 * NS_PER_S);
+    ck_assert_int_ne(objstore_offline_since_ns(st), 0);
+}
+END_TEST
+
+static gpointer head_in_thread(gpointer arg)
+{
+    struct obj_info info = {0};
+    return GINT_TO_POINTER(objstore_head(st, "k", &info));
+}
+
+START_TEST(shutdown_ends_a_call_that_waits_for_the_store)
+{
+    http_stub_hang(stub);
+    GThread *t = g_thread_new("head", head_in_thread, NULL);
+    while (http_stub_n_requests(stub) == 0)
+        g_usleep(1000);
+    uint64_t from = clock_mono_ns();
+    objstore_shutdown(st);
+    ck_assert_int_eq(GPOINTER_TO_INT(g_thread_join(t)), -ECANCELED);
+    ck_assert_uint_le(clock_mono_ns() - from, 3 * NS_PER_S);
+}
+END_TEST
+
+START_TEST(answer_of_the_store_ends_being_offline)
+{
+    struct obj_info info = {0};
+    http_stub_drop(stub);
+    http_stub_reply(stub, 404, "", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), -ENOENT);
+    ck_assert_int_eq(objstore_offline_since_ns(st), 0);
+}
+END_TEST
+
+START_TEST(delete_without_the_capability_looks_first)
+{
+    struct obj_cond cond = {.kind = OBJ_COND_ETAG, .etag = {"mine"}};
+    http_stub_reply(stub, 200, "ETag: \"theirs\"\r\nContent-Length: 1\r\n", "");
+    ck_assert_int_eq(objstore_delete(st, "k", &cond), -ESTALE);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 1);
+    objstore_set_caps(st, CAP_DELETE_IF_MATCH);
+    http_stub_reply(stub, 204, "", "");
+    ck_assert_int_eq(objstore_delete(st, "k", &cond), 0);
+    ck_assert(asked(1, "DELETE /bucket/pre/k ") && asked(1, "If-Match: \"mine\""));
+}
+END_TEST
+
+START_TEST(copy_above_the_limit_goes_by_parts_and_keeps_headers)
+{
+    struct etag etag = {0};
+    const char *head =
+        "ETag: \"src\"\r\nContent-Length: 6442450944\r\nContent-Type: text/x\r\nx-amz-meta-foreign: f\r\n"
+        "x-amz-meta-uid: 5\r\n";
+    http_stub_reply(stub, 200, head, "");
+    http_stub_reply(stub, 200, "", "<R><UploadId>U</UploadId></R>");
+    objstore_set_caps(st, CAP_COPY_IF_MATCH);
+    for (int i = 0; i < 6; i++)
+        http_stub_reply(stub, 200, "", "<CopyPartResult><ETag>\"p\"</ETag></CopyPartResult>");
+    http_stub_reply(stub, 200, "", COMPLETE_XML);
+    ck_assert_int_eq(objstore_copy(st, "a b", NULL, "dst", NULL, NULL, &etag), 0);
+    ck_assert_str_eq(etag.s, "done-1");
+    ck_assert(asked(1, "POST /bucket/pre/dst?uploads=") && asked(1, "content-type: text/x"));
+    ck_assert(asked(1, "x-amz-meta-foreign: f") && asked(1, "x-amz-meta-uid: 5"));
+    ck_assert(asked(2, "x-amz-copy-source: /bucket/pre/a%20b") &&
+              asked(2, "x-amz-copy-source-range: bytes=0-1073741823"));
+    ck_assert(asked(7, "bytes=5368709120-6442450943") && asked(7, "x-amz-copy-source-if-match: \"src\""));
+}
+END_TEST
+
+START_TEST(plain_http_beyond_loopback_is_refused)
+{
+    struct objstore *other = NULL;
+    g_autofree char *msg = NULL;
+    struct objstore_config cfg = {.source = "s3://bucket", .endpoint_url = "http://192.0.2.1", .region = "r"};
+    ck_assert_int_eq(objstore_open(&cfg, &other, &msg), -EACCES);
+    ck_assert_ptr_nonnull(strstr(msg, "unencrypted"));
+    cfg.allow_plain_http = true;
+    ck_assert_int_eq(objstore_open(&cfg, &other, &msg), 0);
+    objstore_close(other);
+}
+END_TEST
+
+static int swallow(void *ctx, const void *buf, size_t len)
+{
+    *(size_t *)ctx += len;
+    return 0;
+}
+
+START_TEST(download_limit_holds_the_rate)
+{
+    struct http_pool *pool = NULL;
+    struct http_pool_config cfg = {.download_limit_bps = 200000};
+    struct http_response resp = {0};
+    size_t n = 0;
+    g_autofree char *body = g_strnfill(150000, 'x');
+    struct http_request req = {.method = "GET", .url = http_stub_url(stub), .sink = swallow, .ctx = &n};
+    ck_assert_int_eq(http_pool_new(&cfg, &pool), 0);
+    http_stub_reply(stub, 200, "", body);
+    uint64_t from = clock_mono_ns();
+    ck_assert_int_eq(http_perform(pool, &req, &resp), 0);
+    ck_assert_uint_eq(n, 150000);
+    ck_assert_uint_ge(clock_mono_ns() - from, 400 * NS_PER_MS);
+    http_response_clear(&resp);
+    http_pool_free(pool);
+}
+END_TEST
+
+START_TEST(reply_beyond_its_cap_is_refused)
+{
+    struct http_pool *pool = NULL;
+    struct http_pool_config cfg = {0};
+    struct http_response resp = {0};
+    g_autofree char *body = g_strnfill(2000, 'x');
+    struct http_request req = {.method = "GET", .url = http_stub_url(stub), .body_cap = 1000};
+    ck_assert_int_eq(http_pool_new(&cfg, &pool), 0);
+    http_stub_reply(stub, 200, "", body);
+    ck_assert_int_eq(http_perform(pool, &req, &resp), -EBADMSG);
+    ck_assert_int_eq(resp.fail, HTTP_FAIL_TOO_BIG);
+    http_response_clear(&resp);
+    http_pool_free(pool);
+}
+END_TEST
+
+START_TEST(secrets_never_go_out_in_the_clear)
+{
+    struct obj_info info = {0};
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 5\r\n", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    ck_assert(asked(0, "Authorization: AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/"));
+    ck_assert(!strstr(http_stub_request(stub, 0), "secret"));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("drv_s3");
+    TCase *t = tcase_create("scripted replies");
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_set_timeout(t, 30);
+    tcase_add_test(t, error_inside_a_200_of_complete_is_tried_again);
+    tcase_add_test(t, final_error_inside_a_200_of_complete_is_an_error);
+    tcase_add_test(t, lost_reply_of_complete_is_settled_by_the_token);
+    tcase_add_test(t, no_such_upload_after_a_lost_reply_is_settled_by_the_token);
+    tcase_add_test(t, complete_without_an_etag_in_its_reply_reads_it);
+    tcase_add_test(t, lost_reply_of_put_is_not_sent_twice_when_the_token_is_there);
+    tcase_add_test(t, own_success_seen_as_conflict_is_success);
+    tcase_add_test(t, put_whose_etag_contradicts_the_body_fails);
+    tcase_add_test(t, broken_body_goes_on_where_it_stopped);
+    tcase_add_test(t, change_between_two_ranges_is_estale);
+    tcase_add_test(t, replies_for_another_range_give_no_byte);
+    tcase_add_test(t, slow_down_waits_as_long_as_the_store_asks);
+    tcase_add_test(t, skewed_clock_is_repaired_from_the_date);
+    tcase_add_test(t, expired_token_is_tried_once_more_and_then_told);
+    tcase_add_test(t, listing_that_does_not_come_to_an_end_is_refused);
+    tcase_add_test(t, empty_page_in_the_middle_is_no_end);
+    tcase_add_test(t, list_page_cut_in_the_middle_is_asked_again);
+    tcase_add_test(t, redirect_is_not_followed_and_names_the_region);
+    tcase_add_test(t, silent_store_ends_at_the_deadline);
+    tcase_add_test(t, shutdown_ends_a_call_that_waits_for_the_store);
+    tcase_add_test(t, answer_of_the_store_ends_being_offline);
+    tcase_add_test(t, delete_without_the_capability_looks_first);
+    tcase_add_test(t, copy_above_the_limit_goes_by_parts_and_keeps_headers);
+    tcase_add_test(t, plain_http_beyond_loopback_is_refused);
+    tcase_add_test(t, download_limit_holds_the_rate);
+    tcase_add_test(t, reply_beyond_its_cap_is_refused);
+    tcase_add_test(t, secrets_never_go_out_in_the_clear);
+    suite_add_tcase(s, t);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,120 @@
+/* Metrics server over real connections: pages, methods, addresses that are refused. */
+#include "base/metric.h"
+#include "fs/http.h"
+
+#include <arpa/inet.h>
+#include <check.h>
+#include <glib.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static struct http_server *srv;
+static char *msg;
+static int n_refreshed;
+
+static void refresh(void *ctx)
+{
+    n_refreshed++;
+    metric_set(M_dirty_files, *(int *)ctx);
+}
+
+static char *fetch(const char *request)
+{
+    struct sockaddr_in addr = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)http_port(srv)), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&addr, sizeof addr), 0);
+    ck_assert_int_eq(send(fd, request, strlen(request), MSG_NOSIGNAL), strlen(request));
+    GString *s = g_string_new(NULL);
+    char buf[4096];
+    for (ssize_t n; (n = recv(fd, buf, sizeof buf, 0)) > 0;)
+        g_string_append_len(s, buf, n);
+    close(fd);
+    return g_string_free(s, FALSE);
+}
+
+static int dirty = 7;
+
+static void setup(void)
+{
+    n_refreshed = 0;
+    ck_assert_int_eq(http_start(":0", refresh, &dirty, &srv, &msg), 0);
+}
+
+static void teardown(void)
+{
+    http_stop(srv);
+}
+
+START_TEST(metrics_are_refreshed_and_exposed)
+{
+    g_autofree char *a = fetch("GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    ck_assert_msg(g_str_has_prefix(a, "HTTP/1.1 200"), "%s", a);
+    ck_assert_ptr_nonnull(strstr(a, "text/plain; version=0.0.4"));
+    ck_assert_ptr_nonnull(strstr(a, "\nsluice_dirty_files 7\n"));
+    ck_assert_int_eq(n_refreshed, 1);
+}
+END_TEST
+
+START_TEST(healthz_answers_without_refresh)
+{
+    g_autofree char *a = fetch("GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    ck_assert_ptr_nonnull(strstr(a, "\r\n\r\nok\n"));
+    ck_assert_int_eq(n_refreshed, 0);
+}
+END_TEST
+
+START_TEST(other_pages_and_methods_are_refused)
+{
+    g_autofree char *a = fetch("GET /../etc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    ck_assert_msg(g_str_has_prefix(a, "HTTP/1.1 404"), "%s", a);
+    g_autofree char *b =
+        fetch("POST /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc");
+    ck_assert_msg(g_str_has_prefix(b, "HTTP/1.1 405"), "%s", b);
+}
+END_TEST
+
+START_TEST(wrong_addresses_are_refused_with_a_line)
+{
+    static const char *const bad[] = {
+        "",        "x",      "127.0.0.1", "127.0.0.1:", ":70000", "*:9100", "example.org:80",
+        "[::1:80", "[x]:80", "1.2.3:80",  ":-1"};
+    for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++) {
+        struct http_server *s = NULL;
+        char *m = NULL;
+        ck_assert_msg(http_start(bad[i], NULL, NULL, &s, &m) == -EINVAL, "'%s'", bad[i]);
+        ck_assert_ptr_nonnull(m);
+        g_free(m);
+    }
+}
+END_TEST
+
+START_TEST(port_in_use_is_said)
+{
+    g_autofree char *addr = g_strdup_printf("127.0.0.1:%u", http_port(srv));
+    struct http_server *s = NULL;
+    ck_assert_int_eq(http_start(addr, NULL, NULL, &s, &msg), -EADDRINUSE);
+    ck_assert_ptr_nonnull(strstr(msg, addr));
+    g_clear_pointer(&msg, g_free);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("http_server");
+    TCase *tc = tcase_create("http_server");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, metrics_are_refreshed_and_exposed);
+    tcase_add_test(tc, healthz_answers_without_refresh);
+    tcase_add_test(tc, other_pages_and_methods_are_refused);
+    tcase_add_test(tc, wrong_addresses_are_refused_with_a_line);
+    tcase_add_test(tc, port_in_use_is_said);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

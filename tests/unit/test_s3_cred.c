@@ -1,0 +1,327 @@
+/*
+ * Credentials from what the machine itself has: environment, shared files, credential_process.
+ */
+#include "base/clock.h"
+#include "s3_cred_int.h"
+#include "tests/support/cred_fixture.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SECRET CRED_SECRET
+
+/* ---- environment ---- */
+
+START_TEST(environment_goes_before_files)
+{
+    cred_put("credentials", 0600, "[default]\naws_access_key_id = AKFILE\naws_secret_access_key = " SECRET "\n");
+    setenv("AWS_ACCESS_KEY_ID", "AKENV", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", SECRET, 1);
+    setenv("AWS_SESSION_TOKEN", "CANARYtok", 1);
+    struct s3_cred *c = cred_open_ok();
+    cred_expect_keys(c, "AKENV", "CANARYtok");
+    ck_assert_str_eq(s3_cred_origin(c), "environment");
+    ck_assert_int_eq(s3_cred_expires_ns(c), 0);
+    s3_cred_close(c);
+}
+END_TEST
+
+START_TEST(profile_by_option_goes_before_environment)
+{
+    cred_put("credentials", 0600, "[p]\naws_access_key_id = AKFILE\naws_secret_access_key = " SECRET "\n");
+    setenv("AWS_ACCESS_KEY_ID", "AKENV", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", SECRET, 1);
+    cred_cfg.profile = "p";
+    struct s3_cred *c = cred_open_ok();
+    cred_expect_keys(c, "AKFILE", NULL);
+    ck_assert_str_eq(s3_cred_origin(c), "profile p");
+    s3_cred_close(c);
+}
+END_TEST
+
+START_TEST(half_an_environment_is_refused)
+{
+    setenv("AWS_ACCESS_KEY_ID", "AKENV", 1);
+    g_autofree char *msg = cred_open_fails();
+    ck_assert_ptr_nonnull(strstr(msg, "AWS_SECRET_ACCESS_KEY is not set"));
+}
+END_TEST
+
+START_TEST(key_with_a_line_break_is_refused)
+{
+    setenv("AWS_ACCESS_KEY_ID", "AK\r\nX-Evil: 1", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", SECRET, 1);
+    g_autofree char *msg = cred_open_fails();
+    ck_assert_ptr_nonnull(strstr(msg, "control character"));
+}
+END_TEST
+
+START_TEST(no_sign_request_is_anonymous)
+{
+    cred_cfg.no_sign_request = true;
+    setenv("AWS_ACCESS_KEY_ID", "AKENV", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", SECRET, 1);
+    struct s3_cred *c = cred_open_ok();
+    struct s3_keys k = {0};
+    ck_assert_int_eq(s3_cred_get(c, &k), 0);
+    ck_assert(k.anonymous);
+    ck_assert_str_eq(k.access_key, "");
+    s3_keys_clear(&k);
+    s3_cred_close(c);
+}
+END_TEST
+
+START_TEST(nothing_found_names_what_was_looked_at)
+{
+    g_autofree char *msg = cred_open_fails();
+    const char *const parts[] = {"AWS_ACCESS_KEY_ID is not set",
+                                 "AWS_WEB_IDENTITY_TOKEN_FILE",
+                                 "profile 'default'",
+                                 "/credentials",
+                                 "/config",
+                                 "AWS_CONTAINER",
+                                 "AWS_EC2_METADATA_DISABLED",
+                                 "--profile",
+                                 "--no-sign-request"};
+    for (size_t i = 0; i < G_N_ELEMENTS(parts); i++)
+        ck_assert_msg(strstr(msg, parts[i]) != NULL, "'%s' is not in '%s'", parts[i], msg);
+}
+END_TEST
+
+/* ---- files ---- */
+
+START_TEST(region_and_endpoints_come_from_the_profile)
+{
+    cred_put(
+        "config", 0644,
+        "# comment\n[profile \"a b\"]\nregion = eu-north-1 ; comment\nservices = near\nendpoint_url = http://all.example\n"
+        "aws_access_key_id=AKCONF\n aws_secret_access_key = " SECRET "\n"
+        "[services near]\ns3 =\n  endpoint_url = http://s3.example:9000\ndynamodb =\n  endpoint_url = http://other.example\n");
+    cred_cfg.profile = "a b";
+    struct s3_cred *c = cred_open_ok();
+    ck_assert_str_eq(s3_cred_region(c), "eu-north-1");
+    ck_assert_str_eq(s3_cred_endpoint(c), "http://s3.example:9000");
+    s3_cred_close(c);
+    setenv("AWS_REGION", "eu-west-9", 1);
+    setenv("AWS_ENDPOINT_URL", "http://env.example", 1);
+    c = cred_open_ok();
+    ck_assert_str_eq(s3_cred_region(c), "eu-west-9");
+    ck_assert_str_eq(s3_cred_endpoint(c), "http://env.example");
+    s3_cred_close(c);
+    setenv("AWS_ENDPOINT_URL_S3", "http://env3.example", 1);
+    cred_cfg.region = "opt-1";
+    c = cred_open_ok();
+    ck_assert_str_eq(s3_cred_region(c), "opt-1");
+    ck_assert_str_eq(s3_cred_endpoint(c), "http://env3.example");
+    cred_expect_keys(c, "AKCONF", NULL);
+    s3_cred_close(c);
+}
+END_TEST
+
+START_TEST(default_region_is_us_east_1_and_endpoint_none)
+{
+    cred_cfg.no_sign_request = true;
+    struct s3_cred *c = cred_open_ok();
+    ck_assert_str_eq(s3_cred_region(c), "us-east-1");
+    ck_assert_ptr_null(s3_cred_endpoint(c));
+    s3_cred_close(c);
+}
+END_TEST
+
+START_TEST(named_profile_that_is_missing_is_an_error)
+{
+    cred_put("credentials", 0600, "[default]\naws_access_key_id = AK\naws_secret_access_key = " SECRET "\n");
+    setenv("AWS_PROFILE", "nope", 1);
+    g_autofree char *msg = cred_open_fails();
+    ck_assert_ptr_nonnull(strstr(msg, "profile 'nope' is neither in"));
+}
+END_TEST
+
+START_TEST(broken_file_is_refused_with_its_line)
+{
+    cred_put("credentials", 0600, "[default]\naws_access_key_id = AK\nCANARY without equals sign\n");
+    g_autofree char *msg = cred_open_fails();
+    ck_assert_ptr_nonnull(strstr(msg, "line 3"));
+}
+END_TEST
+
+START_TEST(profile_with_sso_says_what_to_do)
+{
+    cred_put("config", 0600, "[default]\nsso_session = x\n");
+    g_autofree char *msg = cred_open_fails();
+    ck_assert_ptr_nonnull(strstr(msg, "export-credentials"));
+}
+END_TEST
+
+START_TEST(file_that_anybody_may_write_is_refused)
+{
+    cred_put("credentials", 0606, "[default]\naws_access_key_id = AK\naws_secret_access_key = " SECRET "\n");
+    g_autofree char *msg = cred_open_fails();
+    ck_assert_ptr_nonnull(strstr(msg, "chmod 600"));
+}
+END_TEST
+
+START_TEST(file_open_to_others_is_used_with_a_warning)
+{
+    cred_put("credentials", 0644, "[default]\naws_access_key_id = AK\naws_secret_access_key = " SECRET "\n");
+    cred_put("config", 0644, "[default]\nregion = eu-north-1\n");
+    struct s3_cred *c = cred_open_ok();
+    cred_expect_keys(c, "AK", NULL);
+    s3_cred_close(c);
+    g_autofree char *text = cred_log_text();
+    ck_assert_ptr_nonnull(strstr(text, "file with keys is open to other users"));
+    ck_assert_ptr_null(strstr(text, "/config'")); /* no keys in there */
+}
+END_TEST
+
+START_TEST(private_file_gives_no_warning)
+{
+    cred_put("credentials", 0600, "[default]\naws_access_key_id = AK\naws_secret_access_key = " SECRET "\n");
+    struct s3_cred *c = cred_open_ok();
+    cred_expect_keys(c, "AK", NULL);
+    s3_cred_close(c);
+    g_autofree char *text = cred_log_text();
+    ck_assert_ptr_null(strstr(text, "open to other users"));
+}
+END_TEST
+
+START_TEST(rotated_file_is_read_again)
+{
+    cred_put("credentials", 0600, "[default]\naws_access_key_id = AK1\naws_secret_access_key = " SECRET "\n");
+    struct s3_cred *c = cred_open_ok();
+    cred_expect_keys(c, "AK1", NULL);
+    cred_put("credentials", 0600,
+             "[default]\naws_access_key_id = AK2\naws_secret_access_key = " SECRET "\naws_session_token = T\n");
+    clock_fake_advance(2 * NS_PER_S);
+    cred_expect_keys(c, "AK2", "T");
+    s3_cred_close(c);
+}
+END_TEST
+
+START_TEST(rotation_to_a_broken_file_keeps_the_old_keys)
+{
+    cred_put("credentials", 0600, "[default]\naws_access_key_id = AK1\naws_secret_access_key = " SECRET "\n");
+    struct s3_cred *c = cred_open_ok();
+    cred_expect_keys(c, "AK1", NULL);
+    cred_put("credentials", 0600, "[default]\naws_access_key_id = AK2\n");
+    clock_fake_advance(2 * NS_PER_S);
+    cred_expect_keys(c, "AK1", NULL);
+    g_autofree char *why = s3_cred_error(c);
+    ck_assert_ptr_nonnull(strstr(why, "without aws_secret_access_key"));
+    cred_put("credentials", 0600, "[default]\naws_access_key_id = AK3\naws_secret_access_key = " SECRET "\n");
+    clock_fake_advance(3 * NS_PER_S);
+    cred_expect_keys(c, "AK3", NULL);
+    s3_cred_close(c);
+}
+END_TEST
+
+/* ---- credential_process ---- */
+
+static void put_script(const char *text)
+{
+    g_autofree char *path = cred_path("script");
+    g_autofree char *config = g_strdup_printf("[default]\ncredential_process = \"%s\" 'one two' three\n", path);
+    cred_put("script", 0700, text);
+    cred_put("config", 0600, config);
+}
+
+START_TEST(credential_process_gives_keys)
+{
+    put_script("#!/bin/sh\nread x && exit 9\n[ \"$1/$2/$#\" = 'one two/three/2' ] || exit 8\necho CANARYnoise >&2\n"
+               "echo '{\"Version\":1,\"AccessKeyId\":\"AKPROC\",\"SecretAccessKey\":\"" SECRET
+               "\",\"SessionToken\":\"CANARYp\",\"Expiration\":\"2999-01-01T00:00:00Z\"}'\n");
+    struct s3_cred *c = cred_open_ok();
+    cred_expect_keys(c, "AKPROC", "CANARYp");
+    ck_assert_int_gt(s3_cred_expires_ns(c), clock_wall_ns());
+    s3_cred_close(c);
+}
+END_TEST
+
+START_TEST(failing_credential_process_is_named_with_its_status)
+{
+    put_script("#!/bin/sh\necho CANARY\nexit 3\n");
+    struct s3_cred *c = cred_open_ok();
+    cred_expect_error(c, -EACCES, "exited with 3");
+    s3_cred_close(c);
+}
+END_TEST
+
+START_TEST(output_of_another_version_is_refused)
+{
+    put_script("#!/bin/sh\necho '{\"Version\":2,\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"" SECRET "\"}'\n");
+    struct s3_cred *c = cred_open_ok();
+    cred_expect_error(c, -EACCES, "\"Version\": 1");
+    s3_cred_close(c);
+}
+END_TEST
+
+START_TEST(keys_that_have_expired_already_are_refused)
+{
+    put_script("#!/bin/sh\necho '{\"Version\":1,\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"" SECRET
+               "\",\"Expiration\":\"2001-01-01T00:00:00Z\"}'\n");
+    struct s3_cred *c = cred_open_ok();
+    cred_expect_error(c, -EKEYEXPIRED, "expired already");
+    s3_cred_close(c);
+}
+END_TEST
+
+START_TEST(shutdown_ends_a_hanging_process)
+{
+    put_script("#!/bin/sh\nsleep 50\n");
+    struct s3_cred *c = cred_open_ok();
+    pthread_t a, b;
+    void *ra, *rb;
+    ck_assert_int_eq(pthread_create(&a, NULL, cred_get_thread, c), 0);
+    ck_assert_int_eq(pthread_create(&b, NULL, cred_get_thread, c), 0);
+    usleep(200000);
+    uint64_t start_ns = clock_mono_ns();
+    s3_cred_shutdown(c);
+    pthread_join(a, &ra);
+    pthread_join(b, &rb);
+    ck_assert_int_eq(GPOINTER_TO_INT(ra), -ECANCELED);
+    ck_assert_int_eq(GPOINTER_TO_INT(rb), -ECANCELED);
+    ck_assert_uint_lt(clock_mono_ns() - start_ns, 5 * NS_PER_S);
+    s3_cred_close(c);
+}
+END_TEST
+
+int main(void)
+{
+    const TTest *const tests[] = {
+        environment_goes_before_files,
+        profile_by_option_goes_before_environment,
+        half_an_environment_is_refused,
+        key_with_a_line_break_is_refused,
+        no_sign_request_is_anonymous,
+        nothing_found_names_what_was_looked_at,
+        region_and_endpoints_come_from_the_profile,
+        default_region_is_us_east_1_and_endpoint_none,
+        named_profile_that_is_missing_is_an_error,
+        broken_file_is_refused_with_its_line,
+        profile_with_sso_says_what_to_do,
+        file_that_anybody_may_write_is_refused,
+        file_open_to_others_is_used_with_a_warning,
+        private_file_gives_no_warning,
+        rotated_file_is_read_again,
+        rotation_to_a_broken_file_keeps_the_old_keys,
+        credential_process_gives_keys,
+        failing_credential_process_is_named_with_its_status,
+        output_of_another_version_is_refused,
+        keys_that_have_expired_already_are_refused,
+        shutdown_ends_a_hanging_process,
+    };
+    Suite *s = suite_create("s3_cred");
+    TCase *tc = tcase_create("s3_cred");
+    tcase_set_timeout(tc, 30);
+    tcase_add_checked_fixture(tc, cred_setup, cred_teardown);
+    for (size_t i = 0; i < G_N_ELEMENTS(tests); i++)
+        tcase_add_test(tc, tests[i]);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed == 0 ? 0 : 1;
+}

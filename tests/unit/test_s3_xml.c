@@ -1,0 +1,189 @@
+/* Replies in XML: what is read, and what is refused. */
+#include "../../s3/s3_xml.h"
+#include "base/clock.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char page_text[] =
+    "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">"
+    "<Name>b</Name><Prefix>p%2F</Prefix><EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>"
+    "<NextContinuationToken>tok/+=</NextContinuationToken>"
+    "<Contents><Key>p%2Fa%20b%2B%25</Key><LastModified>2024-01-02T03:04:05.678Z</LastModified>"
+    "<ETag>&quot;abc-2&quot;</ETag><Size>123</Size><Owner><ID>x</ID><DisplayName>Key</DisplayName></Owner></Contents>"
+    "<Contents><Key>p%2Fz%00</Key><LastModified>2024-01-02T03:04:05Z</LastModified><ETag>q</ETag><Size>0</Size></Contents>"
+    "<CommonPrefixes><Prefix>p%2Fm%2F</Prefix></CommonPrefixes></ListBucketResult>";
+
+START_TEST(list_page_is_decoded_and_merged_in_byte_order)
+{
+    struct s3_list_page page = {0};
+    ck_assert_int_eq(s3_xml_list_parse(page_text, strlen(page_text), &page), 0);
+    ck_assert(page.truncated);
+    ck_assert_str_eq(page.next, "tok/+=");
+    ck_assert_uint_eq(page.rows->len, 3);
+    const struct s3_list_row *rows = (const struct s3_list_row *)(const void *)page.rows->data;
+    ck_assert_str_eq(rows[0].key, "p/a b+%");
+    ck_assert_uint_eq(rows[0].size, 123);
+    ck_assert_str_eq(rows[0].etag.s, "abc-2");
+    ck_assert_int_eq(rows[0].mtime_ns, 1704164645678000000);
+    ck_assert_str_eq(rows[1].key, "p/m/");
+    ck_assert(rows[1].is_prefix && !rows[0].is_prefix);
+    ck_assert_uint_eq(rows[2].key_len, 4);
+    ck_assert_int_eq(rows[2].key[3], 0);
+    s3_list_page_clear(&page);
+}
+END_TEST
+
+START_TEST(truncated_document_is_refused_at_every_byte)
+{
+    for (size_t n = 0; n < strlen(page_text); n++) {
+        struct s3_list_page page = {0};
+        ck_assert_int_eq(s3_xml_list_parse(page_text, n, &page), -EBADMSG);
+    }
+}
+END_TEST
+
+START_TEST(document_types_are_refused)
+{
+    const char *bad[] = {
+        "<!DOCTYPE r [<!ENTITY a \"aaaa\"><!ENTITY b \"&a;&a;&a;\">]><Error><Code>&b;</Code></Error>",
+        "<!DOCTYPE r SYSTEM \"file:///etc/passwd\"><Error><Code>x</Code></Error>",
+        "<?xml version=\"1.0\"?><!DOCTYPE Error><Error><Code>x</Code></Error>",
+        "<Error><Code>&undefined;</Code></Error>",
+    };
+    for (size_t i = 0; i < G_N_ELEMENTS(bad); i++) {
+        struct s3_xml_error e = {0};
+        ck_assert_int_eq(s3_xml_error_parse(bad[i], strlen(bad[i]), &e), -EBADMSG);
+    }
+}
+END_TEST
+
+START_TEST(depth_size_and_encoding_have_limits)
+{
+    struct s3_xml_error e = {0};
+    struct s3_list_page page = {0};
+    GString *deep = g_string_new(NULL);
+    for (int i = 0; i < 40; i++)
+        g_string_append(deep, "<a>");
+    for (int i = 0; i < 40; i++)
+        g_string_append(deep, "</a>");
+    ck_assert_int_eq(s3_xml_error_parse(deep->str, deep->len, &e), -EBADMSG);
+    g_string_assign(deep, "<ListX><Contents><Key>");
+    for (int i = 0; i < 70000; i++)
+        g_string_append_c(deep, 'k');
+    g_string_append(deep, "</Key></Contents></ListX>");
+    ck_assert_int_eq(s3_xml_list_parse(deep->str, deep->len, &page), -EBADMSG);
+    g_string_set_size(deep, S3_XML_ERROR_CAP + 1);
+    ck_assert_int_eq(s3_xml_error_parse(deep->str, deep->len, &e), -EBADMSG);
+    const char *latin = "<Error><Code>\xe4\xff</Code></Error>";
+    ck_assert_int_eq(s3_xml_error_parse(latin, strlen(latin), &e), -EBADMSG);
+    g_string_free(deep, TRUE);
+}
+END_TEST
+
+START_TEST(numbers_and_keys_are_checked)
+{
+    const char *bad[] = {
+        "<ListBucketResult><Contents><Key>a</Key><Size>-1</Size></Contents></ListBucketResult>",
+        "<ListBucketResult><Contents><Key>a</Key><Size>99999999999999999999</Size></Contents></ListBucketResult>",
+        "<ListBucketResult><Contents><Size>1</Size></Contents></ListBucketResult>",
+        "<ListBucketResult><EncodingType>url</EncodingType><Contents><Key>%4</Key></Contents></ListBucketResult>",
+        "<html><body>login</body></html>",
+    };
+    for (size_t i = 0; i < G_N_ELEMENTS(bad); i++) {
+        struct s3_list_page page = {0};
+        ck_assert_msg(s3_xml_list_parse(bad[i], strlen(bad[i]), &page) == -EBADMSG, "%s", bad[i]);
+    }
+}
+END_TEST
+
+START_TEST(errors_are_read_also_behind_white_space)
+{
+    struct s3_xml_error e = {0};
+    const char *text =
+        "  \n \n<?xml version=\"1.0\"?>\n<Error><Code>SlowDown</Code><Message>Reduce &amp; wait</Message>"
+        "<RequestId>R1</RequestId></Error>";
+    ck_assert_int_eq(s3_xml_error_parse(text, strlen(text), &e), 0);
+    ck_assert_str_eq(e.code, "SlowDown");
+    ck_assert_str_eq(e.message, "Reduce & wait");
+    ck_assert_str_eq(e.request_id, "R1");
+    const char *sts = "<ErrorResponse><Error><Type>Sender</Type><Code>ExpiredToken</Code></Error></ErrorResponse>";
+    ck_assert_int_eq(s3_xml_error_parse(sts, strlen(sts), &e), 0);
+    ck_assert_str_eq(e.code, "ExpiredToken");
+    const char *ok = "<CompleteMultipartUploadResult><ETag>\"x\"</ETag></CompleteMultipartUploadResult>";
+    ck_assert_int_eq(s3_xml_error_parse(ok, strlen(ok), &e), -ENOMSG);
+}
+END_TEST
+
+START_TEST(text_of_the_first_element_of_a_name_is_found)
+{
+    g_autofree char *text = NULL;
+    const char *doc = "<R><Result><Credentials><AccessKeyId>AK</AccessKeyId><Empty/></Credentials></Result></R>";
+    ck_assert_int_eq(s3_xml_text(doc, strlen(doc), "AccessKeyId", &text), 0);
+    ck_assert_str_eq(text, "AK");
+    g_clear_pointer(&text, g_free);
+    ck_assert_int_eq(s3_xml_text(doc, strlen(doc), "Empty", &text), 0);
+    ck_assert_str_eq(text, "");
+    g_clear_pointer(&text, g_free);
+    ck_assert_int_eq(s3_xml_text(doc, strlen(doc), "Absent", &text), -ENOMSG);
+}
+END_TEST
+
+START_TEST(uploads_and_parts_are_read)
+{
+    struct s3_list_page page = {0};
+    const char *up =
+        "<ListMultipartUploadsResult><NextKeyMarker>k</NextKeyMarker><NextUploadIdMarker>i</NextUploadIdMarker>"
+        "<IsTruncated>true</IsTruncated><Upload><Key>a%20b</Key><UploadId>U</UploadId></Upload>"
+        "<Upload><Key>100% x</Key><UploadId>V</UploadId></Upload></ListMultipartUploadsResult>";
+    ck_assert_int_eq(s3_xml_list_parse(up, strlen(up), &page), 0);
+    const struct s3_list_row *rows = (const struct s3_list_row *)(const void *)page.rows->data;
+    ck_assert_str_eq(rows[0].key, "a b");
+    ck_assert_str_eq(rows[0].upload_id, "U");
+    ck_assert_str_eq(rows[1].key, "100% x");
+    ck_assert_str_eq(page.next_upload, "i");
+    s3_list_page_clear(&page);
+    const char *parts =
+        "<ListPartsResult><Part><PartNumber>3</PartNumber><ETag>\"e\"</ETag><Size>7</Size></Part></ListPartsResult>";
+    ck_assert_int_eq(s3_xml_list_parse(parts, strlen(parts), &page), 0);
+    rows = (const struct s3_list_row *)(const void *)page.rows->data;
+    ck_assert_uint_eq(rows[0].part_number, 3);
+    ck_assert_uint_eq(rows[0].size, 7);
+    s3_list_page_clear(&page);
+}
+END_TEST
+
+START_TEST(etags_lose_their_quotes_and_odd_ones_are_dropped)
+{
+    struct {
+        const char *in, *want;
+    } rows[] = {{"\"abc\"", "abc"}, {"abc", "abc"}, {"W/\"abc\"", "abc"}, {"", ""}, {"\"a\r\nb\"", ""}, {"a\"b", ""}};
+    for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
+        struct etag e;
+        s3_etag_parse(rows[i].in, &e);
+        ck_assert_str_eq(e.s, rows[i].want);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("s3_xml");
+    TCase *t = tcase_create("xml");
+    tcase_add_test(t, list_page_is_decoded_and_merged_in_byte_order);
+    tcase_add_test(t, truncated_document_is_refused_at_every_byte);
+    tcase_add_test(t, document_types_are_refused);
+    tcase_add_test(t, depth_size_and_encoding_have_limits);
+    tcase_add_test(t, numbers_and_keys_are_checked);
+    tcase_add_test(t, errors_are_read_also_behind_white_space);
+    tcase_add_test(t, text_of_the_first_element_of_a_name_is_found);
+    tcase_add_test(t, uploads_and_parts_are_read);
+    tcase_add_test(t, etags_lose_their_quotes_and_odd_ones_are_dropped);
+    suite_add_tcase(s, t);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,250 @@
+/*
+ * `sluice mount SOURCE DIR`: checks what can be checked, then serves from a child in the background; -f serves in this process.
+ *
+ * The child gets a session of its own and a pipe to us. On it come lines while it starts ("progress ..." shown when it takes
+ * longer than a second), "ok" once the mount answers, or "error ..." with what failed. Log of a background daemon: --log-file, else
+ * /var/log/sluice/<mount point with '-' for '/'>.log, for users ~/.cache/sluice/.
+ */
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "fs/daemon.h"
+#include "tools/cmd.h"
+#include "tools/ctl_client.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static bool is_empty(const char *path, int *ret_r)
+{
+    DIR *d = opendir(path);
+    *ret_r = d ? 0 : -errno;
+    bool empty = true;
+    for (struct dirent *e; d && (e = readdir(d));)
+        empty = empty && (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0);
+    if (d)
+        closedir(d);
+    return empty;
+}
+
+/* Makes cfg->mountpoint canonical. Exit code; complains. */
+static int check_mountpoint(struct config *cfg)
+{
+    g_autofree char *path = path_canonical(cfg->mountpoint);
+    struct stat st;
+    int r;
+    if (mount_exists(path)) {
+        struct mount_point mp = {.path = path, .uid = geteuid()};
+        bool alive = ctl_daemon_pid(&mp) != 0;
+        complain(alive ? "%s is already a sluice mount" : "%s is a dead sluice mount; clear it with 'sluice umount'",
+                 path);
+        return EXIT_FAILED;
+    }
+    if (stat(path, &st) < 0) {
+        complain("mount point %s: %s", path, err_text(errno));
+        return EXIT_USAGE;
+    }
+    if (!S_ISDIR(st.st_mode)) {
+        complain("mount point %s is not a directory", path);
+        return EXIT_USAGE;
+    }
+    if (!is_empty(path, &r) || r < 0) {
+        complain("mount point %s %s", path, r < 0 ? err_text(r) : "is not empty: what is in it would be hidden");
+        return EXIT_USAGE;
+    }
+    g_free(cfg->mountpoint);
+    cfg->mountpoint = g_steal_pointer(&path);
+    return EXIT_DONE;
+}
+
+static void default_log_file(struct config *cfg)
+{
+    if (cfg->log_file || cfg->foreground)
+        return;
+    g_autofree char *dir =
+        geteuid() == 0 ? g_strdup("/var/log/sluice") : g_build_filename(g_get_user_cache_dir(), "sluice", NULL);
+    (void)g_mkdir_with_parents(dir, 0750); /* log_open() tells if it is not there */
+    g_autofree char *name = g_strdup(cfg->mountpoint + 1);
+    g_strdelimit(name, "/", '-');
+    cfg->log_file = g_strdup_printf("%s/%s.log", dir, *name ? name : "root");
+}
+
+static int open_log(const struct config *cfg, char **ret_msg)
+{
+    enum log_level level;
+    int r = log_level_parse(cfg->log_level, &level);
+    if (r == 0)
+        r = log_open(cfg->log_file, level);
+    if (r < 0)
+        *ret_msg = g_strdup_printf("log file %s: %s", cfg->log_file ? cfg->log_file : "(standard error)", err_text(r));
+    return r;
+}
+
+static int serve_foreground(struct config *cfg)
+{
+    g_autofree char *msg = NULL;
+    int r = open_log(cfg, &msg);
+    if (r == 0)
+        r = fs_run(cfg, -1, &msg);
+    if (r < 0)
+        complain("%s", msg ? msg : err_text(r));
+    log_close();
+    return r < 0 ? EXIT_FAILED : EXIT_DONE;
+}
+
+/* The child: never returns. */
+static void serve_background(struct config *cfg, int ready_fd)
+{
+    g_autofree char *msg = NULL;
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    (void)setsid(); /* cannot fail: a fresh child leads no group */
+    if (null >= 0)
+        for (int fd = 0; fd <= 2; fd++)
+            (void)dup2(null, fd); /* messages go through the pipe and the log */
+    if (chdir("/") < 0)
+        _exit(EXIT_FAILED);
+    int r = open_log(cfg, &msg);
+    if (r == 0)
+        r = fs_run(cfg, ready_fd, &msg);
+    if (r < 0) {
+        log_err("main", "ended: %s", msg ? msg : err_text(r));
+        dprintf(ready_fd, "error %s\n", msg ? msg : err_text(r));
+    }
+    log_close();
+    _exit(r < 0 ? EXIT_FAILED : EXIT_DONE);
+}
+
+/* One line of the child. True when the outcome is known. */
+static bool take_line(const char *line, uint64_t start_ns, int *ret_exit)
+{
+    if (strcmp(line, "ok") == 0) {
+        *ret_exit = EXIT_DONE;
+        return true;
+    }
+    if (g_str_has_prefix(line, "error ")) {
+        complain("%s", line + 6);
+        *ret_exit = EXIT_FAILED;
+        return true;
+    }
+    if (*line && clock_mono_ns() - start_ns > NS_PER_S)
+        fprintf(stderr, "sluice: %s\n", line);
+    return false;
+}
+
+static int wait_for_child(pid_t pid, int fd, const struct config *cfg)
+{
+    FILE *in = fdopen(fd, "r");
+    uint64_t start_ns = clock_mono_ns();
+    char *line = NULL;
+    size_t size = 0;
+    int code = EXIT_FAILED;
+    bool known = false;
+    while (in && !known && getline(&line, &size, in) > 0)
+        known = take_line(g_strchomp(line), start_ns, &code);
+    free(line);
+    if (in)
+        fclose(in);
+    if (!known) {
+        int status = 0;
+        (void)waitpid(pid, &status, 0); /* it closed the pipe: it is ending */
+        if (WIFSIGNALED(status))
+            complain("the daemon was ended by signal %d while it started; see %s", WTERMSIG(status), cfg->log_file);
+        else
+            complain("the daemon ended while it started; see %s", cfg->log_file);
+    }
+    return code;
+}
+
+static int start_background(struct config *cfg)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) < 0) {
+        complain("pipe: %s", err_text(errno));
+        return EXIT_FAILED;
+    }
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(ends[0]);
+        serve_background(cfg, ends[1]);
+    }
+    close(ends[1]);
+    if (pid < 0) {
+        close(ends[0]);
+        complain("fork: %s", err_text(errno));
+        return EXIT_FAILED;
+    }
+    return wait_for_child(pid, ends[0], cfg);
+}
+
+static int check_file_source(const struct config *cfg)
+{
+    struct stat st;
+    if (!g_str_has_prefix(cfg->source, "file://"))
+        return EXIT_DONE;
+    if (stat(cfg->source + 7, &st) < 0) {
+        complain("source %s: %s", cfg->source, err_text(errno));
+        return EXIT_FAILED;
+    }
+    if (!S_ISDIR(st.st_mode)) {
+        complain("source %s is not a directory", cfg->source);
+        return EXIT_FAILED;
+    }
+    return EXIT_DONE;
+}
+
+static bool wants_help(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return true;
+    return false;
+}
+
+/* Paths that the daemon opens after it went to "/". */
+static void make_absolute(char **path)
+{
+    if (!*path || **path == '/')
+        return;
+    char *absolute = g_canonicalize_filename(*path, NULL);
+    g_free(*path);
+    *path = absolute;
+}
+
+int cmd_mount(int argc, char **argv)
+{
+    struct config cfg;
+    g_autofree char *msg = NULL;
+    if (wants_help(argc, argv)) {
+        cmd_print_help(cmd_find("mount"));
+        return EXIT_DONE;
+    }
+    config_init(&cfg);
+    int r = config_parse_argv(&cfg, argc, argv, &msg);
+    if (r == 0)
+        r = config_validate(&cfg, &msg);
+    int code = r < 0 ? EXIT_USAGE : EXIT_DONE;
+    if (r < 0)
+        complain("%s", msg);
+    if (code == EXIT_DONE)
+        code = check_mountpoint(&cfg);
+    if (code == EXIT_DONE)
+        code = check_file_source(&cfg);
+    if (code == EXIT_DONE) {
+        make_absolute(&cfg.cache_dir);
+        make_absolute(&cfg.ca_bundle);
+        make_absolute(&cfg.log_file);
+        default_log_file(&cfg);
+        code = cfg.foreground ? serve_foreground(&cfg) : start_background(&cfg);
+    }
+    config_clear(&cfg);
+    return code;
+}

@@ -1,0 +1,241 @@
+/* Requests to the daemon of a mount. A silence longer than the caller allows, a closed line or a missing daemon each end in one clear line. */
+#include "tools/ctl_client.h"
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "fs/ctl_proto.h"
+#include "tools/cmd.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define MAX_REPLY_LINE (64u << 20)
+#define PATHS_BUDGET   (CTL_MAX_LINE * 3 / 4) /* what paths may take of a request, JSON escapes counted */
+
+void print_json(const json_t *line)
+{
+    (void)json_dumpf(line, stdout, JSON_COMPACT); /* a closed pipe ends us by SIGPIPE */
+    putchar('\n');
+    fflush(stdout);
+}
+
+bool print_if_error(const json_t *line)
+{
+    const char *event = json_string_value(json_object_get(line, "event"));
+    if (g_strcmp0(event, "error") != 0)
+        return false;
+    const char *path = json_string_value(json_object_get(line, "path"));
+    const char *error = json_string_value(json_object_get(line, "error"));
+    complain("%s%s%s", path ? path : "", path ? ": " : "", error ? error : "failed");
+    return true;
+}
+
+static int dial(const struct mount_point *mp)
+{
+    g_autofree char *path = ctl_socket_path_of(mp->path, mp->uid);
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    if (g_strlcpy(addr.sun_path, path, sizeof addr.sun_path) >= sizeof addr.sun_path)
+        return -ENAMETOOLONG;
+    CLEANUP_FD int fd = RET_ERRNO(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (fd < 0)
+        return fd;
+    const struct timeval wait = {.tv_sec = 10};
+    (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait,
+                     sizeof wait); /* bounds connect and send; cannot fail on a socket */
+    int r = RET_ERRNO(connect(fd, (struct sockaddr *)&addr, sizeof addr));
+    return r < 0 ? r : steal_fd(&fd);
+}
+
+static void complain_no_daemon(const struct mount_point *mp, int r)
+{
+    if (r == -ECONNREFUSED || r == -ENOENT)
+        complain("the daemon of %s is not running; 'sluice umount %s' clears the dead mount, local data is kept",
+                 mp->path, mp->path);
+    else if (r == -EACCES || r == -EPERM)
+        complain("%s was mounted by user %u: only that user and root may ask its daemon", mp->path, (unsigned)mp->uid);
+    else
+        complain("no connection to the daemon of %s: %s", mp->path, err_text(r));
+}
+
+pid_t ctl_daemon_pid(const struct mount_point *mp)
+{
+    CLEANUP_FD int fd = dial(mp);
+    struct ucred who;
+    socklen_t len = sizeof who;
+    if (fd < 0 || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0)
+        return 0;
+    return who.pid;
+}
+
+static int send_all(int fd, const char *text, size_t len)
+{
+    while (len > 0) {
+        ssize_t n = RET_ERRNO(send(fd, text, len, MSG_NOSIGNAL));
+        if (n < 0 && n != -EINTR)
+            return (int)n;
+        if (n > 0) {
+            text += n;
+            len -= (size_t)n;
+        }
+    }
+    return 0;
+}
+
+/* Appends what comes next to buf. 0 at the end of the stream, -ETIMEDOUT after quiet_s. */
+static ssize_t receive(int fd, GString *buf, unsigned quiet_s)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    char chunk[8192];
+    uint64_t deadline = clock_mono_ns() + quiet_s * NS_PER_S;
+    for (;;) {
+        uint64_t now = clock_mono_ns();
+        if (now >= deadline)
+            return -ETIMEDOUT;
+        int r = RET_ERRNO(poll(&p, 1, (int)MIN((deadline - now) / NS_PER_MS + 1, 1000000)));
+        if (r < 0 && r != -EINTR)
+            return r;
+        if (r <= 0)
+            continue;
+        ssize_t n = RET_ERRNO(recv(fd, chunk, sizeof chunk, 0));
+        if (n > 0)
+            g_string_append_len(buf, chunk, n);
+        if (n != -EINTR)
+            return n;
+    }
+}
+
+/* Handles one line. True when it was the last; *ret_exit is set then. */
+static bool take_line(const char *text, size_t len, ctl_line_fn *fn, void *ctx, int *ret_exit)
+{
+    json_t *line = json_loadb(text, len, 0, NULL);
+    if (!line) {
+        complain("the daemon sent a line that is not JSON");
+        *ret_exit = EXIT_FAILED;
+        return true;
+    }
+    const char *event = json_string_value(json_object_get(line, "event"));
+    bool done = g_strcmp0(event, "done") == 0;
+    if (done) {
+        const char *message = json_string_value(json_object_get(line, "message"));
+        const json_t *code = json_object_get(line, "exit");
+        *ret_exit = json_is_integer(code) ? (int)json_integer_value(code) : EXIT_FAILED;
+        if (*ret_exit != EXIT_DONE && message)
+            complain("%s", message);
+    } else if (fn) {
+        fn(ctx, line);
+    }
+    json_decref(line);
+    return done;
+}
+
+static int read_replies(const struct mount_point *mp, int fd, unsigned quiet_s, ctl_line_fn *fn, void *ctx)
+{
+    g_autoptr(GString) buf = g_string_new(NULL);
+    int code = EXIT_FAILED;
+    for (;;) {
+        ssize_t n = receive(fd, buf, quiet_s);
+        if (n == -ETIMEDOUT) {
+            complain("the daemon of %s has not answered for %u s", mp->path, quiet_s);
+            return EXIT_FAILED;
+        }
+        if (n <= 0 || buf->len > MAX_REPLY_LINE) {
+            complain("the daemon of %s broke off before it was done", mp->path);
+            return EXIT_FAILED;
+        }
+        const char *start = buf->str, *end;
+        while ((end = memchr(start, '\n', (size_t)(buf->str + buf->len - start)))) {
+            if (take_line(start, (size_t)(end - start), fn, ctx, &code))
+                return code;
+            start = end + 1;
+        }
+        g_string_erase(buf, 0, start - buf->str);
+    }
+}
+
+int ctl_request(const struct mount_point *mp, json_t *req, unsigned quiet_s, ctl_line_fn *fn, void *ctx)
+{
+    char *text = json_dumps(req, JSON_COMPACT);
+    json_decref(req);
+    if (!text) {
+        complain("a path is not valid UTF-8 and cannot be asked for by name");
+        return EXIT_FAILED;
+    }
+    g_autofree char *line = g_strconcat(text, "\n", NULL);
+    free(text);
+    CLEANUP_FD int fd = dial(mp);
+    if (fd < 0) {
+        complain_no_daemon(mp, fd);
+        return EXIT_FAILED;
+    }
+    int r = send_all(fd, line, strlen(line));
+    if (r < 0) {
+        complain_no_daemon(mp, r);
+        return EXIT_FAILED;
+    }
+    return read_replies(mp, fd, quiet_s, fn, ctx);
+}
+
+/* Worst of two exit codes: a failure beats running out of time. */
+static int worse(int a, int b)
+{
+    return a == EXIT_FAILED || b == EXIT_DONE ? a : b;
+}
+
+static int send_batch(const struct mount_point *mp, const json_t *req, json_t *batch, unsigned quiet_s, ctl_line_fn *fn,
+                      void *ctx)
+{
+    json_t *copy = json_deep_copy(req);
+    json_object_set_new(copy, "paths", batch);
+    return ctl_request(mp, copy, quiet_s, fn, ctx);
+}
+
+int ctl_request_paths(char **paths, json_t *req, unsigned quiet_s, ctl_line_fn *fn, void *ctx)
+{
+    struct mount_point first = {0};
+    json_t *batch = json_array();
+    size_t used = 0;
+    int code = EXIT_DONE;
+    for (char **p = paths; *p; p++) {
+        struct mount_point mp;
+        if (!mount_find(*p, &mp)) {
+            code = EXIT_FAILED;
+            break;
+        }
+        if (first.path && strcmp(first.path, mp.path) != 0) {
+            complain("'%s' lies in %s, other paths in %s: one mount at a time", *p, mp.path, first.path);
+            mount_point_clear(&mp);
+            code = EXIT_USAGE;
+            break;
+        }
+        size_t cost = 6 * strlen(mp.relative) + 3; /* at worst every byte is \u00xx */
+        if (used && used + cost > PATHS_BUDGET) {
+            code = worse(code, send_batch(&first, req, batch, quiet_s, fn, ctx));
+            batch = json_array();
+            used = 0;
+        }
+        json_t *name = json_string(mp.relative);
+        if (!name)
+            complain("%s: not valid UTF-8, cannot be asked for by name", *p);
+        code = name ? code : EXIT_FAILED;
+        used += name ? cost : 0;
+        if (name)
+            json_array_append_new(batch, name);
+        if (first.path)
+            mount_point_clear(&mp);
+        else
+            first = mp;
+    }
+    if (json_array_size(batch) > 0 && (code == EXIT_DONE || code == EXIT_TIME))
+        code = worse(code, send_batch(&first, req, batch, quiet_s, fn, ctx));
+    else
+        json_decref(batch);
+    json_decref(req);
+    mount_point_clear(&first);
+    return code;
+}

@@ -1,0 +1,47 @@
+/*
+ * The command's side of the control socket (messages: fs/ctl_proto.h).
+ *
+ *   struct mount_point mp;
+ *   if (!mount_find(path, &mp)) return EXIT_FAILED;      // complains itself
+ *   int code = ctl_request(&mp, json_pack(...), 30, on_line, &state);
+ *
+ * Single-threaded. Nothing here touches the mounted tree itself, so a hung or dead daemon never hangs the command.
+ */
+#pragma once
+#include <glib.h>
+#include <jansson.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct mount_point {
+    char *path;     /* owned, canonical */
+    char *source;   /* owned, as the mount table shows it */
+    char *relative; /* owned, path below the mount point without leading '/', "" = root */
+    uid_t uid;      /* who mounted */
+};
+void mount_point_clear(struct mount_point *mp);
+
+/* Absolute, "." and ".." removed, symlinks followed only where that does not enter a sluice mount. Owned by the caller. */
+char *path_canonical(const char *path);
+/* The sluice mount a path lies in; complains and returns false if there is none. */
+bool mount_find(const char *path, struct mount_point *ret_mp);
+/* Is exactly this canonical path a sluice mount? */
+bool mount_exists(const char *canonical);
+/* All sluice mounts, struct mount_point *. */
+GPtrArray *mount_list(void);
+
+/* Called for each line but the last; line is borrowed. */
+typedef void ctl_line_fn(void *ctx, const json_t *line);
+
+/* Sends req (stolen), hands the lines to fn (may be NULL), returns the exit code of the last one after complaining of its message.
+ * quiet_s: longest silence before the daemon counts as hung. Complains and returns EXIT_FAILED if there is no daemon. */
+int ctl_request(const struct mount_point *mp, json_t *req, unsigned quiet_s, ctl_line_fn *fn, void *ctx);
+/* Sends req for all paths, which must lie in one mount, in as many requests as the line limit asks for. req (stolen) lacks "paths".
+ * The worst exit code. */
+int ctl_request_paths(char **paths, json_t *req, unsigned quiet_s, ctl_line_fn *fn, void *ctx);
+/* Process id of the daemon, 0 if none answers. */
+pid_t ctl_daemon_pid(const struct mount_point *mp);
+
+/* Prints a line of the daemon as JSON / the message of an "error" line on standard error. */
+void print_json(const json_t *line);
+bool print_if_error(const json_t *line);

@@ -1,0 +1,176 @@
+/* Which path lies in which sluice mount: reads /proc/self/mountinfo, and never looks inside a mount (a dead one would fail, a hung one hang). */
+#include "tools/cmd.h"
+#include "tools/ctl_client.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void mount_point_clear(struct mount_point *mp)
+{
+    g_free(mp->path);
+    g_free(mp->source);
+    g_free(mp->relative);
+    *mp = (struct mount_point){0};
+}
+
+static void mount_point_free(void *mp)
+{
+    mount_point_clear(mp);
+    g_free(mp);
+}
+
+/* "\040" -> ' ' in place. */
+static void unescape(char *s)
+{
+    char *out = s;
+    for (; *s; s++) {
+        if (s[0] == '\\' && g_ascii_isdigit(s[1]) && g_ascii_isdigit(s[2]) && g_ascii_isdigit(s[3])) {
+            *out++ = (char)((s[1] - '0') << 6 | (s[2] - '0') << 3 | (s[3] - '0'));
+            s += 3;
+        } else {
+            *out++ = *s;
+        }
+    }
+    *out = '\0';
+}
+
+/* Rows of the mount table in order. */
+struct row {
+    char *path, *source;
+    bool is_sluice;
+    uid_t uid;
+};
+
+static void row_free(void *p)
+{
+    struct row *row = p;
+    g_free(row->path);
+    g_free(row->source);
+    g_free(row);
+}
+
+/* "36 35 98:0 / /mnt rw shared:1 - fuse.sluice s3://b rw,user_id=0,..." */
+static struct row *parse_row(char *line)
+{
+    char *tail = strstr(line, " - ");
+    if (!tail)
+        return NULL;
+    *tail = '\0';
+    g_auto(GStrv) head = g_strsplit(line, " ", 6);
+    g_auto(GStrv) rest = g_strsplit(tail + 3, " ", 3);
+    if (g_strv_length(head) < 5 || g_strv_length(rest) < 3)
+        return NULL;
+    struct row *row = g_new0(struct row, 1);
+    row->path = g_strdup(head[4]);
+    row->source = g_strdup(rest[1]);
+    unescape(row->path);
+    unescape(row->source);
+    row->is_sluice = strcmp(rest[0], "fuse.sluice") == 0;
+    const char *user = strstr(rest[2], "user_id=");
+    row->uid = user ? (uid_t)strtoul(user + 8, NULL, 10) : 0;
+    return row;
+}
+
+static GPtrArray *read_table(void)
+{
+    GPtrArray *rows = g_ptr_array_new_with_free_func(row_free);
+    g_autofree char *text = NULL;
+    if (!g_file_get_contents("/proc/self/mountinfo", &text, NULL, NULL))
+        return rows;
+    g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
+    for (char **l = lines; *l; l++) {
+        struct row *row = parse_row(*l);
+        if (row)
+            g_ptr_array_add(rows, row);
+    }
+    return rows;
+}
+
+static bool lies_in(const char *path, const char *dir)
+{
+    size_t len = strlen(dir);
+    if (strcmp(dir, "/") == 0)
+        return true;
+    return strncmp(path, dir, len) == 0 && (path[len] == '/' || path[len] == '\0');
+}
+
+/* The innermost mount that holds path; of several on one directory the last is on top. */
+static const struct row *find_row(const GPtrArray *rows, const char *path)
+{
+    const struct row *best = NULL;
+    for (guint i = 0; i < rows->len; i++) {
+        const struct row *row = rows->pdata[i];
+        if (lies_in(path, row->path) && (!best || strlen(row->path) >= strlen(best->path)))
+            best = row;
+    }
+    return best;
+}
+
+/* Follows the symlinks of path's longest part outside sluice mounts that exists. */
+char *path_canonical(const char *path)
+{
+    g_autoptr(GPtrArray) rows = read_table();
+    g_autofree char *plain = g_canonicalize_filename(path, NULL);
+    g_auto(GStrv) parts = g_strsplit(plain, "/", -1);
+    GString *out = g_string_new("/");
+    for (unsigned i = 1; parts[i]; i++) {
+        if (parts[i][0] == '\0')
+            continue;
+        if (out->str[out->len - 1] != '/')
+            g_string_append_c(out, '/');
+        g_string_append(out, parts[i]);
+        const struct row *row = find_row(rows, out->str);
+        if (row && row->is_sluice)
+            continue;
+        char *real = realpath(out->str, NULL);
+        if (real)
+            g_string_assign(out, real);
+        free(real);
+    }
+    return g_string_free(out, FALSE);
+}
+
+static void fill(struct mount_point *mp, const struct row *row, const char *path)
+{
+    const char *rest = path + (strcmp(row->path, "/") == 0 ? 0 : strlen(row->path));
+    *mp = (struct mount_point){.path = g_strdup(row->path),
+                               .source = g_strdup(row->source),
+                               .relative = g_strdup(*rest == '/' ? rest + 1 : rest),
+                               .uid = row->uid};
+}
+
+bool mount_find(const char *path, struct mount_point *ret_mp)
+{
+    g_autoptr(GPtrArray) rows = read_table();
+    g_autofree char *canonical = path_canonical(path);
+    const struct row *row = find_row(rows, canonical);
+    if (!row || !row->is_sluice) {
+        complain("'%s' is not in a sluice mount", path);
+        return false;
+    }
+    fill(ret_mp, row, canonical);
+    return true;
+}
+
+bool mount_exists(const char *canonical)
+{
+    g_autoptr(GPtrArray) rows = read_table();
+    const struct row *row = find_row(rows, canonical);
+    return row && row->is_sluice && strcmp(row->path, canonical) == 0;
+}
+
+GPtrArray *mount_list(void)
+{
+    g_autoptr(GPtrArray) rows = read_table();
+    GPtrArray *list = g_ptr_array_new_with_free_func(mount_point_free);
+    for (guint i = 0; i < rows->len; i++) {
+        const struct row *row = rows->pdata[i];
+        if (!row->is_sluice || find_row(rows, row->path) != row)
+            continue;
+        struct mount_point *mp = g_new0(struct mount_point, 1);
+        fill(mp, row, row->path);
+        g_ptr_array_add(list, mp);
+    }
+    return list;
+}

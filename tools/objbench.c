@@ -1,0 +1,466 @@
+/*
+ * The benchmark itself: a table of operations, each run by N threads that take call numbers from one counter.
+ *
+ * The main thread starts the threads of a row, then only watches: it draws the progress line and looks for a signal, fifty times a second. A
+ * first signal ends the measuring and still removes the keys; a second one gives that up too. All objects hold bytes of one random
+ * buffer, so that a read can be checked in place: object i is the buffer, a range of it the same range of the buffer.
+ * Shared between threads: the buffer and the options (constant) and the atomics of struct row_run.
+ */
+#include "tools/objbench.h"
+
+#include "base/clock.h"
+#include "base/sync.h"
+
+#include <inttypes.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#define RANGE_BYTES  (1u << 20)
+#define SMALL_BYTES  4096u
+#define LIST_CALLS   8u
+#define LARGE_DIR    "large/"
+#define SMALL_DIR    "small/"
+#define WATCH_MS     20
+#define MAX_ATTEMPTS 3 /* at a key that will not go away */
+
+struct bench {
+    const struct objbench_options *o;
+    struct objstore *st; /* owned */
+    char *prefix;        /* owned; ends in '/' */
+    uint8_t *buf;        /* owned; object_bytes or SMALL_BYTES, the larger */
+    uint64_t max_large;  /* objects written so far, numbers below this exist or may */
+    uint64_t max_small;
+    unsigned n_signals;
+    GArray *rows; /* owned; struct objbench_row */
+};
+
+struct row_run;
+typedef int call_fn(struct row_run *run, uint64_t i);
+
+struct op {
+    const char *name;
+    call_fn *call;
+    bool small;
+    uint64_t (*n_calls)(const struct bench *b, unsigned concurrency);
+    uint64_t (*call_bytes)(const struct bench *b); /* NULL: none to speak of */
+};
+
+struct row_run { /* one operation at one concurrency */
+    struct bench *b;
+    const struct op *op;
+    uint64_t n_calls;
+    uint64_t *latency_ns; /* one slot per call, written by who makes the call */
+    /* atomic */
+    _Atomic uint64_t next;
+    _Atomic uint64_t done;
+    _Atomic uint64_t end_ns; /* when the last thread was through */
+    atomic_uint running;
+    atomic_int error; /* the first */
+    atomic_bool stop;
+};
+
+/* ---- calls ---- */
+
+static char *key_of(const struct bench *b, const char *dir, uint64_t i)
+{
+    return g_strdup_printf("%s%s%08" PRIu64, b->prefix, dir, i);
+}
+
+static uint64_t n_large(const struct bench *b, unsigned concurrency)
+{
+    uint64_t n = b->o->size_bytes / b->o->object_bytes;
+    return MAX(n, concurrency);
+}
+
+static uint64_t n_small(const struct bench *b, unsigned concurrency)
+{
+    return b->o->n_small;
+}
+
+static uint64_t ranges_per_object(const struct bench *b)
+{
+    return (b->o->object_bytes + RANGE_BYTES - 1) / RANGE_BYTES;
+}
+
+static uint64_t n_ranges(const struct bench *b, unsigned concurrency)
+{
+    return n_large(b, concurrency) * ranges_per_object(b);
+}
+
+static uint64_t n_lists(const struct bench *b, unsigned concurrency)
+{
+    return MAX(LIST_CALLS, concurrency);
+}
+
+static uint64_t large_bytes(const struct bench *b)
+{
+    return b->o->object_bytes;
+}
+
+static uint64_t range_bytes(const struct bench *b)
+{
+    return MIN(b->o->object_bytes, RANGE_BYTES);
+}
+
+static uint64_t small_bytes(const struct bench *b)
+{
+    return SMALL_BYTES;
+}
+
+struct verify {
+    const uint8_t *buf;
+    uint64_t len, n_seen;
+};
+
+static int verify_sink(void *ctx, uint64_t off, const void *buf, size_t len)
+{
+    struct verify *v = ctx;
+    if (off > v->len || len > v->len - off || memcmp(v->buf + off, buf, len) != 0)
+        return -EBADMSG;
+    v->n_seen += len;
+    return 0;
+}
+
+static int get_range(struct row_run *run, const char *key, uint64_t size, uint64_t off, uint64_t len)
+{
+    struct verify v = {.buf = run->b->buf, .len = size};
+    int r = objstore_get(run->b->st, key, off, len, NULL, verify_sink, &v, NULL);
+    return r == 0 && v.n_seen != len ? -EBADMSG : r;
+}
+
+static int put(struct row_run *run, const char *dir, uint64_t i, uint64_t len)
+{
+    const struct obj_meta meta = {0};
+    const struct obj_cond any = {.kind = OBJ_COND_NONE};
+    g_autofree char *key = key_of(run->b, dir, i);
+    return objstore_put(run->b->st, key, run->b->buf, len, &meta, &any, NULL);
+}
+
+static int call_put(struct row_run *run, uint64_t i)
+{
+    return put(run, LARGE_DIR, i, run->b->o->object_bytes);
+}
+
+static int call_get(struct row_run *run, uint64_t i)
+{
+    g_autofree char *key = key_of(run->b, LARGE_DIR, i);
+    return get_range(run, key, run->b->o->object_bytes, 0, run->b->o->object_bytes);
+}
+
+static int call_get_range(struct row_run *run, uint64_t i)
+{
+    uint64_t per = ranges_per_object(run->b), size = run->b->o->object_bytes;
+    uint64_t off = i % per * RANGE_BYTES;
+    g_autofree char *key = key_of(run->b, LARGE_DIR, i / per);
+    return get_range(run, key, size, off, MIN(RANGE_BYTES, size - off));
+}
+
+static int call_small_put(struct row_run *run, uint64_t i)
+{
+    return put(run, SMALL_DIR, i, SMALL_BYTES);
+}
+
+static int call_small_get(struct row_run *run, uint64_t i)
+{
+    g_autofree char *key = key_of(run->b, SMALL_DIR, i);
+    return get_range(run, key, SMALL_BYTES, 0, SMALL_BYTES);
+}
+
+static int call_small_head(struct row_run *run, uint64_t i)
+{
+    struct obj_info info = {0};
+    g_autofree char *key = key_of(run->b, SMALL_DIR, i);
+    int r = objstore_head(run->b->st, key, &info);
+    if (r == 0 && info.size != SMALL_BYTES)
+        r = -EBADMSG;
+    obj_info_clear(&info);
+    return r;
+}
+
+static int count_row(void *ctx, const struct obj_entry *entry)
+{
+    (*(uint64_t *)ctx)++;
+    return 0;
+}
+
+static int call_list(struct row_run *run, uint64_t i)
+{
+    uint64_t n = 0;
+    g_autofree char *dir = g_strconcat(run->b->prefix, SMALL_DIR, NULL);
+    const struct obj_list_req req = {.prefix = dir, .delimiter = true};
+    int r = objstore_list(run->b->st, &req, count_row, &n, NULL);
+    return r == 0 && n != run->b->o->n_small ? -EBADMSG : r;
+}
+
+static int remove_key(struct row_run *run, const char *dir, uint64_t i)
+{
+    const struct obj_cond any = {.kind = OBJ_COND_NONE};
+    g_autofree char *key = key_of(run->b, dir, i);
+    return objstore_delete(run->b->st, key, &any);
+}
+
+static int call_delete_large(struct row_run *run, uint64_t i)
+{
+    return remove_key(run, LARGE_DIR, i);
+}
+
+static int call_delete_small(struct row_run *run, uint64_t i)
+{
+    return remove_key(run, SMALL_DIR, i);
+}
+
+static uint64_t n_written_large(const struct bench *b, unsigned concurrency)
+{
+    return b->max_large;
+}
+
+static uint64_t n_written_small(const struct bench *b, unsigned concurrency)
+{
+    return b->max_small;
+}
+
+static const struct op ops[] = {
+    {"put", call_put, false, n_large, large_bytes},
+    {"get", call_get, false, n_large, large_bytes},
+    {"get-range", call_get_range, false, n_ranges, range_bytes},
+    {"small-put", call_small_put, true, n_small, small_bytes},
+    {"small-head", call_small_head, true, n_small, NULL},
+    {"small-get", call_small_get, true, n_small, small_bytes},
+    {"list", call_list, true, n_lists, NULL},
+};
+static const struct op delete_large = {"delete", call_delete_large, false, n_written_large, NULL};
+static const struct op delete_small = {"small-delete", call_delete_small, true, n_written_small, NULL};
+
+/* ---- one row ---- */
+
+static void *worker(void *arg)
+{
+    struct row_run *run = arg;
+    while (!atomic_load(&run->stop)) {
+        uint64_t i = atomic_fetch_add(&run->next, 1);
+        if (i >= run->n_calls)
+            break;
+        uint64_t start_ns = clock_mono_ns();
+        int r = run->op->call(run, i);
+        run->latency_ns[i] = clock_mono_ns() - start_ns;
+        if (r < 0) {
+            int none = 0;
+            (void)atomic_compare_exchange_strong(&run->error, &none, r); /* the first one counts */
+            atomic_store(&run->stop, true);
+            break;
+        }
+        atomic_fetch_add(&run->done, 1);
+    }
+    atomic_store(&run->end_ns, clock_mono_ns());
+    atomic_fetch_sub(&run->running, 1);
+    return NULL;
+}
+
+static bool signalled(struct bench *b, int timeout_ms)
+{
+    struct pollfd p = {.fd = b->o->signal_fd, .events = POLLIN};
+    if (poll(&p, 1, timeout_ms) <= 0) /* a negative descriptor is never ready: only the pause */
+        return false;
+    char si[128]; /* a struct signalfd_siginfo */
+    (void)!read(p.fd, si, sizeof(si));
+    b->n_signals++;
+    return true;
+}
+
+static void watch(struct row_run *run, unsigned concurrency)
+{
+    while (atomic_load(&run->running) > 0) {
+        if (signalled(run->b, WATCH_MS)) {
+            atomic_store(&run->stop, true);
+            if (run->b->n_signals > 1)
+                objstore_shutdown(run->b->st);
+        }
+        if (run->b->o->progress)
+            fprintf(stderr, "\r%-12s %3u threads %8" PRIu64 "/%-8" PRIu64, run->op->name, concurrency,
+                    atomic_load(&run->done), run->n_calls);
+    }
+    if (run->b->o->progress)
+        fprintf(stderr, "\r%60s\r", "");
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void add_row(struct row_run *run, unsigned concurrency, uint64_t elapsed_ns)
+{
+    qsort(run->latency_ns, run->n_calls, sizeof(uint64_t), by_value);
+    struct objbench_row row = {.op = run->op->name,
+                               .concurrency = concurrency,
+                               .n_ops = run->n_calls,
+                               .elapsed_ns = elapsed_ns,
+                               .p50_ns = run->latency_ns[run->n_calls / 2],
+                               .p99_ns = run->latency_ns[run->n_calls * 99 / 100]};
+    if (run->op->call_bytes != NULL)
+        row.bytes = run->n_calls * run->op->call_bytes(run->b);
+    if (run->op->call == call_get_range) /* the last range of an object may be short */
+        row.bytes = run->n_calls / ranges_per_object(run->b) * run->b->o->object_bytes;
+    g_array_append_val(run->b->rows, row);
+}
+
+/* Runs and joins the threads. */
+static int run_threads(struct row_run *run, unsigned concurrency)
+{
+    pthread_t threads[OBJBENCH_MAX_CONCURRENCY];
+    unsigned n = 0;
+    int r = 0;
+    atomic_store(&run->running, concurrency);
+    for (; n < concurrency && r == 0; n++)
+        r = thread_start(&threads[n], "objbench", worker, run);
+    if (r < 0) { /* the last one does not exist, nor those after it */
+        n--;
+        atomic_store(&run->stop, true);
+        atomic_fetch_sub(&run->running, concurrency - n);
+    }
+    watch(run, concurrency);
+    for (unsigned i = 0; i < n; i++)
+        (void)pthread_join(threads[i], NULL);
+    return r < 0 ? r : atomic_load(&run->error);
+}
+
+static int run_row(struct bench *b, const struct op *op, unsigned concurrency)
+{
+    struct row_run run = {.b = b, .op = op, .n_calls = op->n_calls(b, concurrency)};
+    if (run.n_calls == 0)
+        return 0;
+    run.latency_ns = g_new0(uint64_t, run.n_calls);
+    unsigned signals_before = b->n_signals;
+    uint64_t start_ns = clock_mono_ns();
+    int r = run_threads(&run, concurrency);
+    if (r == 0 && b->n_signals != signals_before)
+        r = -EINTR;
+    if (r == 0)
+        add_row(&run, concurrency, atomic_load(&run.end_ns) - start_ns);
+    g_free(run.latency_ns);
+    return r;
+}
+
+/* ---- the whole ---- */
+
+static int measure(struct bench *b, char **ret_msg)
+{
+    for (size_t c = 0; c < b->o->n_concurrency; c++) {
+        unsigned concurrency = b->o->concurrency[c];
+        b->max_large = MAX(b->max_large, n_large(b, concurrency));
+        b->max_small = b->o->n_small;
+        for (size_t i = 0; i < G_N_ELEMENTS(ops); i++) {
+            if (ops[i].small && b->o->n_small == 0)
+                continue;
+            int r = run_row(b, &ops[i], concurrency);
+            if (r == -EBADMSG)
+                *ret_msg = g_strdup_printf("%s: the store gave back something else than was written", ops[i].name);
+            else if (r < 0)
+                *ret_msg = g_strdup_printf("%s: %s", ops[i].name, r == -EINTR ? "interrupted" : err_text(r));
+            if (r < 0)
+                return r;
+        }
+    }
+    return 0;
+}
+
+/* Removes what was or may have been written. */
+static int clean(struct bench *b)
+{
+    unsigned concurrency = 1;
+    for (size_t c = 0; c < b->o->n_concurrency; c++)
+        concurrency = MAX(concurrency, b->o->concurrency[c]);
+    int r = 0;
+    for (unsigned attempt = 0; attempt < MAX_ATTEMPTS && b->n_signals < 2; attempt++) {
+        r = run_row(b, &delete_large, concurrency);
+        if (r == 0)
+            r = run_row(b, &delete_small, concurrency);
+        if (r == 0)
+            return 0;
+    }
+    return r < 0 ? r : -EINTR;
+}
+
+static int fill(struct bench *b, char **ret_msg)
+{
+    uint64_t len = MAX(b->o->object_bytes, SMALL_BYTES);
+    b->buf = g_try_malloc(len);
+    if (b->buf == NULL) {
+        *ret_msg = g_strdup("not enough memory for one object; choose a smaller --object-size");
+        return -ENOMEM;
+    }
+    uint64_t x = (uint64_t)clock_wall_ns() | 1; /* xorshift: bytes that do not compress */
+    for (uint64_t i = 0; i + 8 <= len; i += 8) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        memcpy(b->buf + i, &x, 8);
+    }
+    memset(b->buf + len / 8 * 8, 0x5a, len % 8);
+    uint64_t id = 0;
+    if (getrandom(&id, sizeof(id), 0) != sizeof(id))
+        id = x;
+    b->prefix = g_strdup_printf(".sluice-objbench-%016" PRIx64 "/", id);
+    return 0;
+}
+
+static int prepare(struct bench *b, uint32_t *ret_caps, char **ret_msg)
+{
+    int r = objstore_open(&b->o->store, &b->st, ret_msg);
+    if (r < 0)
+        return r;
+    r = objstore_check(b->st, ret_msg);
+    if (r < 0)
+        return r;
+    if (b->o->object_bytes > objstore_limits(b->st)->put_max_bytes) {
+        *ret_msg = g_strdup_printf("--object-size is beyond the store's %" PRIu64 " bytes for one PUT",
+                                   objstore_limits(b->st)->put_max_bytes);
+        return -EFBIG;
+    }
+    r = fill(b, ret_msg);
+    if (r < 0)
+        return r;
+    r = objstore_probe(b->st, b->prefix, ret_caps);
+    if (r < 0)
+        *ret_msg = g_strdup_printf(
+            "the probe of the store failed: %s (the credentials must allow PUT, GET, LIST and DELETE)", err_text(r));
+    return r;
+}
+
+int objbench_run(const struct objbench_options *o, FILE *out, char **ret_msg)
+{
+    struct bench b = {.o = o, .rows = g_array_new(FALSE, TRUE, sizeof(struct objbench_row))};
+    uint32_t caps = 0;
+    char *msg = NULL;
+    int r = prepare(&b, &caps, &msg);
+    if (r == 0) {
+        r = measure(&b, &msg);
+        int rc = clean(&b);
+        if (rc < 0) {
+            g_autofree char *before = msg;
+            msg = g_strdup_printf("%s%skeys remain under %s/%s: %s", before != NULL ? before : "",
+                                  before != NULL ? "; " : "", objstore_source(b.st), b.prefix, err_text(rc));
+            r = r < 0 ? r : rc;
+        }
+    }
+    if (r == 0) {
+        const struct objbench_report report = {.source = objstore_source(b.st),
+                                               .identity = objstore_identity(b.st),
+                                               .caps = caps,
+                                               .options = o,
+                                               .rows = &g_array_index(b.rows, struct objbench_row, 0),
+                                               .n_rows = b.rows->len};
+        (o->json ? objbench_report_json : objbench_report_text)(&report, out);
+    } else {
+        *ret_msg = msg != NULL ? msg : g_strdup(err_text(r));
+    }
+    objstore_close(b.st);
+    g_array_free(b.rows, TRUE);
+    g_free(b.prefix);
+    g_free(b.buf);
+    return r;
+}
