@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -782,6 +783,36 @@ START_TEST(counters_never_repeat_after_kill)
 }
 END_TEST
 
+START_TEST(failed_write_stops_all_further_writes)
+{
+    struct rlimit old, tight = {.rlim_cur = 4096, .rlim_max = RLIM_INFINITY};
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
+    tight.rlim_max = old.rlim_max;
+    signal(SIGXFSZ, SIG_IGN);
+    g_autofree char *big = g_strnfill(20000, 'x');
+    struct meta_batch *b = meta_batch_new(m);
+    meta_value_put(b, "before", "1", 1);
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    ck_assert(!meta_failed(m));
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &tight), 0);
+    meta_value_put(b, "big", big, strlen(big));
+    ck_assert_int_eq(meta_commit(b, false), -EIO);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
+    ck_assert(meta_failed(m));
+    meta_value_put(b, "after", "1", 1);
+    ck_assert_int_eq(meta_commit(b, false), -EIO);
+    meta_batch_free(b);
+    ck_assert_int_eq(meta_sync(m), -EIO);
+    reopen();
+    ck_assert(!meta_failed(m));
+    GBytes *v = NULL;
+    ck_assert_int_eq(meta_value_get(m, "after", &v), -ENOENT);
+    ck_assert_int_eq(meta_value_get(m, "big", &v), -ENOENT);
+    ck_assert_int_eq(meta_value_get(m, "before", &v), 0);
+    g_bytes_unref(v);
+}
+END_TEST
+
 #define ID_THREADS 4
 #define ID_EACH    5000
 
@@ -847,6 +878,7 @@ int main(void)
     ADD(database_without_header_but_with_records_is_refused);
     ADD(record_that_cannot_be_decoded_is_ebadmsg_and_dumped_as_bad);
     ADD(counters_jump_far_when_the_last_limit_is_of_another_boot);
+    ADD(failed_write_stops_all_further_writes);
     ADD(counters_never_repeat_after_kill);
     ADD(counters_are_unique_across_threads);
     suite_add_tcase(s, t);
