@@ -207,7 +207,8 @@ int cache_file_new(struct cache *c, uint64_t ino, struct cfile **ret)
     if (r == 0)
         r = fd = open_data(c, vid, O_CREAT | O_EXCL);
     if (r < 0) {
-        (void)index_remove(c, vid); /* best effort: the first error is told */
+        if (index_remove(c, vid) < 0)
+            log_debug("cache", "index record of a file that could not be made stays vid=%" G_GUINT64_FORMAT, vid);
         space_entry_remove(c, e, false);
         table_release(c, vid);
         return r;
@@ -551,6 +552,21 @@ bool cache_file_complete(struct cfile *cf)
     bool complete = cf->verify.n_set == 0 && (cf->all_present || chunkset_next_unset(&cf->present, 0, n) >= n);
     mutex_unlock(&cf->mu);
     return complete;
+}
+
+void cfile_change_begin(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    cf->changing++;
+    mutex_unlock(&cf->mu);
+}
+
+void cfile_change_end(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    cf->changing--;
+    cond_broadcast(&cf->changed);
+    mutex_unlock(&cf->mu);
 }
 
 uint64_t cfile_change_stamp(struct cfile *cf)
