@@ -1,13 +1,13 @@
 #include "fs_fixture.h"
 
+#include "fs/content.h"
+#include "fs/tree.h"
+
 #include <check.h>
 #include <ftw.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include "fs/content.h"
-#include "fs/tree.h"
 
 static void make_dirs(const char *path)
 {

@@ -1,16 +1,16 @@
 /* The daemon's verbs over the real control socket, on a lake in a folder, without FUSE. */
+#include "fs/ctl.h"
+#include "fs/ctl_proto.h"
+#include "fs/ctl_verbs.h"
+#include "fs/jobs.h"
+#include "fs_fixture.h"
+
 #include <check.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-#include "fs/ctl.h"
-#include "fs/ctl_proto.h"
-#include "fs/ctl_verbs.h"
-#include "fs/jobs.h"
-#include "fs_fixture.h"
 
 static struct fs_fixture fx;
 static struct ctl *ctl;
@@ -64,7 +64,8 @@ static json_t *ask(const char *request)
         json_array_append_new(lines, o);
     }
     ck_assert_uint_gt(json_array_size(lines), 0);
-    ck_assert_str_eq(json_string_value(json_object_get(json_array_get(lines, json_array_size(lines) - 1), "event")), "done");
+    ck_assert_str_eq(json_string_value(json_object_get(json_array_get(lines, json_array_size(lines) - 1), "event")),
+                     "done");
     return lines;
 }
 
@@ -100,10 +101,28 @@ static const char *text(const json_t *o, const char *name)
 
 START_TEST(status_has_every_field)
 {
-    static const char *const numbers[] = {"pid", "supervisor_pid", "cache_bytes", "cache_limit_bytes", "pinned_bytes", "dirty_files",
-                                          "dirty_bytes", "oldest_dirty_seconds", "uploading", "held", "parked", "conflicts", "quarantined",
-                                          "hidden_keys", "hit_bytes", "miss_bytes", "uploaded_bytes", "downloaded_bytes", "retries",
-                                          "offline_since", "credentials_expire_at", "started"};
+    static const char *const numbers[] = {"pid",
+                                          "supervisor_pid",
+                                          "cache_bytes",
+                                          "cache_limit_bytes",
+                                          "pinned_bytes",
+                                          "dirty_files",
+                                          "dirty_bytes",
+                                          "oldest_dirty_seconds",
+                                          "uploading",
+                                          "held",
+                                          "parked",
+                                          "conflicts",
+                                          "quarantined",
+                                          "hidden_keys",
+                                          "hit_bytes",
+                                          "miss_bytes",
+                                          "uploaded_bytes",
+                                          "downloaded_bytes",
+                                          "retries",
+                                          "offline_since",
+                                          "credentials_expire_at",
+                                          "started"};
     serve();
     json_t *lines = ask("{\"verb\":\"status\"}");
     const json_t *o = event(lines, "status");

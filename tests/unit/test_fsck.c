@@ -1,16 +1,16 @@
 /* fsck over cache folders that a file system left behind, then damaged by hand. */
+#include "base/cleanup.h"
+#include "fs/content.h"
+#include "fs/daemon.h"
+#include "fs/tree.h"
+#include "fs_fixture.h"
+
 #include <check.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include "base/cleanup.h"
-#include "fs/content.h"
-#include "fs/daemon.h"
-#include "fs/tree.h"
-#include "fs_fixture.h"
 
 static struct fs_fixture fx;
 static char *report; /* of the last fsck */

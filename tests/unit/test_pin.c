@@ -1,12 +1,12 @@
 /* Pins and pin rules over a lake in a folder, without FUSE. */
-#include <check.h>
-#include <stdlib.h>
-
 #include "fs/jobs.h"
 #include "fs/pin.h"
 #include "fs/tree.h"
 #include "fs/warm.h"
 #include "fs_fixture.h"
+
+#include <check.h>
+#include <stdlib.h>
 
 static struct fs_fixture fx;
 

@@ -1,4 +1,8 @@
 /* Intents beside the data become records again. The cache folder is made by hand: data files with user.sluice.intent. */
+#include "base/log.h"
+#include "cache.h"
+#include "fs/rebuild.h"
+
 #include <check.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -7,10 +11,6 @@
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
-
-#include "base/log.h"
-#include "cache.h"
-#include "fs/rebuild.h"
 
 static char *dir;
 static int lock_fd = -1;
@@ -57,9 +57,10 @@ static void put_file(uint64_t vid, size_t size, const char *intent)
 
 static char *intent(const char *path, unsigned size, const char *state, unsigned seq, const char *more)
 {
-    return g_strdup_printf("{\"path\":\"%s\",\"mode\":33184,\"uid\":7,\"gid\":8,\"mtime_ns\":123456789,\"size\":%u,\"gen\":3,"
-                           "\"state\":\"%s\",\"seq\":%u,\"base_etag\":\"\",\"ino\":%u%s}",
-                           path, size, state, seq, 1000 + seq, more);
+    return g_strdup_printf(
+        "{\"path\":\"%s\",\"mode\":33184,\"uid\":7,\"gid\":8,\"mtime_ns\":123456789,\"size\":%u,\"gen\":3,"
+        "\"state\":\"%s\",\"seq\":%u,\"base_etag\":\"\",\"ino\":%u%s}",
+        path, size, state, seq, 1000 + seq, more);
 }
 
 static void put_intent(uint64_t vid, const char *path, const char *state, unsigned seq, const char *more)
@@ -166,7 +167,9 @@ END_TEST
 
 START_TEST(object_at_the_path_is_remembered)
 {
-    put_file(40, 10, "{\"path\":\"x\",\"mode\":33188,\"size\":10,\"gen\":1,\"state\":\"sealed\",\"seq\":1,\"base_etag\":\"abc\",\"ino\":50}");
+    put_file(
+        40, 10,
+        "{\"path\":\"x\",\"mode\":33188,\"size\":10,\"gen\":1,\"state\":\"sealed\",\"seq\":1,\"base_etag\":\"abc\",\"ino\":50}");
     ck_assert_uint_eq(rebuild(), 1);
     struct meta_dentry d = name_at("x");
     ck_assert(d.flags & DENTRY_UPSTREAM);
@@ -218,8 +221,12 @@ END_TEST
 
 START_TEST(unreadable_intent_keeps_the_file_under_another_name)
 {
-    static const char *const texts[] = {"not json", "{}", "{\"path\":\"../x\",\"state\":\"sealed\"}", "{\"path\":\"a//b\",\"state\":\"sealed\"}",
-                                        "{\"path\":\"/x\",\"state\":\"sealed\"}", "[1]"};
+    static const char *const texts[] = {"not json",
+                                        "{}",
+                                        "{\"path\":\"../x\",\"state\":\"sealed\"}",
+                                        "{\"path\":\"a//b\",\"state\":\"sealed\"}",
+                                        "{\"path\":\"/x\",\"state\":\"sealed\"}",
+                                        "[1]"};
     for (unsigned i = 0; i < G_N_ELEMENTS(texts); i++)
         put_file(0xa0 + i, 10, texts[i]);
     ck_assert_uint_eq(rebuild(), G_N_ELEMENTS(texts));

@@ -1,10 +1,10 @@
 /* Warm-up, check and evict over a lake in a folder, without FUSE. */
-#include <check.h>
-#include <stdlib.h>
-
 #include "fs/pin.h"
 #include "fs/warm.h"
 #include "fs_fixture.h"
+
+#include <check.h>
+#include <stdlib.h>
 
 static struct fs_fixture fx;
 
