@@ -15,7 +15,7 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         r = tree_refresh(fs, in, false);
     if (r < 0) {
         inode_put(in);
-        reply_err(req, OP_ID_opendir, r);
+        reply_err(req, OP_ID_opendir, r == -ENOENT ? -ESTALE : r);
         return;
     }
     struct handle *h;

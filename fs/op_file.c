@@ -76,7 +76,7 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         r = content_open(in, writes, trunc);
     if (r < 0) {
         inode_put(in);
-        reply_err(req, OP_ID_open, r);
+        reply_err(req, OP_ID_open, r == -ENOENT ? -ESTALE : r); /* replaced elsewhere: ESTALE makes the kernel look the name up again */
         return;
     }
     new_handle(req, inode_ref(in), fi, trunc);

@@ -185,10 +185,36 @@ bool publish_inherit(struct fs *fs, struct meta_batch *b, const char *key, struc
     return found;
 }
 
+struct forget_job {
+    struct fs *fs;
+    uint64_t vid;
+};
+
+static void forget_run(void *arg)
+{
+    struct forget_job *job = arg;
+    cache_forget(job->fs->cache, job->vid);
+    g_free(job);
+}
+
+/* Content of removed inodes goes, on a thread that holds no lock. */
+static void forget_content(struct fs *fs)
+{
+    for (unsigned i = 0; i < fs->forget->len; i++) {
+        struct forget_job *job = g_new(struct forget_job, 1);
+        *job = (struct forget_job){fs, g_array_index(fs->forget, uint64_t, i)};
+        if (!workq_push(fs->notify_q, true, forget_run, job))
+            g_free(job); /* stopping: fsck finds the file */
+    }
+}
+
 void publish_apply(struct fs *fs, bool committed)
 {
     mutex_assert_held(&fs->ns);
     struct publisher *p = fs->pub;
+    if (committed)
+        forget_content(fs);
+    g_array_set_size(fs->forget, 0);
     if (!p || p->pending->len == 0)
         return;
     if (committed) {
@@ -519,12 +545,17 @@ int publish_start(struct publisher *p)
     return 0;
 }
 
-void publish_stop(struct publisher *p)
+void publish_interrupt(struct publisher *p)
 {
     mutex_lock(&p->mu);
     p->stopping = true;
     cond_broadcast(&p->work);
     mutex_unlock(&p->mu);
+}
+
+void publish_stop(struct publisher *p)
+{
+    publish_interrupt(p);
     for (unsigned i = 0; i < p->n_threads; i++)
         pthread_join(p->threads[i], NULL);
     p->n_threads = 0;

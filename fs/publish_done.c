@@ -150,10 +150,13 @@ static bool update_inode(struct inode *in, struct meta_batch *b, const struct ou
 }
 
 /* The cache file may be evicted from now on, and fetched again from where it was published. */
-static void mark_clean(struct inode *in, const struct outcome *out)
+static void mark_clean(struct inode *in, const struct outcome *out, bool was_dirty)
 {
     struct cfile *cf = NULL;
-    if (content_use(in, &cf) < 0)
+    mutex_lock(&in->mu);
+    bool idle = !in->cf && !was_dirty;
+    mutex_unlock(&in->mu);
+    if (idle || content_use(in, &cf) < 0) /* the next open takes the source from the record */
         return;
     struct cache_source src = {.key = out->key, .etag = out->etag, .limit = out->size};
     int r = cache_file_set_source(cf, &src);
@@ -192,13 +195,14 @@ int op_record(struct op *o, const struct meta_dentry *before, struct inode *in, 
     bool clean = false, regular = S_ISREG(o->type);
     if (regular)
         content_gate_enter(in);
+    bool was_dirty = content_is_dirty(in);
     mutex_lock(&fs->ns);
     int r = record_locked(o, before, in, out, b, &clean);
     publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     if (r == 0 && clean)
-        mark_clean(in, out);
+        mark_clean(in, out, was_dirty);
     if (regular)
         content_gate_leave(in);
     if (r == 0 && regular)

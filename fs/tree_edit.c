@@ -67,7 +67,7 @@ static void forget_inode_locked(struct inode *in, struct meta_batch *b) REQUIRES
     g_snprintf(name, sizeof(name), "open/%016" G_GINT64_MODIFIER "x", in->ino);
     meta_value_del(b, name);
     if (in->rec.vid)
-        cache_forget(in->fs->cache, in->rec.vid);
+        g_array_append_val(in->fs->forget, in->rec.vid); /* after the commit */
 }
 
 int tree_unref_inode(struct fs *fs, struct meta_batch *b, uint64_t ino)
@@ -396,8 +396,8 @@ static void save_open_content(struct fs *fs, uint64_t parent, const char *name)
         mutex_lock(&in->mu);
         struct cfile *cf = in->n_open > 0 && in->rec.nlink == 1 && in->cf ? cache_file_ref(in->cf) : NULL;
         mutex_unlock(&in->mu);
-        if (cf && !cache_file_complete(cf))
-            (void)cache_file_fill(cf, true, false, NULL, NULL); /* the delete waits for it again */
+        if (cf && !cache_file_complete(cf) && cache_file_fill(cf, true, false, NULL, NULL) < 0)
+            log_debug("unlink", "an open file's bytes will be asked for again before its object goes name='%s'", name);
         cache_file_unref(cf);
     }
     meta_dentry_clear(&d);
