@@ -553,6 +553,21 @@ bool cache_file_complete(struct cfile *cf)
     return complete;
 }
 
+void cfile_change_begin(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    cf->changing++;
+    mutex_unlock(&cf->mu);
+}
+
+void cfile_change_end(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    cf->changing--;
+    cond_broadcast(&cf->changed);
+    mutex_unlock(&cf->mu);
+}
+
 uint64_t cfile_change_stamp(struct cfile *cf)
 {
     mutex_lock(&cf->mu);

@@ -127,6 +127,7 @@ struct cfile {
     /* guarded by mu */
     uint64_t size;
     uint64_t stamp; /* grows with every change of content */
+    unsigned changing; /* changes of content in progress: from before the first byte until uploads have been told */
     char *src_key;  /* owned, NULL: no source */
     struct etag src_etag;
     uint64_t limit;     /* of the source, <= size; 0 without source */
@@ -167,6 +168,10 @@ ssize_t cfile_read_local(struct cfile *cf, void *buf, size_t len, uint64_t off) 
 bool cfile_source(struct cfile *cf, char **ret_key, struct etag *ret_etag, uint64_t *ret_limit);
 /* Whether the file of vid exists here and holds unpublished bytes. */
 bool cache_vid_is_dirty(struct cache *c, uint64_t vid);
+
+/* Around every change of content, from before the first byte until after upload_note_write(). */
+void cfile_change_begin(struct cfile *cf);
+void cfile_change_end(struct cfile *cf);
 
 /* ---- hooks that uploads provide ---- */
 

@@ -320,10 +320,12 @@ ssize_t cache_file_write(struct cfile *cf, const void *buf, size_t len, uint64_t
     int r = space_reserve(cf->c, need, SPACE_WRITE);
     if (r < 0)
         return r;
+    cfile_change_begin(cf);
     ssize_t n = cfile_modify(cf, off, len, true, do_pwrite, buf);
     cfile_account(cf);
     space_release(cf->c, need);
     if (n > 0)
         upload_note_write(cf, off, (uint64_t)n);
+    cfile_change_end(cf);
     return n;
 }

@@ -60,26 +60,15 @@ static void mark_edge_locked(struct cfile *cf, uint64_t end)
         (void)cfile_mark_dirty_locked(cf, edge, edge + 1);
 }
 
-int cache_file_truncate(struct cfile *cf, uint64_t size)
+static int truncate_marked(struct cfile *cf, uint64_t size)
 {
-    if (size > INT64_MAX)
-        return -EFBIG;
-    cfile_refresh_size(cf);
-    int r = 0;
-    mutex_lock(&cf->mu);
-    bool marked = cf->dirty;
-    mutex_unlock(&cf->mu);
-    if (!marked)
-        r = cache_file_set_dirty(cf, true);
-    if (r < 0)
-        return r;
     mutex_lock(&cf->mu);
     resize_begin_locked(cf);
     uint64_t old = cf->size;
     if (size < old)
         fetch_cut_locked(cf, chunk_of(size));
     mutex_unlock(&cf->mu);
-    r = RET_ERRNO(ftruncate(cf->fd, (off_t)size));
+    int r = RET_ERRNO(ftruncate(cf->fd, (off_t)size));
     mutex_lock(&cf->mu);
     if (r == 0) {
         if (size < old)
@@ -96,6 +85,25 @@ int cache_file_truncate(struct cfile *cf, uint64_t size)
     r = cfile_save_if_needed(cf);
     if (r == 0)
         upload_note_write(cf, size, 0);
+    return r;
+}
+
+int cache_file_truncate(struct cfile *cf, uint64_t size)
+{
+    if (size > INT64_MAX)
+        return -EFBIG;
+    cfile_refresh_size(cf);
+    int r = 0;
+    mutex_lock(&cf->mu);
+    bool marked = cf->dirty;
+    mutex_unlock(&cf->mu);
+    if (!marked)
+        r = cache_file_set_dirty(cf, true);
+    if (r < 0)
+        return r;
+    cfile_change_begin(cf);
+    r = truncate_marked(cf, size);
+    cfile_change_end(cf);
     return r;
 }
 
@@ -131,11 +139,12 @@ static int zero_range(struct cfile *cf, int mode, uint64_t off, uint64_t len)
         len = off < size ? MIN(len, size - off) : 0;
     if (len == 0)
         return 0;
+    cfile_change_begin(cf);
     ssize_t n = cfile_modify(cf, off, len, grow, do_fallocate, &mode);
-    if (n < 0)
-        return (int)n;
-    upload_note_write(cf, off, len);
-    return 0;
+    if (n >= 0)
+        upload_note_write(cf, off, len);
+    cfile_change_end(cf);
+    return n < 0 ? (int)n : 0;
 }
 
 int cache_file_fallocate(struct cfile *cf, int mode, uint64_t off, uint64_t len)
