@@ -61,8 +61,10 @@ int cache_file_open(struct cache *c, uint64_t vid, uint64_t ino, uint64_t size, 
 struct cfile *cache_file_ref(struct cfile *cf);
 void cache_file_unref(struct cfile *cf); /* NULL allowed */
 uint64_t cache_file_vid(const struct cfile *cf);
-/* Borrowed read-only descriptor of the local file. */
+/* Borrowed descriptor of the local file. */
 int cache_file_fd(const struct cfile *cf);
+/* Whether the kernel reads and writes the local file itself: only while complete; its chunks are then never punched and its size is asked of the file. */
+void cache_file_set_passthrough(struct cfile *cf, bool on);
 /* The source after a rename carried out upstream, or after publishing (key = the published object); NULL key = none. */
 int cache_file_set_source(struct cfile *cf, const struct cache_source *src) MUST_CHECK;
 
@@ -84,7 +86,8 @@ uint64_t cache_file_size(struct cfile *cf);
 uint64_t cache_file_limit(struct cfile *cf); /* present source limit, to be stored in the inode */
 uint64_t cache_file_present_bytes(struct cfile *cf);
 bool cache_file_complete(struct cfile *cf);
-/* Fetches all that is absent. urgent: before read-ahead and other fills. wait false: returns at once and goes on behind. progress (may be NULL) is called with bytes newly present. */
+/* Fetches all that is absent. urgent: before read-ahead and other fills. wait false: returns at once and goes on behind. progress (may be NULL; only with wait) is called
+ * with bytes newly present. -EFBIG with wait: the file is larger than half of the cache and is not kept whole. */
 int cache_file_fill(struct cfile *cf, bool urgent, bool wait, void (*progress)(void *ctx, uint64_t bytes), void *ctx) MUST_CHECK;
 /* Fetch [off, off+len) behind, no wait. */
 void cache_file_prefetch(struct cfile *cf, uint64_t off, uint64_t len);

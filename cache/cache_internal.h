@@ -43,8 +43,7 @@ struct fetch;
 /* One local data file, open or not. Owned by space.entries. All but vid and ino guarded by space.mu. */
 struct cache_entry {
     uint64_t vid, ino;
-    uint64_t bytes;    /* on disk */
-    uint64_t reserved; /* part of bytes charged to dirty or pinned sums is derived from flags */
+    uint64_t bytes; /* on disk */
     uint64_t last_use, use_gap;
     uint32_t flags; /* CACHED_* */
     bool open;      /* a cfile exists */
@@ -53,19 +52,21 @@ struct cache_entry {
 };
 
 struct cache_space {
-    struct mutex mu;     /* CACHE_SPACE */
-    struct cond changed; /* space was freed, dirty data became clean, or the evictor gave up */
-    struct cond kick;    /* the evictor has work */
-    /* guarded by mu */
-    GHashTable *entries; /* &entry->vid -> struct cache_entry, owned */
-    struct policy policy;
+    struct mutex mu;      /* CACHE_SPACE */
+    struct cond changed;  /* space was freed, dirty data became clean, or the evictor gave up */
+    struct cond kick;     /* the evictor has work */
+    GHashTable *entries;  /* guarded by mu; &entry->vid -> struct cache_entry, owned */
+    struct policy policy; /* guarded by mu */
+    /* immutable after init */
     uint64_t limit_bytes, free_limit_bytes;
-    uint64_t used_bytes, dirty_bytes, pinned_bytes, reserved_bytes;
-    uint64_t fs_free_bytes; /* statvfs, as of the last look */
-    uint64_t use_clock;     /* grows with each use */
-    uint64_t freed_gen;     /* grows whenever room was made */
-    uint64_t gave_up_gen;   /* grows whenever the evictor found nothing to drop */
-    unsigned n_waiting;
+    /* guarded by mu */
+    uint64_t used_bytes, dirty_bytes, pinned_bytes;
+    uint64_t reserved_bytes; /* promised to writes and fetches in progress */
+    uint64_t waiting_bytes;  /* asked for by those that wait */
+    uint64_t fs_free_bytes;  /* statvfs, as of the last look */
+    uint64_t use_clock;      /* grows with each use */
+    uint64_t freed_gen;      /* grows whenever room was made */
+    uint64_t gave_up_gen;    /* grows whenever the evictor found nothing to drop */
     bool stop;
     pthread_t evictor;
     bool evictor_running;
@@ -118,7 +119,7 @@ struct cfile {
     int fd;
     struct cache_entry *entry; /* borrowed: entries of open files are not removed */
 
-    unsigned refs;  /* guarded by c->table.mu */
+    unsigned refs;  /* atomic; looked up and dropped under c->table.mu, so 0 is final */
     bool forgotten; /* guarded by c->table.mu: remove with the last reference */
 
     struct mutex mu;     /* CACHE_FILE */
@@ -126,6 +127,7 @@ struct cfile {
     /* guarded by mu */
     uint64_t size;
     uint64_t stamp; /* grows with every change of content */
+    unsigned changing; /* changes of content in progress: from before the first byte until uploads have been told */
     char *src_key;  /* owned, NULL: no source */
     struct etag src_etag;
     uint64_t limit;     /* of the source, <= size; 0 without source */
@@ -141,8 +143,7 @@ struct cfile {
     GQueue fetches;    /* struct fetch of this file, queued or running */
     uint64_t progress; /* bytes that fetches brought so far */
     bool resizing;
-    unsigned n_fills; /* fills waiting: their pieces are queued as they go */
-    GQueue arrived;   /* struct chunk_run in order of arrival: what a windowed file punches first */
+    GQueue arrived; /* chunk numbers of a windowed file in order of arrival: what is punched first */
     struct readahead ra;
     struct chunkset unsaved; /* segments (not chunks) whose bits differ from meta */
     GArray *unsaved_crcs;    /* struct chunk_crc to store with the segments */
@@ -167,6 +168,10 @@ ssize_t cfile_read_local(struct cfile *cf, void *buf, size_t len, uint64_t off) 
 bool cfile_source(struct cfile *cf, char **ret_key, struct etag *ret_etag, uint64_t *ret_limit);
 /* Whether the file of vid exists here and holds unpublished bytes. */
 bool cache_vid_is_dirty(struct cache *c, uint64_t vid);
+
+/* Around every change of content, from before the first byte until after upload_note_write(). */
+void cfile_change_begin(struct cfile *cf);
+void cfile_change_end(struct cfile *cf);
 
 /* ---- hooks that uploads provide ---- */
 

@@ -3,9 +3,10 @@
  *
  * Files are "hot" (used again within a short distance; they hold most of the cache) or "cold" (the rest, dropped first, oldest first). The recency
  * list holds hot files, cold ones and ghosts (dropped files that are remembered) newer than the oldest hot file; a cold
- * file or ghost that is used while it is on it has a shorter reuse distance than the oldest hot file and takes its place.
- * So a cyclic pass over more than fits keeps the hot part and gets hits on it, a one-time scan only passes through the cold part,
- * and a new working set becomes hot with its second use.
+ * file or ghost that is used while it is on it has a shorter reuse distance than the oldest hot file and may take its place.
+ * It has to be shorter by a factor, or files that are used equally often in changing order (shuffled epochs) would push each other out.
+ * So a cyclic or shuffled pass over more than fits keeps the hot part and gets hits on it, a one-time scan only passes through the cold part,
+ * and a new working set becomes hot after a few uses.
  */
 #pragma once
 #include <glib.h>
@@ -15,14 +16,18 @@
 struct policy_item {
     uint64_t id;
     uint64_t weight;
-    bool resident, hot, held; /* held: dirty, pinned or in use: not to be chosen */
-    GList recency;            /* link in policy.recency, data == item when on it */
-    GList queue;              /* link in policy.cold or policy.ghosts */
+    uint64_t last_use; /* policy.clock */
+    bool resident, hot;
+    bool held;     /* dirty, pinned or in use: not to be chosen */
+    bool proven;   /* hot because it was used again, not because there was room */
+    GList recency; /* link in policy.recency, data == item when on it */
+    GList queue;   /* link in policy.cold or policy.ghosts */
 };
 
 struct policy {
     uint64_t capacity; /* bytes */
-    uint64_t hot_max;  /* share of the capacity for hot files */
+    uint64_t clock;    /* uses so far */
+    uint64_t hot_max;  /* for hot files: most of the capacity, but room for a cold file must be left */
     uint64_t hot_bytes;
     uint64_t ghost_bytes;
     GQueue recency;          /* head: newest */

@@ -19,6 +19,7 @@ struct ra_stream {
     uint64_t ahead;       /* fetched ahead up to here */
     uint64_t used;        /* clock of the last match */
     unsigned strides;     /* how often the stride came */
+    unsigned score;       /* evidence of sequential reading */
 };
 
 struct readahead {

@@ -7,12 +7,11 @@
  * Records: meta_upload + meta_part per stored part, and the token in the value upload_token_name(vid), because a resumed upload carries the token
  * it was created with. The record is synced when the upload is created: what is not recorded can never be aborted by us.
  */
-#include "upload.h"
-
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/metric.h"
 #include "base/sm.h"
+#include "upload.h"
 
 #include <string.h>
 

@@ -69,8 +69,8 @@ struct publisher {
 
 /* ---- publish_queue.c: the structure; all with mu held ---- */
 
-struct op *op_new(struct publisher *p);
-void op_free(struct op *o);
+struct op *pubop_new(struct publisher *p);
+void pubop_free(struct op *o);
 void queue_init(struct publisher *p);
 void queue_fini(struct publisher *p);
 void queue_insert_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
@@ -91,9 +91,9 @@ bool queue_prefix_leaving_locked(struct publisher *p, const char *prefix) REQUIR
 /* ---- publish_run.c ---- */
 
 /* Carries the op out; it is marked running by this thread. snapshot: writers may be active. deadline 0: none (the gate does not wait). */
-int op_run(struct op *o, bool snapshot, uint64_t deadline_ns);
+int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns);
 /* Clears running, records failure or success, frees a dropped op. */
-void op_finish(struct op *o, int r);
+void pubop_finish(struct op *o, int r);
 
 /* ---- publish_done.c ---- */
 
@@ -108,8 +108,8 @@ struct outcome {
     int64_t ctime_ns;    /* of the inode when the metadata was read */
 };
 /* Records it: name, inode, journal, in one batch; also when the name was renamed, removed or written meanwhile. */
-int op_record(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out) MUST_CHECK;
+int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out) MUST_CHECK;
 /* The op's journal record is removed: nothing to do upstream (any more). */
-int op_forget(struct op *o) MUST_CHECK;
+int pubop_forget(struct op *o) MUST_CHECK;
 /* State and error are stored and the order follows. */
-void op_park(struct op *o, enum op_state state, int err);
+void pubop_park(struct op *o, enum op_state state, int err);

@@ -248,7 +248,9 @@ static void *worker_main(void *arg)
             item_free(it);
             continue;
         }
-        (void)warm_refresh_dir(w, dir); /* the walk meets the same failure and says it */
+        int r = warm_refresh_dir(w, dir);
+        if (r < 0) /* the walk meets the same failure and says it */
+            log_debug("warm", "directory not listed ahead ino=%" G_GUINT64_FORMAT " r=%s", dir, err_name(r));
     }
     thread_ended(w);
     return NULL;

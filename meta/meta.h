@@ -215,6 +215,7 @@ void meta_segment_put(struct meta_batch *b, uint64_t vid, uint32_t segment, cons
 /* CRC32C of one chunk as fetched (chunk number counted in the file). */
 int meta_chunk_crc_get(struct meta *m, uint64_t vid, uint64_t chunk, uint32_t *ret_crc) MUST_CHECK;
 void meta_chunk_crc_put(struct meta_batch *b, uint64_t vid, uint64_t chunk, uint32_t crc);
+void meta_chunk_crc_del(struct meta_batch *b, uint64_t vid, uint64_t chunk);
 
 /* The cache index: one record per cache file. */
 struct meta_cached {

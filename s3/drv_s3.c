@@ -11,7 +11,6 @@
 #include "base/crc32c.h"
 #include "s3_meta.h"
 
-#include <libxml/parser.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
@@ -548,7 +547,7 @@ static int s3_open(const struct objstore_config *cfg, struct objstore **ret_stor
     int r = s3_source_parse(cfg->source, &src, ret_msg);
     if (r < 0)
         return r;
-    xmlInitParser();
+    s3_xml_init();
     struct drv_s3 *d = g_new0(struct drv_s3, 1);
     d->base.drv = &drv_s3;
     d->base.limits = (struct objstore_limits){

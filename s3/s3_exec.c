@@ -11,8 +11,10 @@
 
 #include <string.h>
 
-#define PROBLEM_TRIES 3
-#define SKEW_MAX_NS   (5 * 60 * (int64_t)NS_PER_S)
+#define PROBLEM_TRIES    3
+#define UPLOAD_MIN_BYTES (1u << 20) /* bodies of this size may take long: a failed attempt renews the deadline, */
+#define UPLOAD_RENEWALS  4u         /* at most so often */
+#define SKEW_MAX_NS      (5 * 60 * (int64_t)NS_PER_S)
 
 void s3_call_init(struct drv_s3 *d, struct s3_call *c, const char *method, const char *key, enum metric metric)
 {
@@ -179,7 +181,7 @@ static struct s3_verdict judge(struct drv_s3 *d, struct s3_call *c, int r)
 
 struct progress { /* of one call over its attempts */
     uint64_t timeout_ns, deadline_ns;
-    unsigned attempt, problems;
+    unsigned attempt, problems, renewals;
     bool clock_fixed, creds_fixed, ambiguous, fresh;
 };
 
@@ -206,6 +208,10 @@ static struct s3_verdict attempt(struct drv_s3 *d, struct s3_call *c, struct pro
         metric_add(M_downloaded_bytes, (int64_t)c->resp.n_sunk);
         p->deadline_ns = clock_mono_ns() + p->timeout_ns;
         p->attempt = 0;
+    }
+    if (v.err && c->body_len >= UPLOAD_MIN_BYTES && c->resp.sent && p->renewals < UPLOAD_RENEWALS) {
+        p->renewals++;
+        p->deadline_ns = clock_mono_ns() + p->timeout_ns;
     }
     return v;
 }
@@ -292,6 +298,8 @@ int s3_exec(struct drv_s3 *d, struct s3_call *c)
         if (v.err == 0)
             return 0;
         p.ambiguous = p.ambiguous || v.ambiguous;
+        log_debug("s3", "%s '%s' attempt failed r=%s status=%ld code=%s net=%s", c->req.method,
+                  c->req.key ? c->req.key : "", err_name(v.err), c->resp.status, c->error.code, c->resp.error);
         p.fresh = c->resp.fail == HTTP_FAIL_TIMEOUT || c->resp.fail == HTTP_FAIL_BROKEN;
         if (c->once || !may_retry(d, c, &p, &v))
             return give_up(d, c, &p, v.err);

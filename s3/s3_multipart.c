@@ -156,7 +156,7 @@ static char *complete_body(const struct obj_part *parts, size_t n_parts)
 }
 
 struct complete {
-    struct part_ctx part; /* first: xml_etag_done takes it */
+    struct part_ctx part;
     const char *key;
     const char *upload_id;
     const char *token;
@@ -186,6 +186,29 @@ static int complete_settle(void *ctx)
     return s3_settle_token(m->part.d, m->key, m->token, &m->part.etag) == 1 ? 1 : -ENOENT;
 }
 
+/* Ceph 16 leaves the ETag of the reply empty. */
+static int complete_done(void *ctx, const struct http_response *resp)
+{
+    struct complete *m = ctx;
+    g_autofree char *text = NULL;
+    int r = s3_xml_text(resp->body->str, resp->body->len, "ETag", &text);
+    s3_etag_parse(r == 0 ? text : "", &m->part.etag);
+    return r == 0 || r == -ENOMSG ? 0 : r;
+}
+
+/* Reads the etag of what was just completed; -ESTALE when something else stands there already. */
+static int complete_etag(struct complete *m)
+{
+    struct obj_info info = {0};
+    int r = s3_head_full(m->part.d, m->key, 0, &info, NULL);
+    if (r == 0 && m->token && *m->token && strcmp(m->token, info.token) != 0)
+        r = -ESTALE;
+    if (r == 0)
+        m->part.etag = info.etag;
+    obj_info_clear(&info);
+    return r == -ENOENT ? -ESTALE : r;
+}
+
 int s3_mpu_complete(struct objstore *st, const char *key, const char *upload_id, const struct obj_part *parts,
                     size_t n_parts, const char *token, const struct obj_cond *cond, struct etag *ret_etag)
 {
@@ -205,7 +228,7 @@ int s3_mpu_complete(struct objstore *st, const char *key, const char *upload_id,
         c.slow = true;
         c.body_may_err = true;
         c.ctx = &m;
-        c.on_done = xml_etag_done;
+        c.on_done = complete_done;
         c.settle = complete_settle;
         r = s3_exec(d, &c);
     }
@@ -213,6 +236,8 @@ int s3_mpu_complete(struct objstore *st, const char *key, const char *upload_id,
     s3_call_fini(&c);
     if (no_key && cond && cond->kind == OBJ_COND_ETAG)
         r = -ESTALE;
+    if (r == 0 && !etag_is_set(&m.part.etag))
+        r = complete_etag(&m);
     if (r == 0)
         *ret_etag = m.part.etag;
     return r;

@@ -139,6 +139,11 @@ static int walk(struct walker *w, const char *buf, size_t len)
     return ok ? 0 : -EBADMSG;
 }
 
+void s3_xml_init(void)
+{
+    xmlInitParser();
+}
+
 static int error_end(void *ctx, const char *path, const char *text, size_t len)
 {
     struct s3_xml_error *e = ctx;

@@ -13,6 +13,9 @@
 #define S3_XML_LIST_CAP  (16u << 20)
 #define S3_XML_ERROR_CAP (64u << 10)
 
+/* Prepares the library; before the first thread parses. May be called again. */
+void s3_xml_init(void);
+
 struct s3_xml_error {
     char code[64]; /* "NoSuchKey"; "" if the reply is no S3 error */
     char message[256];
@@ -38,7 +41,7 @@ struct s3_list_row {
 struct s3_list_page {
     GArray *rows; /* struct s3_list_row, in byte order of the keys for ListObjectsV2 */
     bool truncated;
-    bool url;     /* EncodingType was url: the keys are decoded, next is as it came */
+    bool url;          /* EncodingType was url: the keys are decoded, next is as it came */
     char *next;        /* owned; NextContinuationToken, NextKeyMarker or NextPartNumberMarker; NULL if absent */
     char *next_upload; /* owned; NextUploadIdMarker */
 };

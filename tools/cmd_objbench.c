@@ -3,7 +3,7 @@
  */
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "objbench.h"
+#include "tools/objbench.h"
 
 #include <errno.h>
 #include <glib.h>

@@ -6,7 +6,7 @@
  * buffer, so that a read can be checked in place: object i is the buffer, a range of it the same range of the buffer.
  * Shared between threads: the buffer and the options (constant) and the atomics of struct row_run.
  */
-#include "objbench.h"
+#include "tools/objbench.h"
 
 #include "base/clock.h"
 #include "base/sync.h"

@@ -2,7 +2,7 @@
  * Prints what objbench found, as a table or as one JSON object. MB are 10^6 bytes; latencies are those of whole calls, retries included.
  */
 #include "base/clock.h"
-#include "objbench.h"
+#include "tools/objbench.h"
 
 #include <inttypes.h>
 #include <jansson.h>

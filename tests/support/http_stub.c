@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,8 +29,8 @@ struct http_stub {
     int fd;
     char url[64];
     GThread *acceptor;
-    GMutex mu;
-    GCond cv;
+    pthread_mutex_t mu; /* not GLib's: thread checkers know these */
+    pthread_cond_t cv;
     GQueue script;       /* struct reply */
     GPtrArray *requests; /* char */
     GPtrArray *threads;  /* GThread */
@@ -94,11 +95,11 @@ static bool send_all(int fd, const char *buf, size_t len)
 
 static struct reply *next_reply(struct http_stub *stub, const char *request)
 {
-    g_mutex_lock(&stub->mu);
+    pthread_mutex_lock(&stub->mu);
     g_ptr_array_add(stub->requests, g_strdup(request));
     struct reply *r = g_queue_pop_head(&stub->script);
-    g_cond_broadcast(&stub->cv);
-    g_mutex_unlock(&stub->mu);
+    pthread_cond_broadcast(&stub->cv);
+    pthread_mutex_unlock(&stub->mu);
     if (!r) {
         r = g_new0(struct reply, 1);
         r->head = g_strdup("HTTP/1.1 418 Beyond the script\r\nContent-Length: 0\r\n\r\n");
@@ -119,10 +120,10 @@ static bool answer(struct conn *c, const struct reply *r, bool is_head)
     case REPLY_DROP:
         return false;
     case REPLY_HANG:
-        g_mutex_lock(&c->stub->mu);
+        pthread_mutex_lock(&c->stub->mu);
         while (!c->stub->stopping)
-            g_cond_wait(&c->stub->cv, &c->stub->mu);
-        g_mutex_unlock(&c->stub->mu);
+            pthread_cond_wait(&c->stub->cv, &c->stub->mu);
+        pthread_mutex_unlock(&c->stub->mu);
         return false;
     }
     return false;
@@ -144,9 +145,9 @@ static gpointer serve(gpointer arg)
         reply_free(r);
     }
     g_string_free(in, TRUE);
-    g_mutex_lock(&c->stub->mu);
+    pthread_mutex_lock(&c->stub->mu);
     g_array_index(c->stub->sockets, int, c->index) = -1;
-    g_mutex_unlock(&c->stub->mu);
+    pthread_mutex_unlock(&c->stub->mu);
     close(c->fd);
     g_free(c);
     return NULL;
@@ -159,12 +160,12 @@ static gpointer accept_loop(gpointer arg)
         int fd = accept(stub->fd, NULL, NULL);
         if (fd < 0)
             return NULL;
-        g_mutex_lock(&stub->mu);
+        pthread_mutex_lock(&stub->mu);
         struct conn *c = g_new0(struct conn, 1);
         *c = (struct conn){.stub = stub, .fd = fd, .index = stub->sockets->len};
         g_array_append_val(stub->sockets, fd);
         g_ptr_array_add(stub->threads, g_thread_new("stub", serve, c));
-        g_mutex_unlock(&stub->mu);
+        pthread_mutex_unlock(&stub->mu);
     }
 }
 
@@ -178,8 +179,8 @@ struct http_stub *http_stub_new(void)
         getsockname(stub->fd, (struct sockaddr *)(void *)&addr, &len) < 0)
         g_error("http stub: %s", g_strerror(errno));
     g_snprintf(stub->url, sizeof stub->url, "http://127.0.0.1:%u", ntohs(addr.sin_port));
-    g_mutex_init(&stub->mu);
-    g_cond_init(&stub->cv);
+    pthread_mutex_init(&stub->mu, NULL);
+    pthread_cond_init(&stub->cv, NULL);
     g_queue_init(&stub->script);
     stub->requests = g_ptr_array_new_with_free_func(g_free);
     stub->threads = g_ptr_array_new();
@@ -193,15 +194,15 @@ void http_stub_free(struct http_stub *stub)
     shutdown(stub->fd, SHUT_RDWR);
     g_thread_join(stub->acceptor);
     close(stub->fd);
-    g_mutex_lock(&stub->mu);
+    pthread_mutex_lock(&stub->mu);
     stub->stopping = true;
     for (guint i = 0; i < stub->sockets->len; i++) {
         int fd = g_array_index(stub->sockets, int, i);
         if (fd >= 0)
             shutdown(fd, SHUT_RDWR);
     }
-    g_cond_broadcast(&stub->cv);
-    g_mutex_unlock(&stub->mu);
+    pthread_cond_broadcast(&stub->cv);
+    pthread_mutex_unlock(&stub->mu);
     for (guint i = 0; i < stub->threads->len; i++)
         g_thread_join(stub->threads->pdata[i]);
     for (struct reply *r; (r = g_queue_pop_head(&stub->script)) != NULL;)
@@ -209,8 +210,8 @@ void http_stub_free(struct http_stub *stub)
     g_ptr_array_free(stub->threads, TRUE);
     g_ptr_array_free(stub->requests, TRUE);
     g_array_free(stub->sockets, TRUE);
-    g_mutex_clear(&stub->mu);
-    g_cond_clear(&stub->cv);
+    pthread_mutex_destroy(&stub->mu);
+    pthread_cond_destroy(&stub->cv);
     g_free(stub);
 }
 
@@ -221,9 +222,9 @@ const char *http_stub_url(const struct http_stub *stub)
 
 static void script_add(struct http_stub *stub, struct reply *r)
 {
-    g_mutex_lock(&stub->mu);
+    pthread_mutex_lock(&stub->mu);
     g_queue_push_tail(&stub->script, r);
-    g_mutex_unlock(&stub->mu);
+    pthread_mutex_unlock(&stub->mu);
 }
 
 static struct reply *reply_new(enum reply_kind kind, int status, const char *headers, const char *body)
@@ -261,16 +262,16 @@ void http_stub_hang(struct http_stub *stub)
 
 unsigned http_stub_n_requests(struct http_stub *stub)
 {
-    g_mutex_lock(&stub->mu);
+    pthread_mutex_lock(&stub->mu);
     unsigned n = stub->requests->len;
-    g_mutex_unlock(&stub->mu);
+    pthread_mutex_unlock(&stub->mu);
     return n;
 }
 
 const char *http_stub_request(struct http_stub *stub, unsigned i)
 {
-    g_mutex_lock(&stub->mu);
+    pthread_mutex_lock(&stub->mu);
     const char *s = i < stub->requests->len ? stub->requests->pdata[i] : NULL;
-    g_mutex_unlock(&stub->mu);
+    pthread_mutex_unlock(&stub->mu);
     return s;
 }

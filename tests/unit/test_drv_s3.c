@@ -113,6 +113,22 @@ START_TEST(no_such_upload_after_a_lost_reply_is_settled_by_the_token)
 }
 END_TEST
 
+START_TEST(complete_without_an_etag_in_its_reply_reads_it)
+{
+    struct obj_part p = one_part();
+    struct etag etag = {0};
+    const char *xml = "<CompleteMultipartUploadResult><ETag></ETag></CompleteMultipartUploadResult>";
+    http_stub_reply(stub, 200, "", xml);
+    http_stub_reply(stub, 200, "ETag: \"mine-1\"\r\nx-amz-meta-sluice-token: tok\r\nContent-Length: 9\r\n", "");
+    ck_assert_int_eq(objstore_mpu_complete(st, "k", "U", &p, 1, "tok", NULL, &etag), 0);
+    ck_assert_str_eq(etag.s, "mine-1");
+    ck_assert_uint_eq(http_stub_n_requests(stub), 2);
+    http_stub_reply(stub, 200, "", xml);
+    http_stub_reply(stub, 200, "ETag: \"theirs\"\r\nContent-Length: 9\r\n", "");
+    ck_assert_int_eq(objstore_mpu_complete(st, "k", "U", &p, 1, "tok", NULL, &etag), -ESTALE);
+}
+END_TEST
+
 START_TEST(lost_reply_of_put_is_not_sent_twice_when_the_token_is_there)
 {
     struct obj_meta meta = {.token = "tok"};
@@ -476,6 +492,7 @@ int main(void)
     tcase_add_test(t, final_error_inside_a_200_of_complete_is_an_error);
     tcase_add_test(t, lost_reply_of_complete_is_settled_by_the_token);
     tcase_add_test(t, no_such_upload_after_a_lost_reply_is_settled_by_the_token);
+    tcase_add_test(t, complete_without_an_etag_in_its_reply_reads_it);
     tcase_add_test(t, lost_reply_of_put_is_not_sent_twice_when_the_token_is_there);
     tcase_add_test(t, own_success_seen_as_conflict_is_success);
     tcase_add_test(t, put_whose_etag_contradicts_the_body_fails);

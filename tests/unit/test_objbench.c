@@ -2,7 +2,7 @@
  * The object store benchmark on a directory store: what it reports, and that it leaves nothing behind.
  */
 #include "base/clock.h"
-#include "objbench.h"
+#include "tools/objbench.h"
 
 #include <check.h>
 #include <glib/gstdio.h>

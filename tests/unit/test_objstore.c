@@ -488,6 +488,20 @@ CASE(multipart_joins_parts_and_carries_metadata)
     ck_assert_str_eq(all, "mp/o|src");
 }
 
+CASE(multipart_without_token_completes_and_tells_its_etag)
+{
+    g_autofree char *id = NULL;
+    struct obj_info info = {0};
+    struct etag etag = {0};
+    ck_assert_int_eq(objstore_mpu_create(st, "nt", NULL, &id), 0);
+    struct obj_part p = part("nt", id, 1, "abc", 3);
+    ck_assert_int_eq(objstore_mpu_complete(st, "nt", id, &p, 1, NULL, NULL, &etag), 0);
+    ck_assert_int_eq(objstore_head(st, "nt", &info), 0);
+    ck_assert_str_eq(info.etag.s, etag.s);
+    assert_content("nt", "abc");
+    obj_info_clear(&info);
+}
+
 static int count_upload(void *ctx, const char *key, const char *upload_id)
 {
     g_ptr_array_add(ctx, g_strdup(key));
@@ -728,6 +742,7 @@ int main(void)
     EACH(directory_without_marker_goes_with_its_last_object);
     EACH(any_byte_may_stand_in_a_key);
     EACH(multipart_joins_parts_and_carries_metadata);
+    EACH(multipart_without_token_completes_and_tells_its_etag);
     EACH(aborted_upload_is_gone);
     EACH(complete_obeys_its_condition);
     EACH(part_copy_of_another_version_is_refused);

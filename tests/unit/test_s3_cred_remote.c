@@ -303,6 +303,7 @@ START_TEST(invalidate_asks_the_source_again_but_not_right_after_a_renewal)
     struct fake_service sv;
     struct s3_cred *c = open_container(&sv);
     cred_expect_keys(c, "AKJSON1", "CANARYtoken");
+    clock_fake_advance(3 * NS_PER_S);
     s3_cred_invalidate(c);
     cred_expect_keys(c, "AKJSON1", "CANARYtoken");
     clock_fake_advance(6 * NS_PER_S);

@@ -1,0 +1,151 @@
+/*
+ * Life cycle of the cache: the folder, its lock, start and stop of the threads in order.
+ *
+ * DIR is ours alone (0700): DIR/lock is held by flock for the life of the daemon, DIR/data/00..ff hold the data files, DIR/meta belongs to meta.
+ */
+#include "cache.h"
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "cache_fetch.h"
+#include "cache_file.h"
+#include "cache_internal.h"
+#include "cache_space.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int fail_msg(int r, char **ret_msg, char *msg)
+{
+    *ret_msg = msg;
+    return r;
+}
+
+static int check_folder(const char *dir, int fd, char **ret_msg)
+{
+    struct stat st;
+    int r = RET_ERRNO(fstat(fd, &st));
+    if (r < 0)
+        return fail_msg(r, ret_msg, g_strdup_printf("cannot look at cache folder '%s': %s", dir, err_text(r)));
+    if (st.st_uid != geteuid())
+        return fail_msg(-EACCES, ret_msg,
+                        g_strdup_printf("cache folder '%s' belongs to uid %u, not to us (%u): use another --cache-dir "
+                                        "or change its owner",
+                                        dir, (unsigned)st.st_uid, (unsigned)geteuid()));
+    if (st.st_mode & 077)
+        return fail_msg(-EACCES, ret_msg,
+                        g_strdup_printf("cache folder '%s' can be entered by others (mode %03o): chmod 700 it first",
+                                        dir, (unsigned)st.st_mode & 0777));
+    return 0;
+}
+
+static int make_data_folders(int dir_fd)
+{
+    int r = RET_ERRNO(mkdirat(dir_fd, "data", 0700));
+    if (r < 0 && r != -EEXIST)
+        return r;
+    for (unsigned i = 0; i < 256; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "data/%02x", i);
+        r = RET_ERRNO(mkdirat(dir_fd, name, 0700));
+        if (r < 0 && r != -EEXIST)
+            return r;
+    }
+    return 0;
+}
+
+int cache_dir_prepare(const char *dir, int *ret_lock_fd, char **ret_msg)
+{
+    if (g_mkdir_with_parents(dir, 0700) < 0) {
+        int r = -errno;
+        return fail_msg(r, ret_msg, g_strdup_printf("cannot make cache folder '%s': %s", dir, err_text(r)));
+    }
+    CLEANUP_FD int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir_fd < 0) {
+        int r = -errno;
+        return fail_msg(r, ret_msg, g_strdup_printf("cannot open cache folder '%s': %s", dir, err_text(r)));
+    }
+    int r = check_folder(dir, dir_fd, ret_msg);
+    if (r < 0)
+        return r;
+    CLEANUP_FD int lock_fd = openat(dir_fd, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (lock_fd < 0) {
+        r = -errno;
+        return fail_msg(r, ret_msg, g_strdup_printf("cannot open '%s/lock': %s", dir, err_text(r)));
+    }
+    r = RET_ERRNO(flock(lock_fd, LOCK_EX | LOCK_NB));
+    if (r == -EWOULDBLOCK)
+        return fail_msg(-EBUSY, ret_msg, g_strdup_printf("cache folder '%s' is in use by another sluice", dir));
+    if (r == 0)
+        r = make_data_folders(dir_fd);
+    if (r < 0)
+        return fail_msg(r, ret_msg, g_strdup_printf("cannot prepare cache folder '%s': %s", dir, err_text(r)));
+    *ret_lock_fd = steal_fd(&lock_fd);
+    return 0;
+}
+
+static void init_tables(struct cache *c)
+{
+    mutex_init(&c->table.mu, LOCK_CACHE_TABLE);
+    cond_init(&c->table.changed);
+    c->table.files = g_hash_table_new(g_int64_hash, g_int64_equal);
+    c->table.busy = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL);
+    mutex_init(&c->fetch.mu, LOCK_CACHE_FETCH);
+    cond_init(&c->fetch.work);
+}
+
+int cache_open(const struct cache_config *cfg, struct meta *m, struct objstore *st, struct cache **ret_cache)
+{
+    struct cache *c = g_new0(struct cache, 1);
+    c->cfg = *cfg;
+    c->cfg.dir = c->dir = g_strdup(cfg->dir);
+    c->meta = m;
+    c->store = st;
+    init_tables(c);
+    int r = c->dir_fd = RET_ERRNO(open(cfg->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (r >= 0)
+        r = space_init(c);
+    if (r >= 0)
+        r = recover_index(c);
+    if (r >= 0)
+        r = fetch_pool_start(c);
+    if (r >= 0)
+        r = space_start(c);
+    if (r >= 0)
+        r = upload_pool_start(c);
+    if (r < 0) {
+        cache_close(c);
+        return r;
+    }
+    *ret_cache = c;
+    return 0;
+}
+
+void cache_close(struct cache *c)
+{
+    if (!c)
+        return;
+    upload_pool_stop(c);
+    fetch_pool_stop(c);
+    space_stop(c);
+    if (c->space.entries) {
+        int r = space_save_index(c);
+        if (r < 0)
+            log_warn("cache", "cannot write the index r=%s", err_name(r));
+        space_fini(c);
+    }
+    if (c->dir_fd >= 0)
+        (void)close(c->dir_fd);
+    g_hash_table_unref(c->table.files);
+    g_hash_table_unref(c->table.busy);
+    cond_fini(&c->fetch.work);
+    mutex_fini(&c->fetch.mu);
+    cond_fini(&c->table.changed);
+    mutex_fini(&c->table.mu);
+    g_free(c->dir);
+    g_free(c);
+}

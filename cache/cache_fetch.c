@@ -1,0 +1,432 @@
+/*
+ * Fetching: one GET for a chunk however many want it, a pool of max_downloads workers, three priorities.
+ *
+ * A fetch owns its chunks (cf->busy) from when it is queued. Its sink writes the bytes as they arrive and makes each chunk present at once, so readers of
+ * the first chunk do not wait for the last. Presence goes to the database when the GET has ended, readers do not wait for that. Readers who find
+ * a chunk owned by a queued fetch of lower priority carve it out and queue it as urgent, so they never wait for what is only wanted ahead.
+ *
+ * Concurrency: the rules are in cache_internal.h. A waiter keeps the fetch by a reference and reads its error from it. A fetch that fails because the
+ * source was replaced meanwhile (renamed upstream, published) is no error: the waiter looks again.
+ */
+#include "cache_fetch.h"
+
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/log.h"
+#include "base/metric.h"
+#include "cache_file.h"
+#include "cache_space.h"
+
+#include <assert.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- queue ---- */
+
+static void queue_push(struct cache *c, struct fetch *f)
+{
+    mutex_lock(&c->fetch.mu);
+    f->link.data = f;
+    g_queue_push_tail_link(&c->fetch.queue[f->prio], &f->link);
+    cond_signal(&c->fetch.work);
+    mutex_unlock(&c->fetch.mu);
+}
+
+/* ---- making and changing fetches ---- */
+
+static void start_one_locked(struct cfile *cf, uint64_t first, uint64_t end, enum fetch_prio prio)
+{
+    struct fetch *f = g_new0(struct fetch, 1);
+    f->cf = cache_file_ref(cf);
+    f->refs = 1; /* of the queue, then of the worker */
+    f->prio = prio;
+    f->first = first;
+    f->end = end;
+    f->src_gen = cf->src_gen;
+    f->cf_link.data = f;
+    g_queue_push_tail_link(&cf->fetches, &f->cf_link);
+    chunkset_set(&cf->busy, first, end - first);
+    queue_push(cf->c, f);
+}
+
+/* End of the run of chunks from `from` that are absent and free. */
+static uint64_t absent_run_locked(const struct cfile *cf, uint64_t from, uint64_t end)
+{
+    uint64_t i = from;
+    while (i < end && !cfile_present_locked(cf, i) && !chunkset_get(&cf->busy, i))
+        i++;
+    return i;
+}
+
+uint64_t fetch_start_locked(struct cfile *cf, uint64_t first, uint64_t end, enum fetch_prio prio)
+{
+    mutex_assert_held(&cf->mu);
+    uint64_t piece = MAX(cf->c->cfg.get_bytes / META_CHUNK_BYTES, 1), n = 0;
+    end = MIN(end, chunks_for(cf->limit));
+    for (uint64_t i = first; i < end;) {
+        uint64_t stop = absent_run_locked(cf, i, MIN(end, i + piece));
+        if (stop > i) {
+            start_one_locked(cf, i, stop, prio);
+            n += stop - i;
+            i = stop;
+        } else {
+            i++;
+        }
+    }
+    return n;
+}
+
+struct fetch *fetch_find_locked(struct cfile *cf, uint64_t chunk)
+{
+    mutex_assert_held(&cf->mu);
+    for (GList *l = cf->fetches.head; l; l = l->next) {
+        struct fetch *f = l->data;
+        if (chunk >= f->first && chunk < f->end)
+            return f;
+    }
+    return NULL;
+}
+
+void fetch_carve_locked(struct cfile *cf, uint64_t first, uint64_t end)
+{
+    mutex_assert_held(&cf->mu);
+    for (GList *l = cf->fetches.head, *next; l; l = next) {
+        struct fetch *f = l->data;
+        next = l->next;
+        uint64_t a = MAX(first, f->first), b = MIN(end, f->end);
+        if (f->running || a >= b)
+            continue;
+        uint64_t old_end = f->end;
+        chunkset_unset(&cf->busy, a, b - a);
+        if (a == f->first) {
+            f->first = b;
+        } else {
+            f->end = a;
+            if (b < old_end) {
+                chunkset_unset(&cf->busy, b, old_end - b);
+                start_one_locked(cf, b, old_end, f->prio);
+            }
+        }
+    }
+    cond_broadcast(&cf->changed);
+}
+
+void fetch_cut_locked(struct cfile *cf, uint64_t first)
+{
+    fetch_carve_locked(cf, first, UINT64_MAX / 2);
+    for (GList *l = cf->fetches.head; l; l = l->next) {
+        struct fetch *f = l->data;
+        if (!f->running || f->end <= first)
+            continue;
+        assert(!f->writing);
+        uint64_t from = MAX(f->first, first);
+        /* What it has already made present is not busy; unsetting that is harmless. */
+        chunkset_unset(&cf->busy, from, f->end - from);
+        f->end = from;
+        f->cut_bytes = MIN(f->cut_bytes, chunk_start(first));
+    }
+}
+
+void fetch_unref_locked(struct fetch *f)
+{
+    assert(f->refs > 0);
+    if (--f->refs == 0)
+        g_free(f);
+}
+
+/* ---- the worker ---- */
+
+/* Chunks that are whole now: from the last one to where the bytes are. */
+static void note_arrival_locked(struct cfile *cf, struct fetch *f, uint64_t from, const uint8_t *buf, uint64_t len)
+{
+    uint64_t pos = from;
+    while (pos < from + len) {
+        uint64_t chunk = chunk_of(pos);
+        uint64_t whole = MIN(chunk_start(chunk + 1), f->cut_bytes);
+        uint64_t n = MIN(whole, from + len) - pos;
+        f->crc = crc32c(f->crc, buf + (pos - from), n);
+        pos += n;
+        if (pos < whole)
+            break;
+        struct chunk_crc cc = {.chunk = chunk, .crc = f->crc};
+        g_array_append_val(cf->unsaved_crcs, cc);
+        f->crc = 0;
+        chunkset_set(&cf->present, chunk, 1);
+        chunkset_unset(&cf->busy, chunk, 1);
+        cfile_touch_segments_locked(cf, chunk, chunk + 1);
+        if (cfile_windowed_locked(cf))
+            g_queue_push_tail(&cf->arrived, GSIZE_TO_POINTER(chunk));
+    }
+    cf->progress += len;
+}
+
+static int write_all(int fd, const uint8_t *buf, size_t len, uint64_t off)
+{
+    while (len) {
+        ssize_t n = RET_ERRNO(pwrite(fd, buf, len, (off_t)off));
+        if (n == -EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? (int)n : -EIO;
+        buf += n;
+        off += (uint64_t)n;
+        len -= (size_t)n;
+    }
+    return 0;
+}
+
+static int on_body(void *ctx, uint64_t off, const void *buf, size_t len)
+{
+    struct fetch *f = ctx;
+    struct cfile *cf = f->cf;
+    mutex_lock(&cf->mu);
+    while (cf->resizing)
+        cond_wait(&cf->changed, &cf->mu);
+    uint64_t n = off >= f->cut_bytes ? 0 : MIN(len, f->cut_bytes - off);
+    bool in_order = off == f->done_bytes;
+    f->writing = n > 0 && in_order;
+    mutex_unlock(&cf->mu);
+    if (n == 0)
+        return -ECANCELED;
+    if (!in_order)
+        return -EBADMSG;
+    int r = write_all(cf->fd, buf, n, off);
+    mutex_lock(&cf->mu);
+    f->writing = false;
+    if (r < 0) {
+        f->local_failure = true;
+    } else {
+        f->done_bytes = off + n;
+        note_arrival_locked(cf, f, off, buf, n);
+    }
+    cond_broadcast(&cf->changed);
+    mutex_unlock(&cf->mu);
+    if (r == 0 && f->prio != FETCH_URGENT)
+        metric_add(M_readahead_bytes, (int64_t)n);
+    return r < 0 ? r : n < len ? -ECANCELED : 0;
+}
+
+/* The GET itself, with room for it. No lock held. */
+static int transfer(struct fetch *f, const char *key, const struct etag *etag, uint64_t start, uint64_t len)
+{
+    struct cfile *cf = f->cf;
+    struct cache *c = cf->c;
+    cfile_punch_window(cf, len);
+    int r = space_reserve(c, len, SPACE_FETCH);
+    if (r < 0) {
+        mutex_lock(&cf->mu);
+        f->local_failure = r == -ENOSPC;
+        mutex_unlock(&cf->mu);
+        return r;
+    }
+    r = objstore_get(c->store, key, start, len, etag_is_set(etag) ? etag : NULL, on_body, f, NULL);
+    cfile_account(cf);
+    space_release(c, len);
+    return r;
+}
+
+static void finish_locked(struct cfile *cf, struct fetch *f, int r)
+{
+    uint64_t next = f->done_bytes >= f->cut_bytes ? chunks_for(f->done_bytes) : chunk_of(f->done_bytes);
+    if (f->done_bytes >= f->cut_bytes)
+        r = 0; /* all that is still wanted is here */
+    else if (r == 0)
+        r = -EBADMSG; /* the object is shorter than its listing said */
+    next = MAX(next, f->first);
+    if (next < f->end)
+        chunkset_unset(&cf->busy, next, f->end - next);
+    f->err = r;
+    f->running = false;
+    f->finished = true;
+    g_queue_unlink(&cf->fetches, &f->cf_link);
+    cond_broadcast(&cf->changed);
+}
+
+static void run_fetch(struct fetch *f)
+{
+    struct cfile *cf = f->cf;
+    g_autofree char *key = NULL;
+    struct etag etag;
+    mutex_lock(&cf->mu);
+    uint64_t start = chunk_start(f->first);
+    f->running = true;
+    f->cut_bytes = f->first < f->end ? MIN(chunk_start(f->end), cf->limit) : start;
+    f->done_bytes = start;
+    f->src_gen = cf->src_gen;
+    key = g_strdup(cf->src_key);
+    etag = cf->src_etag;
+    uint64_t len = f->cut_bytes > start ? f->cut_bytes - start : 0;
+    mutex_unlock(&cf->mu);
+    int r = 0;
+    if (len)
+        r = key ? transfer(f, key, &etag, start, len) : -EIO;
+    mutex_lock(&cf->mu);
+    finish_locked(cf, f, r);
+    mutex_unlock(&cf->mu);
+    r = cfile_save_if_needed(cf);
+    if (r < 0)
+        log_warn("cache", "cannot record fetched chunks vid=%lu r=%s", (unsigned long)cf->vid, err_name(r));
+}
+
+static struct fetch *queue_pop(struct cache_fetch *q)
+{
+    struct fetch *f = NULL;
+    mutex_lock(&q->mu);
+    for (;;) {
+        GList *l = NULL;
+        for (unsigned p = 0; !l && p < N_FETCH_PRIOS; p++)
+            l = g_queue_pop_head_link(&q->queue[p]);
+        if (l) {
+            f = l->data;
+            break;
+        }
+        if (q->stop)
+            break;
+        cond_wait(&q->work, &q->mu);
+    }
+    mutex_unlock(&q->mu);
+    return f;
+}
+
+static void *worker_main(void *arg)
+{
+    struct cache *c = arg;
+    struct fetch *f;
+    while ((f = queue_pop(&c->fetch))) {
+        struct cfile *cf = f->cf;
+        mutex_lock(&c->fetch.mu);
+        bool stop = c->fetch.stop;
+        mutex_unlock(&c->fetch.mu);
+        if (stop) {
+            mutex_lock(&cf->mu);
+            fetch_carve_locked(cf, f->first, f->end);
+            f->done_bytes = 0;
+            f->cut_bytes = UINT64_MAX;
+            finish_locked(cf, f, -ECANCELED);
+            mutex_unlock(&cf->mu);
+        } else {
+            run_fetch(f);
+        }
+        mutex_lock(&cf->mu);
+        fetch_unref_locked(f);
+        mutex_unlock(&cf->mu);
+        cache_file_unref(cf);
+    }
+    return NULL;
+}
+
+int fetch_pool_start(struct cache *c)
+{
+    struct cache_fetch *q = &c->fetch;
+    unsigned n = MAX(c->cfg.max_downloads, 1);
+    q->threads = g_new0(pthread_t, n);
+    for (q->n_threads = 0; q->n_threads < n; q->n_threads++) {
+        int r = thread_start(&q->threads[q->n_threads], "fetch", worker_main, c);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+void fetch_pool_stop(struct cache *c)
+{
+    struct cache_fetch *q = &c->fetch;
+    mutex_lock(&q->mu);
+    q->stop = true;
+    cond_broadcast(&q->work);
+    mutex_unlock(&q->mu);
+    for (unsigned i = 0; i < q->n_threads; i++)
+        (void)pthread_join(q->threads[i], NULL);
+    g_free(q->threads);
+    q->threads = NULL;
+    q->n_threads = 0;
+}
+
+/* ---- waiting ---- */
+
+/* Waits for f to bring chunk; f is ours by a reference. */
+static int wait_for_fetch_locked(struct cfile *cf, struct fetch *f, uint64_t chunk, bool *ret_local) NO_TSA
+{
+    uint64_t seen = cf->progress, deadline = clock_mono_ns() + 2 * cf->c->cfg.op_timeout_ns;
+    int r = 0;
+    f->refs++;
+    while (!f->finished && chunk >= f->first && chunk < f->end && !cfile_readable_locked(cf, chunk)) {
+        if (!cond_wait_until(&cf->changed, &cf->mu, deadline) && seen == cf->progress) {
+            r = -ETIMEDOUT; /* the fetch goes on behind */
+            break;
+        }
+        if (seen != cf->progress) {
+            seen = cf->progress;
+            deadline = clock_mono_ns() + 2 * cf->c->cfg.op_timeout_ns;
+        }
+    }
+    if (f->finished && f->err < 0 && f->src_gen == cf->src_gen && !cfile_readable_locked(cf, chunk)) {
+        r = f->err;
+        *ret_local = f->local_failure;
+    }
+    fetch_unref_locked(f);
+    return r;
+}
+
+int fetch_wait_locked(struct cfile *cf, uint64_t chunk, uint64_t end, enum fetch_prio prio, bool *ret_local)
+{
+    mutex_assert_held(&cf->mu);
+    *ret_local = false;
+    if (cfile_present_locked(cf, chunk)) {
+        if (!chunkset_get(&cf->verify, chunk))
+            return 0;
+        if (chunkset_get(&cf->busy, chunk))
+            cond_wait(&cf->changed, &cf->mu);
+        else
+            cfile_verify_chunk_locked(cf, chunk);
+        return 0;
+    }
+    if (!cf->src_key)
+        return -EIO;
+    struct fetch *f = fetch_find_locked(cf, chunk);
+    if (f && !f->running && prio < f->prio) {
+        fetch_carve_locked(cf, chunk, MAX(end, chunk + 1));
+        f = NULL;
+    }
+    if (!f && chunkset_get(&cf->busy, chunk)) {
+        cond_wait(&cf->changed, &cf->mu); /* a writer or the punch owns it */
+        return 0;
+    }
+    if (!f) {
+        fetch_start_locked(cf, chunk, MAX(end, chunk + 1), prio);
+        f = fetch_find_locked(cf, chunk);
+    }
+    return f ? wait_for_fetch_locked(cf, f, chunk, ret_local) : 0;
+}
+
+/* ---- without the local file ---- */
+
+struct direct {
+    uint8_t *buf;
+    uint64_t off, len, got;
+};
+
+static int on_direct_body(void *ctx, uint64_t off, const void *buf, size_t len)
+{
+    struct direct *d = ctx;
+    if (off < d->off || off - d->off > d->len || len > d->len - (off - d->off))
+        return -EBADMSG;
+    memcpy(d->buf + (off - d->off), buf, len);
+    d->got += len;
+    return 0;
+}
+
+int fetch_direct(struct cfile *cf, void *buf, size_t len, uint64_t off)
+{
+    g_autofree char *key = NULL;
+    struct etag etag;
+    uint64_t limit;
+    if (!cfile_source(cf, &key, &etag, &limit))
+        return -EIO;
+    struct direct d = {.buf = buf, .off = off, .len = off < limit ? MIN(len, limit - off) : 0};
+    memset(buf, 0, len);
+    if (d.len == 0)
+        return 0;
+    int r = objstore_get(cf->c->store, key, off, d.len, etag_is_set(&etag) ? &etag : NULL, on_direct_body, &d, NULL);
+    return r < 0 ? r : d.got < d.len ? -EBADMSG : 0;
+}

@@ -1,0 +1,47 @@
+/*
+ * Private to cache/: fetches of absent chunks. A fetch owns its chunks (busy) from fetch_start_locked() until they are present or it ended.
+ * While it is only queued, chunks may be carved out of it again.
+ */
+#pragma once
+#include "cache_internal.h"
+
+struct fetch {
+    /* immutable */
+    struct cfile *cf;     /* holds a reference while queued or running */
+    GList link;           /* in the queue; guarded by fetch.mu */
+    enum fetch_prio prio; /* immutable */
+    /* guarded by cf->mu */
+    GList cf_link;
+    unsigned refs;
+    uint64_t first, end; /* chunks */
+    uint64_t cut_bytes;  /* bytes from here on are not wanted */
+    uint64_t done_bytes; /* in the file up to here */
+    uint64_t src_gen;
+    bool running, writing, finished;
+    bool local_failure; /* the disk or the space, not the store */
+    int err;
+    /* owned by the worker */
+    uint32_t crc;
+};
+
+int fetch_pool_start(struct cache *c) MUST_CHECK;
+/* Drops what is queued, waits for what runs. */
+void fetch_pool_stop(struct cache *c);
+
+/* Queues fetches of every absent chunk in [first, end) that nobody owns, in pieces of get_bytes. Returns chunks queued. */
+uint64_t fetch_start_locked(struct cfile *cf, uint64_t first, uint64_t end, enum fetch_prio prio);
+/* The fetch that owns chunk, NULL if none. */
+struct fetch *fetch_find_locked(struct cfile *cf, uint64_t chunk);
+/* Takes chunks back from fetches that have not begun. */
+void fetch_carve_locked(struct cfile *cf, uint64_t first, uint64_t end);
+/* Chunks from `first` on are no more wanted: carves queued fetches, shortens running ones. No running one may be writing. */
+void fetch_cut_locked(struct cfile *cf, uint64_t first);
+void fetch_unref_locked(struct fetch *f);
+
+/*
+ * Waits until `chunk` is readable, fetching it (and what else is absent of [chunk, end)) if nobody does. cf->mu is released while waiting.
+ * 0: readable now, or something changed: look again. -errno of the fetch; *ret_local: the local disk or space failed, the store may still be read directly.
+ */
+int fetch_wait_locked(struct cfile *cf, uint64_t chunk, uint64_t end, enum fetch_prio prio, bool *ret_local);
+/* Straight from the store into buf, nothing is kept. */
+int fetch_direct(struct cfile *cf, void *buf, size_t len, uint64_t off) MUST_CHECK;

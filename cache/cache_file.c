@@ -1,0 +1,588 @@
+/*
+ * Cache files in memory: opening, sharing, source, marks.
+ *
+ * One cfile per vid: table.files holds those in use, table.busy the vids that somebody is opening, closing or evicting; whoever wants one of
+ * these waits for its end (table_claim). So no disk or database call happens under a lock and no two threads ever work on one vid's file and records.
+ *
+ * References: cache_file_ref needs one already; the last one goes under table.mu, so a lookup never revives a dying file.
+ */
+#include "cache_file.h"
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "cache_fetch.h"
+#include "cache_space.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#define INTENT_NAME "user.sluice.intent"
+
+/* ---- table ---- */
+
+struct cfile *table_claim(struct cache *c, uint64_t vid)
+{
+    struct cache_table *t = &c->table;
+    struct cfile *cf;
+    mutex_lock(&t->mu);
+    for (;;) {
+        cf = g_hash_table_lookup(t->files, &vid);
+        if (cf || !g_hash_table_contains(t->busy, &vid))
+            break;
+        cond_wait(&t->changed, &t->mu);
+    }
+    if (cf)
+        cache_file_ref(cf);
+    else
+        g_hash_table_add(t->busy, g_memdup2(&vid, sizeof vid));
+    mutex_unlock(&t->mu);
+    return cf;
+}
+
+void table_release(struct cache *c, uint64_t vid)
+{
+    mutex_lock(&c->table.mu);
+    g_hash_table_remove(c->table.busy, &vid);
+    cond_broadcast(&c->table.changed);
+    mutex_unlock(&c->table.mu);
+}
+
+GPtrArray *cache_open_files(struct cache *c)
+{
+    GPtrArray *files = g_ptr_array_new_with_free_func((GDestroyNotify)cache_file_unref);
+    GHashTableIter it;
+    void *cf;
+    mutex_lock(&c->table.mu);
+    g_hash_table_iter_init(&it, c->table.files);
+    while (g_hash_table_iter_next(&it, NULL, &cf))
+        g_ptr_array_add(files, cache_file_ref(cf));
+    mutex_unlock(&c->table.mu);
+    return files;
+}
+
+/* ---- state helpers ---- */
+
+void cfile_io_begin_locked(struct cfile *cf, struct cfile_io *io, uint64_t first, uint64_t end)
+{
+    *io = (struct cfile_io){.first = first, .end = end, .next = cf->ios};
+    cf->ios = io;
+}
+
+void cfile_io_end_locked(struct cfile *cf, struct cfile_io *io)
+{
+    struct cfile_io **p = &cf->ios;
+    while (*p != io)
+        p = &(*p)->next;
+    *p = io->next;
+    cond_broadcast(&cf->changed);
+}
+
+bool cfile_io_overlaps_locked(const struct cfile *cf, uint64_t first, uint64_t end)
+{
+    for (const struct cfile_io *io = cf->ios; io; io = io->next) {
+        if (io->first < end && first < io->end)
+            return true;
+    }
+    return false;
+}
+
+void cfile_touch_segments_locked(struct cfile *cf, uint64_t first, uint64_t end)
+{
+    if (!cf->segmented || first >= end)
+        return;
+    uint64_t a = chunk_segment(first), b = chunk_segment(end - 1);
+    chunkset_set(&cf->unsaved, a, b - a + 1);
+}
+
+bool cfile_mark_dirty_locked(struct cfile *cf, uint64_t first, uint64_t end)
+{
+    bool news = false;
+    if (!cf->segmented) {
+        chunkset_set(&cf->dirty_chunks, first, end - first);
+        return false;
+    }
+    for (uint64_t i = first; i < end; i++) {
+        if (chunkset_get(&cf->dirty_chunks, i))
+            continue;
+        struct chunk_crc cc = {.chunk = i, .remove = true};
+        g_array_append_val(cf->unsaved_crcs, cc);
+        chunkset_set(&cf->dirty_chunks, i, 1);
+        chunkset_set(&cf->present, i, 1);
+        chunkset_unset(&cf->verify, i, 1);
+        cfile_touch_segments_locked(cf, i, i + 1);
+        news = true;
+    }
+    return news;
+}
+
+void cfile_account(struct cfile *cf)
+{
+    struct stat st;
+    if (fstat(cf->fd, &st) == 0)
+        space_entry_account(cf->c, cf->entry, (uint64_t)st.st_blocks * 512, (uint64_t)st.st_size);
+}
+
+void cfile_refresh_size(struct cfile *cf)
+{
+    struct stat st;
+    mutex_lock(&cf->mu);
+    bool outside = cf->passthrough;
+    mutex_unlock(&cf->mu);
+    if (!outside || fstat(cf->fd, &st) < 0)
+        return;
+    mutex_lock(&cf->mu);
+    if (cf->passthrough && !cf->resizing && !cf->ios)
+        cf->size = (uint64_t)st.st_size;
+    mutex_unlock(&cf->mu);
+}
+
+/* ---- opening ---- */
+
+static void cfile_free(struct cfile *cf)
+{
+    chunkset_clear(&cf->present);
+    chunkset_clear(&cf->dirty_chunks);
+    chunkset_clear(&cf->busy);
+    chunkset_clear(&cf->verify);
+    chunkset_clear(&cf->unsaved);
+    g_queue_clear(&cf->arrived);
+    if (cf->unsaved_crcs)
+        g_array_unref(cf->unsaved_crcs);
+    if (cf->fd >= 0)
+        (void)close(cf->fd);
+    g_free(cf->src_key);
+    cond_fini(&cf->changed);
+    mutex_fini(&cf->mu);
+    g_free(cf);
+}
+
+static struct cfile *cfile_alloc(struct cache *c, struct cache_entry *e, int fd, uint64_t size)
+{
+    struct cfile *cf = g_new0(struct cfile, 1);
+    cf->c = c;
+    cf->vid = e->vid;
+    cf->ino = e->ino;
+    cf->fd = fd;
+    cf->entry = e;
+    cf->refs = 1;
+    cf->size = size;
+    cf->stamp = 1;
+    mutex_init(&cf->mu, LOCK_CACHE_FILE);
+    cond_init(&cf->changed);
+    cf->unsaved_crcs = g_array_new(FALSE, FALSE, sizeof(struct chunk_crc));
+    return cf;
+}
+
+/* Into the table; the claim of vid ends. */
+static void publish_in_table(struct cfile *cf)
+{
+    struct cache *c = cf->c;
+    space_entry_set_open(c, cf->entry, true);
+    mutex_lock(&c->table.mu);
+    g_hash_table_insert(c->table.files, &cf->vid, cf);
+    g_hash_table_remove(c->table.busy, &cf->vid);
+    cond_broadcast(&c->table.changed);
+    mutex_unlock(&c->table.mu);
+}
+
+static int open_data(struct cache *c, uint64_t vid, int flags)
+{
+    char path[32];
+    cache_data_path(vid, path);
+    return RET_ERRNO(openat(c->dir_fd, path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | flags, 0600));
+}
+
+int cache_file_new(struct cache *c, uint64_t ino, struct cfile **ret)
+{
+    uint64_t vid = meta_next_ino(c->meta);
+    if (table_claim(c, vid))
+        return -EEXIST; /* cannot be: ids are unique for ever */
+    struct cache_entry *e = space_entry_add(c, vid, ino, CACHED_DIRTY | CACHED_COMPLETE, 0);
+    int fd = -1;
+    int r = index_save_entry(c, e);
+    if (r == 0)
+        r = fd = open_data(c, vid, O_CREAT | O_EXCL);
+    if (r < 0) {
+        if (index_remove(c, vid) < 0)
+            log_debug("cache", "index record of a file that could not be made stays vid=%" G_GUINT64_FORMAT, vid);
+        space_entry_remove(c, e, false);
+        table_release(c, vid);
+        return r;
+    }
+    struct cfile *cf = cfile_alloc(c, e, fd, 0);
+    cf->all_present = cf->dirty = true;
+    publish_in_table(cf);
+    *ret = cf;
+    return 0;
+}
+
+/* A sparse file with nothing present: the record is made (or reset) first, so that bits of earlier content never meet this file. */
+static int make_absent(struct cache *c, uint64_t vid, uint64_t ino, uint64_t size, int *fd, struct cache_entry **e)
+{
+    if (*e)
+        (void)space_entry_flags(c, *e, CACHED_SEGMENTS, ~(CACHED_SEGMENTS | CACHED_PINNED | CACHED_HOT));
+    else
+        *e = space_entry_add(c, vid, ino, CACHED_SEGMENTS, MIN(size, space_limit(c) / 2));
+    int r = index_reset(c, *e);
+    if (r == 0 && *fd < 0)
+        r = *fd = open_data(c, vid, O_CREAT);
+    if (r >= 0)
+        r = RET_ERRNO(ftruncate(*fd, 0));
+    if (r == 0)
+        r = RET_ERRNO(ftruncate(*fd, (off_t)size));
+    return r < 0 ? r : 0;
+}
+
+/* Finds or makes local file and entry for a claimed vid. *fd and *e are set as far as it got. */
+static int prepare_local(struct cache *c, uint64_t vid, uint64_t ino, uint64_t size, bool has_source, int *fd,
+                         struct cache_entry **e)
+{
+    struct stat st;
+    *e = space_entry_find(c, vid);
+    bool dirty = *e && (space_entry_flags(c, *e, 0, 0) & CACHED_DIRTY);
+    int r = open_data(c, vid, 0);
+    if (r == -ENOENT)
+        return has_source && !dirty ? make_absent(c, vid, ino, size, fd, e) : -ENODATA;
+    if (r < 0)
+        return r;
+    *fd = r;
+    r = RET_ERRNO(fstat(*fd, &st));
+    if (r < 0)
+        return r;
+    if (!*e && !has_source)
+        *e = space_entry_add(c, vid, ino, CACHED_DIRTY | CACHED_COMPLETE, (uint64_t)st.st_size);
+    else if (has_source && (!*e || (!dirty && (uint64_t)st.st_size != size)))
+        return make_absent(c, vid, ino, size, fd, e);
+    return 0;
+}
+
+static int open_claimed(struct cache *c, uint64_t vid, uint64_t ino, uint64_t size, const struct cache_source *src,
+                        struct cfile **ret)
+{
+    CLEANUP_FD int fd = -1;
+    struct cache_entry *e = NULL;
+    struct stat st;
+    int r = prepare_local(c, vid, ino, size, src && src->key, &fd, &e);
+    if (r == 0)
+        r = RET_ERRNO(fstat(fd, &st));
+    if (r < 0)
+        return r;
+    struct cfile *cf = cfile_alloc(c, e, steal_fd(&fd), (uint64_t)st.st_size);
+    if (src && src->key) {
+        cf->src_key = g_strdup(src->key);
+        cf->src_etag = src->etag;
+        cf->limit = MIN(src->limit, cf->size);
+    }
+    r = index_load_segments(cf);
+    if (r < 0) {
+        cfile_free(cf);
+        return r;
+    }
+    cfile_account(cf);
+    *ret = cf;
+    return 0;
+}
+
+int cache_file_open(struct cache *c, uint64_t vid, uint64_t ino, uint64_t size, const struct cache_source *src,
+                    struct cfile **ret)
+{
+    if (vid == 0)
+        vid = meta_next_ino(c->meta);
+    struct cfile *cf = table_claim(c, vid);
+    if (!cf) {
+        int r = open_claimed(c, vid, ino, size, src, &cf);
+        if (r < 0) {
+            table_release(c, vid);
+            return r;
+        }
+        publish_in_table(cf);
+    }
+    space_entry_use(c, cf->entry, true);
+    *ret = cf;
+    return 0;
+}
+
+struct cfile *cache_file_ref(struct cfile *cf)
+{
+    unsigned before = __atomic_fetch_add(&cf->refs, 1, __ATOMIC_RELAXED);
+    assert(before > 0);
+    return cf;
+}
+
+/* vid is claimed, nobody else knows cf. */
+static void close_claimed(struct cfile *cf, bool forgotten)
+{
+    struct cache *c = cf->c;
+    int r;
+    upload_cfile_free(cf);
+    if (forgotten) {
+        r = index_remove(c, cf->vid);
+        space_entry_remove(c, cf->entry, false);
+    } else {
+        cfile_account(cf);
+        bool complete = cache_file_complete(cf);
+        (void)space_entry_flags(c, cf->entry, complete ? CACHED_COMPLETE : 0, complete ? 0 : CACHED_COMPLETE);
+        r = space_entry_take_stale(c, cf->entry) ? cfile_save(cf) : cfile_save_if_needed(cf);
+        space_entry_set_open(c, cf->entry, false);
+    }
+    if (r < 0)
+        log_warn("cache", "cannot update the record of a cache file vid=%lu r=%s", (unsigned long)cf->vid, err_name(r));
+    cfile_free(cf);
+}
+
+void cache_file_unref(struct cfile *cf)
+{
+    if (!cf)
+        return;
+    struct cache *c = cf->c;
+    uint64_t vid = cf->vid;
+    mutex_lock(&c->table.mu);
+    bool last = __atomic_sub_fetch(&cf->refs, 1, __ATOMIC_ACQ_REL) == 0;
+    bool forgotten = cf->forgotten;
+    if (last) {
+        g_hash_table_remove(c->table.files, &vid);
+        g_hash_table_add(c->table.busy, g_memdup2(&vid, sizeof vid));
+    }
+    mutex_unlock(&c->table.mu);
+    if (!last)
+        return;
+    close_claimed(cf, forgotten);
+    table_release(c, vid);
+}
+
+/* ---- source and marks ---- */
+
+/* The content of the source changed to what is here: what lay beyond the old limit is here and belongs to it now. */
+static void adopt_new_content_locked(struct cfile *cf, uint64_t new_limit)
+{
+    uint64_t n_chunks = chunks_for(cf->size), old = cf->limit, edge = chunk_of(old);
+    if (!cf->all_present) {
+        uint64_t first = chunks_for(old);
+        if (first < n_chunks) {
+            chunkset_set(&cf->present, first, n_chunks - first);
+            cfile_touch_segments_locked(cf, first, n_chunks);
+        }
+        if (old % META_CHUNK_BYTES && !chunkset_get(&cf->present, edge)) {
+            new_limit = MIN(new_limit, old); /* zeros after it are not in the local file's bits */
+        } else if (old % META_CHUNK_BYTES && old != new_limit) {
+            struct chunk_crc cc = {.chunk = edge, .remove = true};
+            g_array_append_val(cf->unsaved_crcs, cc);
+        }
+    }
+    cf->limit = MIN(new_limit, cf->size);
+    cf->limit_unsaved = cf->segmented;
+}
+
+int cache_file_set_source(struct cfile *cf, const struct cache_source *src)
+{
+    const char *key = src ? src->key : NULL;
+    cfile_refresh_size(cf);
+    if (!key && !cache_file_complete(cf))
+        return -EINVAL;
+    mutex_lock(&cf->mu);
+    bool same = cf->src_key && key && etag_is_set(&src->etag) && etag_equal(&src->etag, &cf->src_etag);
+    if (same)
+        cf->limit = MIN(cf->limit, src->limit);
+    else if (key)
+        adopt_new_content_locked(cf, src->limit);
+    else
+        cf->limit = 0;
+    g_free(cf->src_key);
+    cf->src_key = g_strdup(key);
+    cf->src_etag = key ? src->etag : (struct etag){""};
+    cf->src_gen++;
+    if (!key && !cf->all_present)
+        cfile_touch_segments_locked(cf, 0, chunks_for(cf->size));
+    cond_broadcast(&cf->changed);
+    mutex_unlock(&cf->mu);
+    return cfile_save_if_needed(cf);
+}
+
+bool cfile_source(struct cfile *cf, char **ret_key, struct etag *ret_etag, uint64_t *ret_limit)
+{
+    mutex_lock(&cf->mu);
+    bool has = cf->src_key != NULL;
+    if (has) {
+        *ret_key = g_strdup(cf->src_key);
+        *ret_etag = cf->src_etag;
+        *ret_limit = cf->limit;
+    }
+    mutex_unlock(&cf->mu);
+    return has;
+}
+
+int cache_file_set_dirty(struct cfile *cf, bool dirty)
+{
+    mutex_lock(&cf->mu);
+    cf->dirty = dirty;
+    if (!dirty) {
+        uint64_t n = cf->dirty_chunks.n_words * 64;
+        for (uint64_t i = chunkset_next_set(&cf->dirty_chunks, 0, n); i < n;
+             i = chunkset_next_set(&cf->dirty_chunks, i + 1, n))
+            cfile_touch_segments_locked(cf, i, i + 1);
+        chunkset_clear(&cf->dirty_chunks);
+        cf->dirty_unknown = false;
+    }
+    uint32_t old = space_entry_flags(cf->c, cf->entry, dirty ? CACHED_DIRTY : 0, dirty ? 0 : CACHED_DIRTY);
+    if (!(old & CACHED_DIRTY) != !dirty)
+        cf->record_unsaved = true;
+    mutex_unlock(&cf->mu);
+    return cfile_save_if_needed(cf);
+}
+
+int cache_file_set_intent(struct cfile *cf, const char *text)
+{
+    if (text)
+        return RET_ERRNO(fsetxattr(cf->fd, INTENT_NAME, text, strlen(text), 0));
+    int r = RET_ERRNO(fremovexattr(cf->fd, INTENT_NAME));
+    return r == -ENODATA ? 0 : r;
+}
+
+void cache_file_touch(struct cfile *cf)
+{
+    space_entry_use(cf->c, cf->entry, false);
+}
+
+int cache_pin(struct cache *c, uint64_t vid, bool pinned)
+{
+    struct cfile *cf = table_claim(c, vid);
+    struct cache_entry *e = cf ? cf->entry : space_entry_find(c, vid);
+    int r = e ? 0 : -ENOENT;
+    if (e)
+        (void)space_entry_flags(c, e, pinned ? CACHED_PINNED : 0, pinned ? 0 : CACHED_PINNED);
+    if (cf) {
+        r = cfile_save(cf);
+        cache_file_unref(cf);
+        return r;
+    }
+    if (e)
+        r = index_save_entry(c, e);
+    table_release(c, vid);
+    return r;
+}
+
+int cache_evict(struct cache *c, uint64_t vid)
+{
+    return space_evict(c, vid);
+}
+
+void cache_forget(struct cache *c, uint64_t vid)
+{
+    struct cfile *cf = table_claim(c, vid);
+    if (cf) {
+        mutex_lock(&c->table.mu);
+        cf->forgotten = true;
+        mutex_unlock(&c->table.mu);
+        mutex_lock(&cf->mu);
+        fetch_carve_locked(cf, 0, UINT64_MAX / 2);
+        mutex_unlock(&cf->mu);
+        cache_file_unref(cf);
+        return;
+    }
+    struct cache_entry *e = space_entry_find(c, vid);
+    int r = e ? index_remove(c, vid) : 0;
+    if (r < 0)
+        log_warn("cache", "cannot remove a cache file vid=%lu r=%s", (unsigned long)vid, err_name(r));
+    if (e)
+        space_entry_remove(c, e, false);
+    table_release(c, vid);
+}
+
+/* ---- what is known of a file ---- */
+
+uint64_t cache_file_vid(const struct cfile *cf)
+{
+    return cf->vid;
+}
+
+int cache_file_fd(const struct cfile *cf)
+{
+    return cf->fd;
+}
+
+void cache_file_set_passthrough(struct cfile *cf, bool on)
+{
+    if (!on)
+        cfile_refresh_size(cf);
+    mutex_lock(&cf->mu);
+    if (cf->passthrough && !on)
+        cf->stamp++; /* whatever was written meanwhile */
+    cf->passthrough = on;
+    mutex_unlock(&cf->mu);
+}
+
+uint64_t cache_file_size(struct cfile *cf)
+{
+    cfile_refresh_size(cf);
+    mutex_lock(&cf->mu);
+    uint64_t size = cf->size;
+    mutex_unlock(&cf->mu);
+    return size;
+}
+
+uint64_t cache_file_limit(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    uint64_t limit = cf->limit;
+    mutex_unlock(&cf->mu);
+    return limit;
+}
+
+uint64_t cache_file_present_bytes(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    uint64_t size = cf->size, bytes = size;
+    if (!cf->all_present) {
+        uint64_t source_chunks = chunks_for(cf->limit);
+        uint64_t absent = source_chunks - chunkset_count(&cf->present, 0, source_chunks);
+        bytes -= MIN(absent * META_CHUNK_BYTES, bytes);
+    }
+    mutex_unlock(&cf->mu);
+    return bytes;
+}
+
+bool cache_file_complete(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    uint64_t n = chunks_for(cf->limit);
+    bool complete = cf->verify.n_set == 0 && (cf->all_present || chunkset_next_unset(&cf->present, 0, n) >= n);
+    mutex_unlock(&cf->mu);
+    return complete;
+}
+
+void cfile_change_begin(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    cf->changing++;
+    mutex_unlock(&cf->mu);
+}
+
+void cfile_change_end(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    cf->changing--;
+    cond_broadcast(&cf->changed);
+    mutex_unlock(&cf->mu);
+}
+
+uint64_t cfile_change_stamp(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    uint64_t stamp = cf->stamp;
+    mutex_unlock(&cf->mu);
+    return stamp;
+}
+
+int cfile_range_dirty(struct cfile *cf, uint64_t off, uint64_t len)
+{
+    mutex_lock(&cf->mu);
+    uint64_t first = chunk_of(off), n = chunks_for(off + len) - first;
+    bool dirty = !cf->src_key || cf->dirty_unknown || off + len > cf->limit ||
+                 (len && chunkset_any(&cf->dirty_chunks, first, n));
+    mutex_unlock(&cf->mu);
+    return dirty;
+}

@@ -1,0 +1,79 @@
+/*
+ * Private to cache/: what the parts of one cache file ask of each other. Functions ending in _locked need cf->mu; all others take
+ * no lock from the caller and may block on disk, database or store.
+ */
+#pragma once
+#include "cache_internal.h"
+
+/* ---- cache_file.c ---- */
+
+/* Present by its bit, by the file's mark, or because it lies beyond the source's limit. */
+static inline bool cfile_present_locked(const struct cfile *cf, uint64_t chunk)
+{
+    return cf->all_present || chunk_start(chunk) >= cf->limit || chunkset_get(&cf->present, chunk);
+}
+/* Present and trusted. */
+static inline bool cfile_readable_locked(const struct cfile *cf, uint64_t chunk)
+{
+    return cfile_present_locked(cf, chunk) && !chunkset_get(&cf->verify, chunk);
+}
+void cfile_io_begin_locked(struct cfile *cf, struct cfile_io *io, uint64_t first, uint64_t end);
+void cfile_io_end_locked(struct cfile *cf, struct cfile_io *io);
+bool cfile_io_overlaps_locked(const struct cfile *cf, uint64_t first, uint64_t end);
+/* Marks chunks dirty (and present); their checksums go. Returns true when something has to be saved. */
+bool cfile_mark_dirty_locked(struct cfile *cf, uint64_t first, uint64_t end);
+/* Notes that the segments holding these chunks must be written. */
+void cfile_touch_segments_locked(struct cfile *cf, uint64_t first, uint64_t end);
+/* Charges what the file takes on disk now. */
+void cfile_account(struct cfile *cf);
+/* Larger than half of the cache: never kept whole. */
+static inline bool cfile_windowed_locked(const struct cfile *cf)
+{
+    return cf->size > cf->c->space.limit_bytes / 2;
+}
+/* A passthrough writer changes the size behind our back. */
+void cfile_refresh_size(struct cfile *cf);
+/* Reference to every open file of the cache. */
+GPtrArray *cache_open_files(struct cache *c);
+
+/* Exclusive use of a vid for opening, closing, eviction. Waits for the one who has it. Returns the open cfile with a reference instead when there is one. */
+struct cfile *table_claim(struct cache *c, uint64_t vid);
+void table_release(struct cache *c, uint64_t vid);
+
+/* ---- cache_index.c: records and segments in the database ---- */
+
+/* Writes the record, changed segments and checksums; returns when the state at the call (or a later one) is committed. */
+int cfile_save(struct cfile *cf) MUST_CHECK;
+int cfile_save_if_needed(struct cfile *cf) MUST_CHECK;
+int index_save_entry(struct cache *c, const struct cache_entry *e) MUST_CHECK;
+/* Fills present, dirty and verify sets and the limit of a cfile being opened. */
+int index_load_segments(struct cfile *cf) MUST_CHECK;
+/* Record, segments, local file: removed so that a crash between leaves nothing behind for ever. */
+int index_remove(struct cache *c, uint64_t vid) MUST_CHECK;
+/* Forgets segments and checksums of vid, keeps none of its content. */
+int index_reset(struct cache *c, const struct cache_entry *e) MUST_CHECK;
+
+/* ---- cache_recover.c ---- */
+
+/* "data/3f/00000000000a123f" */
+void cache_data_path(uint64_t vid, char ret[32]);
+int recover_index(struct cache *c) MUST_CHECK;
+/* Compares a chunk that is marked `verify` with its checksum; a bad one becomes absent. cf->mu is released meanwhile. */
+void cfile_verify_chunk_locked(struct cfile *cf, uint64_t chunk);
+
+/* ---- cache_io.c ---- */
+
+/* What a modification does to the file once its range is ours: returns bytes done or -errno. */
+typedef ssize_t cfile_modify_fn(struct cfile *cf, const void *arg, uint64_t off, uint64_t len);
+/* Makes [off, off+len) ours, runs fn, marks what it did; grow: the size follows. Space must have been reserved. */
+ssize_t cfile_modify(struct cfile *cf, uint64_t off, uint64_t len, bool grow, cfile_modify_fn *fn, const void *arg)
+    MUST_CHECK;
+/* Bytes of new disk space a write to the range may need at most. */
+uint64_t cfile_space_needed(struct cfile *cf, uint64_t off, uint64_t len);
+
+/* ---- cache_punch.c ---- */
+
+/* Frees at least `want` bytes of clean chunks if it can; oldest arrivals first. Returns bytes freed. */
+uint64_t cfile_punch(struct cfile *cf, uint64_t want);
+/* Makes room for `len` more bytes of a windowed file inside its window. */
+void cfile_punch_window(struct cfile *cf, uint64_t len);

@@ -1,0 +1,207 @@
+/*
+ * Records, segments and checksums of cache files in the database.
+ *
+ * cfile_save() is a group commit per file: one thread at a time encodes the present state under cf->mu and commits it without,
+ * so states reach the database in order; those who come meanwhile wait for the next round. What a crash leaves:
+ * bits that are missing (chunks are fetched again), never bits without bytes; a dirty chunk's bits are committed before the write returns.
+ *
+ * The limit of a truncated file is kept as a small value beside the record: bytes beyond it must not come back from the
+ * source even if the inode record was not yet written.
+ */
+#include "cache_file.h"
+#include "cache_space.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static void limit_name(uint64_t vid, char ret[40])
+{
+    (void)snprintf(ret, 40, "cache/limit/%016" PRIx64, vid);
+}
+
+/* Puts all that is unsaved into b; the caller holds cf->mu. */
+static void encode_unsaved_locked(struct cfile *cf, struct meta_batch *b)
+{
+    char name[40];
+    struct meta_cached rec;
+    uint64_t n_segments = cf->unsaved.n_words * 64;
+    for (uint64_t i = chunkset_next_set(&cf->unsaved, 0, n_segments); i < n_segments;
+         i = chunkset_next_set(&cf->unsaved, i + 1, n_segments)) {
+        struct meta_segment seg;
+        chunks_encode_segment(&cf->present, &cf->dirty_chunks, (uint32_t)i, &seg);
+        meta_segment_put(b, cf->vid, (uint32_t)i, &seg);
+    }
+    for (guint i = 0; i < cf->unsaved_crcs->len; i++) {
+        const struct chunk_crc *cc = &g_array_index(cf->unsaved_crcs, struct chunk_crc, i);
+        if (cc->remove)
+            meta_chunk_crc_del(b, cf->vid, cc->chunk);
+        else
+            meta_chunk_crc_put(b, cf->vid, cc->chunk, cc->crc);
+    }
+    if (cf->limit_unsaved) {
+        limit_name(cf->vid, name);
+        meta_value_put(b, name, &cf->limit, sizeof cf->limit);
+    }
+    space_entry_record(cf->c, cf->entry, &rec);
+    meta_cached_put(b, &rec);
+    chunkset_clear(&cf->unsaved);
+    g_array_set_size(cf->unsaved_crcs, 0);
+    cf->limit_unsaved = cf->record_unsaved = false;
+}
+
+/* One round of saving; cf->mu is released during the commit. */
+static void save_round_locked(struct cfile *cf)
+{
+    uint64_t gen = cf->save_want;
+    struct meta_batch *b = meta_batch_new(cf->c->meta);
+    cf->saving = true;
+    encode_unsaved_locked(cf, b);
+    mutex_unlock(&cf->mu);
+    int r = meta_commit(b, false);
+    meta_batch_free(b);
+    mutex_lock(&cf->mu);
+    cf->saving = false;
+    cf->save_done = gen;
+    cf->save_err = r;
+    cond_broadcast(&cf->changed);
+}
+
+static int save_locked(struct cfile *cf)
+{
+    uint64_t want = ++cf->save_want;
+    while (cf->save_done < want) {
+        if (cf->saving)
+            cond_wait(&cf->changed, &cf->mu);
+        else
+            save_round_locked(cf);
+    }
+    return cf->save_err;
+}
+
+int cfile_save(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    int r = save_locked(cf);
+    mutex_unlock(&cf->mu);
+    return r;
+}
+
+int cfile_save_if_needed(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    int r = 0;
+    if (cf->saving || cf->unsaved.n_set || cf->unsaved_crcs->len || cf->limit_unsaved || cf->record_unsaved)
+        r = save_locked(cf);
+    mutex_unlock(&cf->mu);
+    return r;
+}
+
+int index_save_entry(struct cache *c, const struct cache_entry *e)
+{
+    struct meta_cached rec;
+    space_entry_record(c, e, &rec);
+    struct meta_batch *b = meta_batch_new(c->meta);
+    meta_cached_put(b, &rec);
+    int r = meta_commit(b, false);
+    meta_batch_free(b);
+    return r;
+}
+
+/* The limit stored by an earlier truncate, if there is one. */
+static int load_limit(struct cfile *cf)
+{
+    char name[40];
+    GBytes *value = NULL;
+    limit_name(cf->vid, name);
+    int r = meta_value_get(cf->c->meta, name, &value);
+    if (r == -ENOENT)
+        return 0;
+    if (r < 0)
+        return r;
+    uint64_t limit;
+    if (g_bytes_get_size(value) == sizeof limit) {
+        memcpy(&limit, g_bytes_get_data(value, NULL), sizeof limit);
+        cf->limit = MIN(cf->limit, limit);
+    }
+    g_bytes_unref(value);
+    return 0;
+}
+
+int index_load_segments(struct cfile *cf)
+{
+    uint64_t n_chunks = chunks_for(cf->size);
+    uint32_t flags = space_entry_flags(cf->c, cf->entry, 0, 0);
+    cf->segmented = flags & CACHED_SEGMENTS;
+    cf->dirty = flags & CACHED_DIRTY;
+    cf->all_present = !cf->segmented;
+    cf->dirty_unknown = cf->all_present && cf->dirty;
+    int r = load_limit(cf);
+    if (r < 0)
+        return r;
+    if (!cf->segmented)
+        return 0;
+    for (uint64_t i = 0; i * META_SEGMENT_CHUNKS < n_chunks; i++) {
+        struct meta_segment seg;
+        r = meta_segment_get(cf->c->meta, cf->vid, (uint32_t)i, &seg);
+        if (r == -ENOENT)
+            continue;
+        if (r < 0)
+            return r;
+        chunks_decode_segment(&seg, (uint32_t)i, &cf->present, &cf->dirty_chunks);
+    }
+    /* A truncate that was cut off by a crash may have left bits past the end. */
+    chunkset_unset(&cf->present, n_chunks, UINT64_MAX / 2);
+    chunkset_unset(&cf->dirty_chunks, n_chunks, UINT64_MAX / 2);
+    if (!(flags & CACHED_SUSPECT))
+        return 0;
+    for (uint64_t i = 0; i < n_chunks; i++) {
+        if (chunkset_get(&cf->present, i) && !chunkset_get(&cf->dirty_chunks, i))
+            chunkset_set(&cf->verify, i, 1);
+    }
+    return 0;
+}
+
+static void batch_forget(struct meta_batch *b, uint64_t vid)
+{
+    char name[40];
+    limit_name(vid, name);
+    meta_value_del(b, name);
+    meta_cached_del(b, vid);
+}
+
+int index_remove(struct cache *c, uint64_t vid)
+{
+    char path[32];
+    struct meta_cached dying = {.vid = vid, .flags = CACHED_DYING};
+    struct meta_batch *b = meta_batch_new(c->meta);
+    batch_forget(b, vid);
+    meta_cached_put(b, &dying);
+    int r = meta_commit(b, false);
+    if (r == 0) {
+        cache_data_path(vid, path);
+        r = RET_ERRNO(unlinkat(c->dir_fd, path, 0));
+        if (r == -ENOENT)
+            r = 0;
+    }
+    if (r == 0) {
+        meta_cached_del(b, vid);
+        r = meta_commit(b, false);
+    }
+    meta_batch_free(b);
+    return r;
+}
+
+int index_reset(struct cache *c, const struct cache_entry *e)
+{
+    struct meta_cached rec;
+    space_entry_record(c, e, &rec);
+    struct meta_batch *b = meta_batch_new(c->meta);
+    batch_forget(b, e->vid);
+    meta_cached_put(b, &rec);
+    int r = meta_commit(b, false);
+    meta_batch_free(b);
+    return r;
+}

@@ -1,0 +1,331 @@
+/*
+ * Reading and writing.
+ *
+ * A read takes runs of readable chunks with pread and waits for fetches in between. A write first makes its range its own: chunks it covers wholly are
+ * claimed without a fetch, chunks it changes in part are fetched first; then the bytes go in, then the bits, then (only for chunks that were
+ * absent or clean) the database, before it returns.
+ *
+ * When the local disk fails or has no room for fetched chunks, reads are served straight from the store; clean chunks that cannot be
+ * read back are dropped and fetched again. Only changed bytes that the disk lost are an error.
+ */
+#include "base/log.h"
+#include "base/metric.h"
+#include "cache_fetch.h"
+#include "cache_file.h"
+#include "cache_space.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <unistd.h>
+
+#define MAX_TRIES 16 /* for one chunk, before it is read past the cache */
+
+/* ---- reading ---- */
+
+struct reader {
+    struct cfile *cf;
+    uint8_t *buf;
+    uint64_t off, pos, end;
+    unsigned tries;
+    uint64_t missed;
+};
+
+static ssize_t pread_all(int fd, uint8_t *buf, size_t len, uint64_t off)
+{
+    size_t got = 0;
+    while (got < len) {
+        ssize_t n = RET_ERRNO(pread(fd, buf + got, len - got, (off_t)(off + got)));
+        if (n == -EINTR)
+            continue;
+        if (n < 0)
+            return n;
+        if (n == 0)
+            break;
+        got += (size_t)n;
+    }
+    return (ssize_t)got;
+}
+
+/* The disk cannot give back chunks: clean ones go, to be fetched again. 0, or -EIO when one was changed here. */
+static int drop_unreadable_locked(struct cfile *cf, uint64_t first, uint64_t end)
+{
+    if (cf->all_present || !cf->src_key || chunkset_any(&cf->dirty_chunks, first, end - first) ||
+        chunk_start(end - 1) >= cf->limit)
+        return -EIO;
+    if (cfile_io_overlaps_locked(cf, first, end))
+        return 0; /* others are still reading: they or the next try will drop them */
+    chunkset_unset(&cf->present, first, end - first);
+    cfile_touch_segments_locked(cf, first, end);
+    return 0;
+}
+
+/* Reads the run of readable chunks at rd->pos. cf->mu is released meanwhile. */
+static int read_run_locked(struct reader *rd, uint64_t run_end) NO_TSA
+{
+    struct cfile *cf = rd->cf;
+    struct cfile_io io;
+    uint64_t n = MIN(rd->end, chunk_start(run_end)) - rd->pos;
+    cfile_io_begin_locked(cf, &io, chunk_of(rd->pos), run_end);
+    mutex_unlock(&cf->mu);
+    ssize_t got = pread_all(cf->fd, rd->buf + (rd->pos - rd->off), n, rd->pos);
+    mutex_lock(&cf->mu);
+    cfile_io_end_locked(cf, &io);
+    if (got == (ssize_t)n) {
+        rd->pos += n;
+        rd->tries = 0;
+        return 0;
+    }
+    if (got >= 0 && cf->all_present) { /* shortened by a passthrough writer: this is the end */
+        rd->pos += (uint64_t)got;
+        rd->end = rd->pos;
+        return 0;
+    }
+    log_debug("cache", "cannot read back chunks vid=%" PRIu64 " r=%zd", cf->vid, got);
+    return drop_unreadable_locked(cf, chunk_of(rd->pos), run_end);
+}
+
+/* From rd->pos to the next readable chunk straight from the store. cf->mu is released meanwhile. */
+static int read_past_cache_locked(struct reader *rd) NO_TSA
+{
+    struct cfile *cf = rd->cf;
+    uint64_t stop = chunk_of(rd->pos) + 1, last = chunks_for(rd->end);
+    while (stop < last && !cfile_present_locked(cf, stop))
+        stop++;
+    uint64_t n = MIN(rd->end, chunk_start(stop)) - rd->pos;
+    mutex_unlock(&cf->mu);
+    int r = fetch_direct(cf, rd->buf + (rd->pos - rd->off), n, rd->pos);
+    mutex_lock(&cf->mu);
+    if (r < 0)
+        return r;
+    rd->pos += n;
+    rd->missed += n;
+    rd->tries = 0;
+    return 0;
+}
+
+static int read_miss_locked(struct reader *rd)
+{
+    struct cfile *cf = rd->cf;
+    uint64_t chunk = chunk_of(rd->pos);
+    bool local;
+    if (++rd->tries > MAX_TRIES && cf->src_key && !chunkset_get(&cf->busy, chunk))
+        return read_past_cache_locked(rd);
+    rd->missed += MIN(rd->end, chunk_start(chunk + 1)) - rd->pos;
+    int r = fetch_wait_locked(cf, chunk, chunks_for(rd->end), FETCH_URGENT, &local);
+    if (r < 0 && local)
+        return read_past_cache_locked(rd);
+    return r;
+}
+
+/* Queues what the reader wants and will want. One GET covers both when it is sequential. */
+static void read_ahead_locked(struct reader *rd)
+{
+    struct cfile *cf = rd->cf;
+    uint64_t ceiling = MIN(cf->c->cfg.readahead_bytes, space_limit(cf->c) / 16);
+    struct ra_advice a = readahead_note(&cf->ra, rd->pos, rd->end - rd->pos, cf->size, ceiling);
+    if (cf->all_present || a.len == 0)
+        return;
+    uint64_t first = chunk_of(rd->pos), want_end = chunks_for(rd->end), ahead_end = chunks_for(a.off + a.len);
+    uint64_t piece = MAX(cf->c->cfg.get_bytes / META_CHUNK_BYTES, 1);
+    while (first < want_end && cfile_present_locked(cf, first))
+        first++;
+    if (a.sequential && first < want_end)
+        (void)fetch_start_locked(cf, first, MAX(want_end, MIN(ahead_end, first + piece)), FETCH_URGENT);
+    (void)fetch_start_locked(cf, MAX(chunk_of(a.off), want_end), ahead_end, FETCH_AHEAD);
+}
+
+static ssize_t read_range(struct cfile *cf, void *buf, size_t len, uint64_t off, bool user)
+{
+    struct reader rd = {.cf = cf, .buf = buf, .off = off, .pos = off};
+    int r = 0;
+    if (off + len < off)
+        return -EINVAL;
+    cfile_refresh_size(cf);
+    mutex_lock(&cf->mu);
+    rd.end = MIN(off + len, cf->size);
+    if (user && off < rd.end)
+        read_ahead_locked(&rd);
+    while (r == 0) {
+        while (cf->resizing)
+            cond_wait(&cf->changed, &cf->mu);
+        rd.end = MIN(rd.end, cf->size);
+        if (rd.pos >= rd.end)
+            break;
+        uint64_t i = chunk_of(rd.pos), last = chunks_for(rd.end);
+        while (i < last && cfile_readable_locked(cf, i))
+            i++;
+        r = i > chunk_of(rd.pos) ? read_run_locked(&rd, i) : read_miss_locked(&rd);
+    }
+    mutex_unlock(&cf->mu);
+    if (r < 0)
+        return r;
+    if (user) {
+        uint64_t missed = MIN(rd.missed, rd.pos - off);
+        metric_add(M_miss_bytes, (int64_t)missed);
+        metric_add(M_hit_bytes, (int64_t)(rd.pos - off - missed));
+    }
+    return (ssize_t)(rd.pos - off);
+}
+
+ssize_t cache_file_read(struct cfile *cf, void *buf, size_t len, uint64_t off)
+{
+    return read_range(cf, buf, len, off, true);
+}
+
+ssize_t cfile_read_local(struct cfile *cf, void *buf, size_t len, uint64_t off)
+{
+    return read_range(cf, buf, len, off, false);
+}
+
+/* ---- changing ---- */
+
+/* Whether [off, end) covers all of the chunk that could come from the source. */
+static bool covers_locked(const struct cfile *cf, uint64_t chunk, uint64_t off, uint64_t end)
+{
+    return off <= chunk_start(chunk) && end >= MIN(chunk_start(chunk + 1), cf->limit);
+}
+
+/* One step towards owning the chunk: 0 it may be claimed, 1 look again from the start, -errno. */
+static int prepare_chunk_locked(struct cfile *cf, uint64_t chunk, uint64_t off, uint64_t end) NO_TSA
+{
+    bool covered = covers_locked(cf, chunk, off, end), local;
+    if (chunkset_get(&cf->busy, chunk)) {
+        struct fetch *f = fetch_find_locked(cf, chunk);
+        if (f && covered && !f->running) {
+            fetch_carve_locked(cf, chunk, chunk + 1);
+            return 1;
+        }
+    } else if (cfile_readable_locked(cf, chunk) || covered) {
+        return 0;
+    }
+    int r = fetch_wait_locked(cf, chunk, chunk + 1, FETCH_URGENT, &local);
+    return r < 0 && !covered ? r : 1;
+}
+
+/* Ends with the range claimed: absent chunks busy, an io over all of it. */
+static int claim_range_locked(struct cfile *cf, struct cfile_io *io, uint64_t off, uint64_t end) NO_TSA
+{
+    uint64_t first = chunk_of(off), stop = chunks_for(end);
+again:
+    while (cf->resizing)
+        cond_wait(&cf->changed, &cf->mu);
+    for (uint64_t i = first; i < stop; i++) {
+        int r = prepare_chunk_locked(cf, i, off, end);
+        if (r < 0)
+            return r;
+        if (r > 0 || cf->resizing)
+            goto again;
+    }
+    for (uint64_t i = first; i < stop; i++) {
+        chunkset_unset(&cf->verify, i, 1);
+        if (!cfile_present_locked(cf, i))
+            chunkset_set(&cf->busy, i, 1);
+    }
+    cfile_io_begin_locked(cf, io, first, stop);
+    return 0;
+}
+
+/* Gives the range back: what was done becomes present and dirty. */
+static void settle_range_locked(struct cfile *cf, uint64_t off, uint64_t end, uint64_t done_end)
+{
+    for (uint64_t i = chunk_of(off); i < chunks_for(end); i++) {
+        bool absent = !cfile_present_locked(cf, i);
+        if (absent)
+            chunkset_unset(&cf->busy, i, 1);
+        bool touched = chunk_start(i) < done_end;
+        if (touched && (!absent || covers_locked(cf, i, off, done_end)))
+            (void)cfile_mark_dirty_locked(cf, i, i + 1);
+    }
+}
+
+/* The file's mark is in the database before the first change of a clean file. */
+static int ensure_marked(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    bool marked = cf->dirty;
+    mutex_unlock(&cf->mu);
+    return marked ? 0 : cache_file_set_dirty(cf, true);
+}
+
+ssize_t cfile_modify(struct cfile *cf, uint64_t off, uint64_t len, bool grow, cfile_modify_fn *fn, const void *arg)
+{
+    struct cfile_io io;
+    int r = ensure_marked(cf);
+    if (r < 0)
+        return r;
+    mutex_lock(&cf->mu);
+    r = claim_range_locked(cf, &io, off, off + len);
+    if (r < 0) {
+        mutex_unlock(&cf->mu);
+        return r;
+    }
+    mutex_unlock(&cf->mu);
+    ssize_t n = fn(cf, arg, off, len);
+    mutex_lock(&cf->mu);
+    uint64_t done_end = off + (n > 0 ? (uint64_t)n : 0);
+    settle_range_locked(cf, off, off + len, done_end);
+    if (n > 0) {
+        cf->stamp++;
+        if (grow && done_end > cf->size) {
+            /* The chunk of the old end gets zeros after it: it differs from what was fetched. */
+            if (cf->size % META_CHUNK_BYTES && cfile_present_locked(cf, chunk_of(cf->size)))
+                (void)cfile_mark_dirty_locked(cf, chunk_of(cf->size), chunk_of(cf->size) + 1);
+            cf->size = done_end;
+        }
+    }
+    cfile_io_end_locked(cf, &io);
+    mutex_unlock(&cf->mu);
+    r = cfile_save_if_needed(cf);
+    return r < 0 ? r : n;
+}
+
+uint64_t cfile_space_needed(struct cfile *cf, uint64_t off, uint64_t len)
+{
+    mutex_lock(&cf->mu);
+    uint64_t size = cf->size, end = off + len, need = 0;
+    uint64_t first = chunk_of(off), n = chunks_for(end) - first;
+    if (!cf->all_present)
+        need = (n - chunkset_count(&cf->present, first, n)) * META_CHUNK_BYTES;
+    else if (end > size)
+        need = end - MAX(off, size);
+    mutex_unlock(&cf->mu);
+    if (need == 0 && !space_entry_is_full(cf->c, cf->entry, size))
+        need = len; /* a file with holes: the bytes may be new */
+    return need;
+}
+
+static ssize_t do_pwrite(struct cfile *cf, const void *arg, uint64_t off, uint64_t len)
+{
+    const uint8_t *buf = arg;
+    uint64_t done = 0;
+    while (done < len) {
+        ssize_t n = RET_ERRNO(pwrite(cf->fd, buf + done, len - done, (off_t)(off + done)));
+        if (n == -EINTR)
+            continue;
+        if (n <= 0)
+            return done ? (ssize_t)done : n < 0 ? n : -EIO;
+        done += (uint64_t)n;
+    }
+    return (ssize_t)done;
+}
+
+ssize_t cache_file_write(struct cfile *cf, const void *buf, size_t len, uint64_t off)
+{
+    if (len == 0)
+        return 0;
+    if (off + len < off || off + len > INT64_MAX)
+        return -EFBIG;
+    cfile_refresh_size(cf);
+    uint64_t need = cfile_space_needed(cf, off, len);
+    int r = space_reserve(cf->c, need, SPACE_WRITE);
+    if (r < 0)
+        return r;
+    cfile_change_begin(cf);
+    ssize_t n = cfile_modify(cf, off, len, true, do_pwrite, buf);
+    cfile_account(cf);
+    space_release(cf->c, need);
+    if (n > 0)
+        upload_note_write(cf, off, (uint64_t)n);
+    cfile_change_end(cf);
+    return n;
+}

@@ -1,0 +1,210 @@
+/*
+ * What is known after a start: the index is loaded, half-finished removals are ended, and chunks fetched before the
+ * machine went down are verified before their first use. Nothing here reads the data folder; a file that is missing or of the wrong size is
+ * noticed when it is opened (cache_file.c). cache_scan_intents() is for fsck and reads the folder without the database.
+ *
+ * After a power loss the file system may have lost data of chunks whose bits the database kept, so a change of the boot id marks every
+ * record CACHED_SUSPECT once; the mark goes when all chunks of the file were verified.
+ */
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/log.h"
+#include "base/metric.h"
+#include "cache_file.h"
+#include "cache_space.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#define BOOT_VALUE  "cache/boot"
+#define BATCH_ROWS  1000u
+#define INTENT_NAME "user.sluice.intent"
+#define INTENT_MAX  65536
+
+void cache_data_path(uint64_t vid, char ret[32])
+{
+    (void)snprintf(ret, 32, "data/%02x/%016" PRIx64, (unsigned)(vid & 0xff), vid);
+}
+
+static int on_record(void *ctx, const struct meta_cached *rec)
+{
+    g_array_append_val((GArray *)ctx, *rec);
+    return 0;
+}
+
+static int by_use(const void *a, const void *b)
+{
+    const struct meta_cached *x = a, *y = b;
+    return x->last_use < y->last_use ? -1 : x->last_use > y->last_use;
+}
+
+static bool booted_since(struct cache *c)
+{
+    GBytes *value = NULL;
+    const char *boot = clock_boot_id();
+    if (meta_value_get(c->meta, BOOT_VALUE, &value) < 0)
+        return true;
+    bool same = g_bytes_get_size(value) == strlen(boot) && boot[0] &&
+                memcmp(g_bytes_get_data(value, NULL), boot, strlen(boot)) == 0;
+    g_bytes_unref(value);
+    return !same;
+}
+
+/* Marks all records suspect, then notes the boot; a crash between the two only does it again. */
+static int mark_suspect(struct cache *c, GArray *recs)
+{
+    int r = 0;
+    struct meta_batch *b = meta_batch_new(c->meta);
+    for (guint i = 0; r == 0 && i < recs->len; i++) {
+        struct meta_cached *rec = &g_array_index(recs, struct meta_cached, i);
+        rec->flags |= CACHED_SUSPECT;
+        meta_cached_put(b, rec);
+        if (i % BATCH_ROWS == BATCH_ROWS - 1)
+            r = meta_commit(b, false);
+    }
+    if (r == 0) {
+        const char *boot = clock_boot_id();
+        meta_value_put(b, BOOT_VALUE, boot, strlen(boot));
+        r = meta_commit(b, true);
+    }
+    meta_batch_free(b);
+    return r;
+}
+
+int recover_index(struct cache *c)
+{
+    g_autoptr(GArray) recs = g_array_new(FALSE, FALSE, sizeof(struct meta_cached));
+    int r = meta_cached_each(c->meta, on_record, recs);
+    if (r < 0)
+        return r;
+    if (booted_since(c)) {
+        r = mark_suspect(c, recs);
+        if (r < 0)
+            return r;
+    }
+    if (recs->len)
+        qsort(recs->data, recs->len, sizeof(struct meta_cached), by_use);
+    for (guint i = 0; i < recs->len; i++) {
+        const struct meta_cached *rec = &g_array_index(recs, struct meta_cached, i);
+        if (!(rec->flags & CACHED_DYING)) {
+            space_entry_restore(c, rec);
+            continue;
+        }
+        r = index_remove(c, rec->vid);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* The stored checksum against the bytes in the file: 1 good (or none stored: written here, synced before it was published), 0 bad. */
+static int chunk_is_good(struct cfile *cf, uint64_t chunk, size_t len)
+{
+    uint32_t want;
+    int r = meta_chunk_crc_get(cf->c->meta, cf->vid, chunk, &want);
+    if (r == -ENOENT)
+        return 1;
+    if (r < 0)
+        return 0;
+    g_autofree uint8_t *buf = g_malloc(META_CHUNK_BYTES);
+    size_t got = 0;
+    while (got < len) {
+        ssize_t n = RET_ERRNO(pread(cf->fd, buf + got, len - got, (off_t)(chunk_start(chunk) + got)));
+        if (n <= 0)
+            return 0;
+        got += (size_t)n;
+    }
+    return crc32c(0, buf, len) == want;
+}
+
+void cfile_verify_chunk_locked(struct cfile *cf, uint64_t chunk)
+{
+    struct cfile_io io;
+    uint64_t start = chunk_start(chunk);
+    size_t len = (size_t)(MIN(start + META_CHUNK_BYTES, cf->limit) - start);
+    chunkset_set(&cf->busy, chunk, 1);
+    cfile_io_begin_locked(cf, &io, chunk, chunk + 1);
+    mutex_unlock(&cf->mu);
+    bool good = chunk_is_good(cf, chunk, len);
+    mutex_lock(&cf->mu);
+    chunkset_unset(&cf->busy, chunk, 1);
+    chunkset_unset(&cf->verify, chunk, 1);
+    if (!good) {
+        metric_inc(M_corrupt_chunks);
+        log_debug("cache", "chunk does not match its checksum, fetching again vid=%" PRIu64 " chunk=%" PRIu64, cf->vid,
+                  chunk);
+        chunkset_unset(&cf->present, chunk, 1);
+        cfile_touch_segments_locked(cf, chunk, chunk + 1);
+    }
+    if (cf->verify.n_set == 0) {
+        (void)space_entry_flags(cf->c, cf->entry, 0, CACHED_SUSPECT);
+        cf->record_unsaved = true;
+    }
+    cfile_io_end_locked(cf, &io);
+}
+
+/* ---- fsck ---- */
+
+typedef int intent_fn(void *ctx, const char *path, uint64_t vid, uint64_t size, const char *text);
+
+static int scan_file(int dir_fd, const char *path, const char *name, intent_fn *fn, void *ctx)
+{
+    struct stat st;
+    char *end;
+    uint64_t vid = strtoull(name, &end, 16);
+    if (strlen(name) != 16 || *end != '\0')
+        return 0;
+    CLEANUP_FD int fd = openat(dir_fd, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT || errno == ELOOP ? 0 : -errno;
+    g_autofree char *text = g_malloc(INTENT_MAX + 1);
+    ssize_t n = RET_ERRNO(fgetxattr(fd, INTENT_NAME, text, INTENT_MAX));
+    if (n == -ENODATA || n == -EOPNOTSUPP)
+        return 0;
+    if (n < 0)
+        return (int)n;
+    text[n] = '\0';
+    int r = RET_ERRNO(fstat(fd, &st));
+    return r < 0 ? r : fn(ctx, path, vid, (uint64_t)st.st_size, text);
+}
+
+static int scan_folder(int dir_fd, const char *folder, intent_fn *fn, void *ctx)
+{
+    int fd = openat(dir_fd, folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? 0 : -errno;
+    DIR *d = fdopendir(fd);
+    if (!d) {
+        (void)close(fd);
+        return -ENOMEM;
+    }
+    int r = 0;
+    for (struct dirent *de; r == 0 && (de = readdir(d));) {
+        g_autofree char *path = g_strdup_printf("%s/%s", folder, de->d_name);
+        r = scan_file(dir_fd, path, de->d_name, fn, ctx);
+    }
+    (void)closedir(d);
+    return r;
+}
+
+int cache_scan_intents(const char *dir, intent_fn *fn, void *ctx)
+{
+    CLEANUP_FD int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir_fd < 0)
+        return -errno;
+    int r = 0;
+    for (unsigned i = 0; r == 0 && i < 256; i++) {
+        char folder[16];
+        (void)snprintf(folder, sizeof folder, "data/%02x", i);
+        r = scan_folder(dir_fd, folder, fn, ctx);
+    }
+    return r;
+}

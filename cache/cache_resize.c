@@ -1,0 +1,264 @@
+/*
+ * Size, holes, and waiting for whole files: truncate, fallocate, seek, sync, fill, prefetch.
+ *
+ * A truncate has the file for itself as far as the disk goes: cf->resizing keeps new reads, writes and fetch writes out, those running are
+ * waited for (disk time only: a fetch that waits for the store is shortened instead). The file is cut first, then limit and bits are saved: a crash between leaves
+ * bits past the end, which opening ignores.
+ */
+#include "base/log.h"
+#include "cache_fetch.h"
+#include "cache_file.h"
+#include "cache_space.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool fetch_writing_locked(const struct cfile *cf)
+{
+    for (const GList *l = cf->fetches.head; l; l = l->next) {
+        if (((const struct fetch *)l->data)->writing)
+            return true;
+    }
+    return false;
+}
+
+static void resize_begin_locked(struct cfile *cf) NO_TSA
+{
+    while (cf->resizing)
+        cond_wait(&cf->changed, &cf->mu);
+    cf->resizing = true;
+    while (cf->ios || fetch_writing_locked(cf))
+        cond_wait(&cf->changed, &cf->mu);
+}
+
+static void resize_end_locked(struct cfile *cf)
+{
+    cf->resizing = false;
+    cond_broadcast(&cf->changed);
+}
+
+/* State after the file was cut to `size`. The chunk of the new end, if it was absent, is fetched anew up to the new limit. */
+static void shrink_locked(struct cfile *cf, uint64_t size)
+{
+    uint64_t keep = chunks_for(size), n = chunks_for(cf->size) - MIN(keep, chunks_for(cf->size));
+    if (size < cf->limit) {
+        cf->limit = size;
+        cf->limit_unsaved = cf->segmented;
+    }
+    chunkset_unset(&cf->present, keep, n);
+    chunkset_unset(&cf->dirty_chunks, keep, n);
+    chunkset_unset(&cf->verify, keep, n);
+    cfile_touch_segments_locked(cf, keep, keep + n);
+}
+
+/* The chunk that holds the end changes its content when bytes go or zeros come. */
+static void mark_edge_locked(struct cfile *cf, uint64_t end)
+{
+    uint64_t edge = chunk_of(end);
+    if (end % META_CHUNK_BYTES && chunk_start(edge) < cf->size && (cf->all_present || chunkset_get(&cf->present, edge)))
+        (void)cfile_mark_dirty_locked(cf, edge, edge + 1);
+}
+
+static int truncate_marked(struct cfile *cf, uint64_t size)
+{
+    mutex_lock(&cf->mu);
+    resize_begin_locked(cf);
+    uint64_t old = cf->size;
+    if (size < old)
+        fetch_cut_locked(cf, chunk_of(size));
+    mutex_unlock(&cf->mu);
+    int r = RET_ERRNO(ftruncate(cf->fd, (off_t)size));
+    mutex_lock(&cf->mu);
+    if (r == 0) {
+        if (size < old)
+            shrink_locked(cf, size);
+        mark_edge_locked(cf, MIN(size, old));
+        cf->size = size;
+        cf->stamp++;
+    }
+    resize_end_locked(cf);
+    mutex_unlock(&cf->mu);
+    if (r < 0)
+        return r;
+    cfile_account(cf);
+    r = cfile_save_if_needed(cf);
+    if (r == 0)
+        upload_note_write(cf, size, 0);
+    return r;
+}
+
+int cache_file_truncate(struct cfile *cf, uint64_t size)
+{
+    if (size > INT64_MAX)
+        return -EFBIG;
+    cfile_refresh_size(cf);
+    int r = 0;
+    mutex_lock(&cf->mu);
+    bool marked = cf->dirty;
+    mutex_unlock(&cf->mu);
+    if (!marked)
+        r = cache_file_set_dirty(cf, true);
+    if (r < 0)
+        return r;
+    cfile_change_begin(cf);
+    r = truncate_marked(cf, size);
+    cfile_change_end(cf);
+    return r;
+}
+
+/* ---- fallocate ---- */
+
+static ssize_t do_fallocate(struct cfile *cf, const void *arg, uint64_t off, uint64_t len)
+{
+    int r = RET_ERRNO(fallocate(cf->fd, *(const int *)arg, (off_t)off, (off_t)len));
+    return r < 0 ? r : (ssize_t)len;
+}
+
+/* Disk space without change of content. */
+static int allocate(struct cfile *cf, uint64_t off, uint64_t len)
+{
+    struct cfile_io io;
+    mutex_lock(&cf->mu);
+    while (cf->resizing)
+        cond_wait(&cf->changed, &cf->mu);
+    cfile_io_begin_locked(cf, &io, chunk_of(off), chunks_for(off + len));
+    mutex_unlock(&cf->mu);
+    int r = RET_ERRNO(fallocate(cf->fd, FALLOC_FL_KEEP_SIZE, (off_t)off, (off_t)len));
+    mutex_lock(&cf->mu);
+    cfile_io_end_locked(cf, &io);
+    mutex_unlock(&cf->mu);
+    return r;
+}
+
+static int zero_range(struct cfile *cf, int mode, uint64_t off, uint64_t len)
+{
+    bool grow = !(mode & FALLOC_FL_KEEP_SIZE);
+    uint64_t size = cache_file_size(cf);
+    if (!grow)
+        len = off < size ? MIN(len, size - off) : 0;
+    if (len == 0)
+        return 0;
+    cfile_change_begin(cf);
+    ssize_t n = cfile_modify(cf, off, len, grow, do_fallocate, &mode);
+    if (n >= 0)
+        upload_note_write(cf, off, len);
+    cfile_change_end(cf);
+    return n < 0 ? (int)n : 0;
+}
+
+int cache_file_fallocate(struct cfile *cf, int mode, uint64_t off, uint64_t len)
+{
+    bool zero = mode == (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE) || mode == FALLOC_FL_ZERO_RANGE ||
+                mode == (FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE);
+    if (!zero && mode != 0 && mode != FALLOC_FL_KEEP_SIZE)
+        return -EOPNOTSUPP;
+    if (len == 0 || off + len < off || off + len > INT64_MAX)
+        return len ? -EFBIG : -EINVAL;
+    cfile_refresh_size(cf);
+    uint64_t need = mode & FALLOC_FL_PUNCH_HOLE ? 0 : len;
+    int r = space_reserve(cf->c, need, SPACE_WRITE);
+    if (r < 0)
+        return r;
+    if (zero)
+        r = zero_range(cf, mode, off, len);
+    else
+        r = allocate(cf, off, len);
+    if (r == 0 && mode == 0 && off + len > cache_file_size(cf))
+        r = cache_file_truncate(cf, off + len);
+    cfile_account(cf);
+    space_release(cf->c, need);
+    return r;
+}
+
+int64_t cache_file_seek(struct cfile *cf, uint64_t off, int whence)
+{
+    uint64_t size = cache_file_size(cf);
+    if (off >= size)
+        return -ENXIO;
+    if (cache_file_complete(cf))
+        return RET_ERRNO(lseek(cf->fd, (off_t)off, whence));
+    return whence == SEEK_DATA ? (int64_t)off : (int64_t)size;
+}
+
+int cache_file_sync(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    bool failed = cf->io_failed;
+    mutex_unlock(&cf->mu);
+    if (failed)
+        return -EIO;
+    int r = RET_ERRNO(fdatasync(cf->fd));
+    if (r < 0) {
+        mutex_lock(&cf->mu);
+        cf->io_failed = true;
+        mutex_unlock(&cf->mu);
+    }
+    return r;
+}
+
+/* ---- fetching ahead ---- */
+
+struct fill {
+    void (*progress)(void *ctx, uint64_t bytes);
+    void *ctx;
+    uint64_t told; /* present bytes as of the last call */
+};
+
+static void tell(struct cfile *cf, struct fill *fl)
+{
+    uint64_t now = cache_file_present_bytes(cf);
+    if (fl->progress && now > fl->told)
+        fl->progress(fl->ctx, now - fl->told);
+    fl->told = MAX(now, fl->told);
+}
+
+static int fill_and_wait(struct cfile *cf, enum fetch_prio prio, struct fill *fl)
+{
+    int r = 0;
+    for (uint64_t i = 0; r == 0; i++) {
+        bool local, waited = false;
+        mutex_lock(&cf->mu);
+        bool more = i < chunks_for(cf->limit);
+        while (more && r == 0 && !cfile_readable_locked(cf, i)) {
+            r = fetch_wait_locked(cf, i, i + 1, prio, &local);
+            waited = true;
+        }
+        mutex_unlock(&cf->mu);
+        if (waited)
+            tell(cf, fl);
+        if (!more)
+            break;
+    }
+    return r;
+}
+
+int cache_file_fill(struct cfile *cf, bool urgent, bool wait, void (*progress)(void *ctx, uint64_t bytes), void *ctx)
+{
+    enum fetch_prio prio = urgent ? FETCH_URGENT : FETCH_FILL;
+    struct fill fl = {.progress = progress, .ctx = ctx, .told = cache_file_present_bytes(cf)};
+    mutex_lock(&cf->mu);
+    bool windowed = cfile_windowed_locked(cf);
+    if (!windowed && cf->src_key) {
+        if (urgent)
+            fetch_carve_locked(cf, 0, chunks_for(cf->limit)); /* what was queued for later is wanted now */
+        (void)fetch_start_locked(cf, 0, chunks_for(cf->limit), prio);
+    }
+    mutex_unlock(&cf->mu);
+    if (!wait)
+        return 0;
+    if (cache_file_complete(cf))
+        return 0;
+    return windowed ? -EFBIG : fill_and_wait(cf, prio, &fl);
+}
+
+void cache_file_prefetch(struct cfile *cf, uint64_t off, uint64_t len)
+{
+    mutex_lock(&cf->mu);
+    if (len && off < cf->size) {
+        uint64_t most = cfile_windowed_locked(cf) ? space_limit(cf->c) / 16 : UINT64_MAX;
+        len = MIN(MIN(len, cf->size - off), most);
+        (void)fetch_start_locked(cf, chunk_of(off), chunks_for(off + len), FETCH_AHEAD);
+    }
+    mutex_unlock(&cf->mu);
+}

@@ -1,0 +1,40 @@
+/*
+ * Private to cache/: what the cache takes on disk, who may take more, and the evictor. All functions take space.mu themselves.
+ */
+#pragma once
+#include "cache_internal.h"
+
+int space_init(struct cache *c) MUST_CHECK; /* limits from the configuration and the file system */
+void space_fini(struct cache *c);
+int space_start(struct cache *c) MUST_CHECK; /* the evictor */
+void space_stop(struct cache *c);
+
+/* New entry, or NULL lookup. Entries of claimed vids stay in place. */
+struct cache_entry *space_entry_add(struct cache *c, uint64_t vid, uint64_t ino, uint32_t flags, uint64_t weight);
+struct cache_entry *space_entry_find(struct cache *c, uint64_t vid);
+/* As known from the index; in ascending order of last_use. */
+void space_entry_restore(struct cache *c, const struct meta_cached *rec);
+/* The entry's file is gone. remember: keep a ghost for the replacement. */
+void space_entry_remove(struct cache *c, struct cache_entry *e, bool remember);
+void space_entry_set_open(struct cache *c, struct cache_entry *e, bool open);
+/* Returns the flags as they were. */
+uint32_t space_entry_flags(struct cache *c, struct cache_entry *e, uint32_t set, uint32_t clear);
+void space_entry_record(struct cache *c, const struct cache_entry *e, struct meta_cached *ret);
+void space_entry_account(struct cache *c, struct cache_entry *e, uint64_t bytes, uint64_t size);
+/* Whether the record differs from the one in the database; the caller saves it now. */
+bool space_entry_take_stale(struct cache *c, struct cache_entry *e);
+/* Whether the file has no holes to speak of. */
+bool space_entry_is_full(struct cache *c, const struct cache_entry *e, uint64_t size);
+void space_entry_use(struct cache *c, struct cache_entry *e, bool opened);
+
+enum space_use { SPACE_WRITE, SPACE_FETCH };
+/* Promises `bytes` of room. A write waits as long as there is progress (-ENOSPC after op_timeout without); a fetch only until the evictor gave up. */
+int space_reserve(struct cache *c, uint64_t bytes, enum space_use use) MUST_CHECK;
+void space_release(struct cache *c, uint64_t bytes);
+/* Drops one closed, clean, unpinned file: bytes freed, 0 when there is none. */
+uint64_t space_evict_one(struct cache *c);
+/* Drops vid: -EBUSY, -ENOENT. */
+int space_evict(struct cache *c, uint64_t vid) MUST_CHECK;
+uint64_t space_limit(struct cache *c);
+/* Every record, for the order of use (at the end of a run). */
+int space_save_index(struct cache *c) MUST_CHECK;

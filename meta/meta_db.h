@@ -1,0 +1,63 @@
+/*
+ * The key-value store below meta: open, get, scan, batches of RocksDB, with keys of meta_key.h. Private to meta/.
+ *
+ * Every GString argument is taken over and freed, also on failure, so that a caller is one line:
+ *   meta_db_put(b, meta_key1(TAG_INODE, in->ino, NULL), meta_enc_inode(in));
+ *
+ * Any thread. No lock is held while a callback runs.
+ */
+#pragma once
+#include "base/sync.h"
+#include "meta.h"
+#include "meta_key.h"
+
+struct meta_db;
+
+struct meta_ids {
+    uint64_t next, limit;
+    bool refilling;
+};
+
+struct meta {
+    /* immutable after meta_open */
+    struct meta_db *db; /* owned */
+    char uuid[33];
+    struct mutex mu;
+    /* guarded by mu */
+    struct meta_ids ino, seq;
+    struct cond refilled;
+    _Atomic uint64_t last_seq; /* atomic */
+};
+
+/* A value as the store holds it. */
+struct meta_val {
+    void *pin; /* owned */
+    const char *data;
+    size_t len;
+};
+void meta_val_clear(struct meta_val *v);
+#define META_VAL __attribute__((cleanup(meta_val_clear))) struct meta_val
+
+/* Opens or creates the database in folder path. *ret_msg on failure only. */
+int meta_db_open(const char *path, struct meta_db **ret_db, char **ret_msg) MUST_CHECK;
+void meta_db_close(struct meta_db *db); /* NULL allowed */
+int meta_db_sync(struct meta_db *db) MUST_CHECK;
+bool meta_db_failed(const struct meta_db *db);
+void meta_db_set_failed(struct meta_db *db);
+
+int meta_db_get(struct meta_db *db, GString *key, struct meta_val *ret) MUST_CHECK;
+typedef int meta_scan_fn(void *ctx, const struct meta_key *key, const void *val, size_t len);
+/* Every record whose key begins with prefix ("": every record) and is not below from (NULL: all), ascending. Non-zero from fn stops and is returned. */
+int meta_db_scan(struct meta_db *db, GString *prefix, GString *from, meta_scan_fn *fn, void *ctx) MUST_CHECK;
+/* 1 when a key begins with prefix, 0 when none does. */
+int meta_db_any(struct meta_db *db, GString *prefix) MUST_CHECK;
+
+struct meta_batch *meta_db_batch_new(struct meta *m);
+struct meta *meta_db_batch_owner(struct meta_batch *b);
+void meta_db_put(struct meta_batch *b, GString *key, GString *val);
+void meta_db_del(struct meta_batch *b, GString *key);
+/* Removes all that begins with prefix: what is committed and what this batch put before. */
+void meta_db_del_prefix(struct meta_batch *b, GString *prefix);
+
+/* Logs the record that could not be decoded; returns r. */
+int meta_db_bad(GString *key, int r);
