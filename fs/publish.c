@@ -193,7 +193,11 @@ struct forget_job {
 static void forget_run(void *arg)
 {
     struct forget_job *job = arg;
+    struct meta_upload u = {0};
     cache_forget(job->fs->cache, job->vid);
+    if (meta_upload_get(job->fs->meta, job->vid, &u) == 0)
+        cache_abort_stale_uploads(job->fs->cache); /* parts of a file that will not be published */
+    meta_upload_clear(&u);
     g_free(job);
 }
 
