@@ -396,6 +396,20 @@ START_TEST(forgotten_file_takes_its_upload_along)
 }
 END_TEST
 
+START_TEST(forgotten_closed_file_takes_its_upload_along)
+{
+    struct cfile *cf = streamed("a", 8);
+    uint64_t vid = cache_file_vid(cf);
+    EVENTUALLY(cache_uploaded_bytes(cf) > 0);
+    cache_file_unref(cf);
+    ck_assert_uint_eq(n_uploads(), 1);
+    ck_assert(has_record(vid));
+    cache_forget(rig.c, vid);
+    EVENTUALLY(n_uploads() == 0);
+    EVENTUALLY(!has_record(vid));
+}
+END_TEST
+
 START_TEST(failing_stream_is_made_up_for_by_publish)
 {
     fault("op=part,nth=2,count=3,action=error:-EIO");
@@ -938,6 +952,7 @@ static void add_plain(Suite *s)
     tcase_add_test(tc, shrunk_and_grown_again_has_zeros);
     tcase_add_test(tc, aborted_stream_leaves_nothing);
     tcase_add_test(tc, forgotten_file_takes_its_upload_along);
+    tcase_add_test(tc, forgotten_closed_file_takes_its_upload_along);
     tcase_add_test(tc, failing_stream_is_made_up_for_by_publish);
 }
 
