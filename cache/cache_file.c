@@ -207,7 +207,8 @@ int cache_file_new(struct cache *c, uint64_t ino, struct cfile **ret)
     if (r == 0)
         r = fd = open_data(c, vid, O_CREAT | O_EXCL);
     if (r < 0) {
-        (void)index_remove(c, vid); /* best effort: the first error is told */
+        if (index_remove(c, vid) < 0)
+            log_debug("cache", "index record of a file that could not be made stays vid=%" G_GUINT64_FORMAT, vid);
         space_entry_remove(c, e, false);
         table_release(c, vid);
         return r;
@@ -508,10 +509,13 @@ void cache_file_set_passthrough(struct cfile *cf, bool on)
     if (!on)
         cfile_refresh_size(cf);
     mutex_lock(&cf->mu);
-    if (cf->passthrough && !on)
+    bool ended = cf->passthrough && !on;
+    if (ended)
         cf->stamp++; /* whatever was written meanwhile */
     cf->passthrough = on;
     mutex_unlock(&cf->mu);
+    if (ended)
+        upload_note_write(cf, 0, 0);
 }
 
 uint64_t cache_file_size(struct cfile *cf)

@@ -324,8 +324,7 @@ ssize_t cache_file_write(struct cfile *cf, const void *buf, size_t len, uint64_t
     ssize_t n = cfile_modify(cf, off, len, true, do_pwrite, buf);
     cfile_account(cf);
     space_release(cf->c, need);
-    if (n > 0)
-        upload_note_write(cf, off, (uint64_t)n);
+    upload_note_write(cf, off, n > 0 ? (uint64_t)n : len); /* a failure may come after bytes were changed */
     cfile_change_end(cf);
     return n;
 }

@@ -62,9 +62,9 @@ struct upload {
     uint64_t size; /* of the file as the running publish sees it; streaming: 0, whole parts only */
     /* stream: guarded by mu */
     bool streaming;
-    uint64_t front;         /* everything before it was written */
-    uint32_t next_part;     /* first part not yet queued by the stream */
-    uint64_t retry_at_ns;   /* nothing is streamed before, after a failure */
+    uint64_t front;       /* everything before it was written */
+    uint32_t next_part;   /* first part not yet queued by the stream */
+    uint64_t retry_at_ns; /* nothing is streamed before, after a failure */
     uint32_t n_ahead;
     struct upload_span ahead[UPLOAD_SPANS_MAX]; /* written beyond the front, ascending, disjoint */
 
@@ -112,7 +112,8 @@ void upload_part_run(struct upload *u, uint32_t i) EXCLUDES(u->mu);
 /* Takes over an upload that an earlier run recorded for the same key: its parts become stale ones, compared before use. Another key, another
  * layout, or an upload that is gone: aborted and forgotten. *ret_done: the upload is gone because it was completed, and the object holds what the
  * records say: *ret_info tells of it (to be cleared by the caller). */
-int upload_resume(struct upload *u, const char *key, uint64_t size, bool *ret_done, struct obj_info *ret_info) MUST_CHECK;
+int upload_resume(struct upload *u, const char *key, uint64_t size, bool *ret_done, struct obj_info *ret_info)
+    MUST_CHECK;
 
 /* ---- upload_pool.c ---- */
 

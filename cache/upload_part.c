@@ -5,12 +5,11 @@
  * after; between, no lock is held. A write during the read shows in part->writes: the part ends stale instead of stored, whatever was
  * read. The checksum that the driver computed over what went out must be that of the buffer, else the part counts as not stored.
  */
-#include "upload.h"
-
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "base/metric.h"
+#include "upload.h"
 
 #define STREAM_RETRY_NS (5 * NS_PER_S)
 
@@ -93,8 +92,8 @@ static int read_and_send(struct upload *u, struct job *j)
     if (!buf)
         return -ENOMEM;
     ssize_t n = cfile_read_local(u->cf, buf, j->len, j->off);
-    int r = n < 0 ? (int)n : 0;
-    if (r == 0 && (uint64_t)n == j->len) { /* shorter: cut off meanwhile, not stored */
+    int r = n == -ENOENT ? -ESTALE : n < 0 ? (int)n : 0; /* -ENOENT is kept for an upload that is gone */
+    if (r == 0 && (uint64_t)n == j->len) {               /* shorter: cut off meanwhile, not stored */
         uint32_t crc = crc32c(0, buf, j->len);
         j->stored = true;
         if (etag_is_set(&j->old.etag) && !j->old.copied && j->old.size == j->len && j->old.crc32c == crc)

@@ -10,9 +10,8 @@
  *
  * Threads upload-N: started by upload_pool_start, end in upload_pool_stop; they block on store, disk and database.
  */
-#include "upload.h"
-
 #include "base/log.h"
+#include "upload.h"
 
 struct upload_pool {
     /* immutable after start */

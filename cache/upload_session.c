@@ -7,12 +7,11 @@
  * Records: meta_upload + meta_part per stored part, and the token in the value upload_token_name(vid), because a resumed upload carries the token
  * it was created with. The record is synced when the upload is created: what is not recorded can never be aborted by us.
  */
-#include "upload.h"
-
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/metric.h"
 #include "base/sm.h"
+#include "upload.h"
 
 #include <string.h>
 
@@ -218,7 +217,9 @@ static int create(struct upload *u, char **ret_id)
         return r;
     r = record_create(u, u->key, id);
     if (r < 0) {
-        (void)objstore_mpu_abort(c->store, u->key, id); /* the database's failure is the one to report */
+        int e = objstore_mpu_abort(c->store, u->key, id); /* the database's failure is the one to report */
+        if (e < 0)
+            log_debug("upload", "upload left in the store key='%s' id='%s' r=%s", u->key, id, err_name(e));
         return r;
     }
     *ret_id = g_steal_pointer(&id);

@@ -12,11 +12,10 @@
  *
  * upload_note_write runs on writers' threads with no lock held and only queues; sending is the pool's.
  */
-#include "upload.h"
-
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/metric.h"
+#include "upload.h"
 
 #include <string.h>
 

@@ -93,6 +93,9 @@ static json_t *describe(struct fs *fs, const char *path, struct inode *in, const
     }
     if (d->op_seq)
         publish_describe(fs->pub, d->op_seq, o);
+    const json_t *up = json_object_get(o, "upload_state"); /* "queued" says less than what the content's state says */
+    if (up && rec.content != CONTENT_QUARANTINED && g_strcmp0(json_string_value(up), "queued") != 0)
+        json_object_set_new(o, "state", json_string(json_string_value(up)));
     meta_inode_clear(&rec);
     return o;
 }

@@ -20,7 +20,7 @@ static void change_free(void *arg)
 {
     struct change *c = arg;
     if (c->add)
-        op_free(c->add);
+        pubop_free(c->add);
     g_free(c);
 }
 
@@ -60,7 +60,7 @@ bool publish_is_held_name(struct fs *fs, const char *path)
 /* ---- under ns ---- */
 
 /* Does the present op of the name do for this reason too, or is a new one with a new place in the order needed? */
-static bool op_suffices(struct publisher *p, uint64_t seq, enum publish_why why)
+static bool pubop_suffices(struct publisher *p, uint64_t seq, enum publish_why why)
 {
     mutex_lock(&p->mu);
     struct op *o = g_hash_table_lookup(p->by_seq, &seq);
@@ -72,7 +72,7 @@ static bool op_suffices(struct publisher *p, uint64_t seq, enum publish_why why)
 
 static struct op *sync_op(struct fs *fs, const struct meta_dentry *d, enum publish_why why)
 {
-    struct op *o = op_new(fs->pub);
+    struct op *o = pubop_new(fs->pub);
     o->ino = d->ino;
     o->type = d->type;
     o->why = why;
@@ -106,7 +106,7 @@ void publish_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, en
 {
     mutex_assert_held(&fs->ns);
     struct publisher *p = fs->pub;
-    if (d->op_seq && op_suffices(p, d->op_seq, why))
+    if (d->op_seq && pubop_suffices(p, d->op_seq, why))
         return;
     publish_drop_name(fs, b, d);
     struct op *o = sync_op(fs, d, why);
@@ -137,7 +137,7 @@ void publish_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *
 void publish_delete(struct fs *fs, struct meta_batch *b, const char *key, const struct etag *etag, uint64_t keep_ino)
 {
     mutex_assert_held(&fs->ns);
-    struct op *o = op_new(fs->pub);
+    struct op *o = pubop_new(fs->pub);
     o->key = g_strdup(key);
     o->keep_ino = keep_ino;
     o->rec = (struct meta_op){
@@ -185,36 +185,10 @@ bool publish_inherit(struct fs *fs, struct meta_batch *b, const char *key, struc
     return found;
 }
 
-struct forget_job {
-    struct fs *fs;
-    uint64_t vid;
-};
-
-static void forget_run(void *arg)
-{
-    struct forget_job *job = arg;
-    cache_forget(job->fs->cache, job->vid);
-    g_free(job);
-}
-
-/* Content of removed inodes goes, on a thread that holds no lock. */
-static void forget_content(struct fs *fs)
-{
-    for (unsigned i = 0; i < fs->forget->len; i++) {
-        struct forget_job *job = g_new(struct forget_job, 1);
-        *job = (struct forget_job){fs, g_array_index(fs->forget, uint64_t, i)};
-        if (!workq_push(fs->notify_q, true, forget_run, job))
-            g_free(job); /* stopping: fsck finds the file */
-    }
-}
-
 void publish_apply(struct fs *fs, bool committed)
 {
     mutex_assert_held(&fs->ns);
     struct publisher *p = fs->pub;
-    if (committed)
-        forget_content(fs);
-    g_array_set_size(fs->forget, 0);
     if (!p || p->pending->len == 0)
         return;
     if (committed) {
@@ -389,13 +363,11 @@ static struct op *take_stuck(struct publisher *p, const char *path)
     GSequenceIter *it = g_sequence_get_begin_iter(p->all);
     for (; !found && !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
         struct op *o = g_sequence_get(it);
-        if (!o->running && (o->rec.state == OPS_PARKED || o->rec.state == OPS_CONFLICT) && key_below(o->key, path, len))
+        if (!queue_busy_locked(p, o) && (o->rec.state == OPS_PARKED || o->rec.state == OPS_CONFLICT) && key_below(o->key, path, len))
             found = o;
     }
-    if (found) {
-        found->running = true;
-        g_hash_table_insert(p->running_keys, found->key, found);
-    }
+    if (found)
+        queue_take_locked(p, found);
     mutex_unlock(&p->mu);
     return found;
 }
@@ -404,8 +376,8 @@ int publish_skip(struct publisher *p, const char *path)
 {
     int n = 0;
     for (struct op *o; (o = take_stuck(p, path)); n++) {
-        int r = op_forget(o);
-        op_finish(o, r);
+        int r = pubop_forget(o);
+        pubop_finish(o, r);
         if (r < 0)
             break;
     }
@@ -421,7 +393,7 @@ int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
         GPtrArray *a = g_hash_table_lookup(p->by_ino, &in->ino);
         for (unsigned i = 0; a && i < a->len && !o; i++) {
             struct op *c = a->pdata[i];
-            if (g_hash_table_contains(p->running_keys, c->key))
+            if (queue_busy_locked(p, c))
                 busy = c;
             else
                 o = c;
@@ -438,12 +410,11 @@ int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
                 return stopping ? -ECANCELED : -ETIMEDOUT;
             continue;
         }
-        o->running = true;
         o->urgent = true;
-        g_hash_table_insert(p->running_keys, o->key, o);
+        queue_take_locked(p, o);
         mutex_unlock(&p->mu);
-        int r = op_run(o, true, deadline_ns);
-        op_finish(o, r);
+        int r = pubop_run(o, true, deadline_ns);
+        pubop_finish(o, r);
         if (r < 0 && r != -EAGAIN)
             return r;
     }
@@ -464,7 +435,7 @@ static int load_op(void *ctx, const struct meta_op *rec)
     struct fs *fs = ctx;
     struct op *o;
     if (rec->kind == OP_DELETE) {
-        o = op_new(fs->pub);
+        o = pubop_new(fs->pub);
         o->key = g_strdup(rec->key);
     } else {
         struct meta_dentry d = {0};
@@ -524,7 +495,7 @@ static void *publish_thread(void *arg)
             continue;
         }
         mutex_unlock(&p->mu);
-        op_finish(o, op_run(o, false, 0));
+        pubop_finish(o, pubop_run(o, false, 0));
         mutex_lock(&p->mu);
     }
     mutex_unlock(&p->mu);

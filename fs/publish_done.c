@@ -188,7 +188,7 @@ static int record_locked(struct op *o, const struct meta_dentry *before, struct 
     return meta_commit(b, false);
 }
 
-int op_record(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out)
+int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out)
 {
     struct fs *fs = o->p->fs;
     struct meta_batch *b = meta_batch_new(fs->meta);
@@ -210,7 +210,7 @@ int op_record(struct op *o, const struct meta_dentry *before, struct inode *in, 
     return r;
 }
 
-int op_forget(struct op *o)
+int pubop_forget(struct op *o)
 {
     struct fs *fs = o->p->fs;
     struct meta_batch *b = meta_batch_new(fs->meta);
@@ -235,7 +235,7 @@ int op_forget(struct op *o)
     return r;
 }
 
-void op_park(struct op *o, enum op_state state, int err)
+void pubop_park(struct op *o, enum op_state state, int err)
 {
     struct fs *fs = o->p->fs;
     struct meta_batch *b = meta_batch_new(fs->meta);

@@ -59,6 +59,7 @@ struct publisher {
     GHashTable *tombs;         /* key -> OP_DELETE op */
     GHashTable *sources;       /* key -> op that copies from it */
     GHashTable *running_keys;  /* key -> op */
+    GHashTable *running_inos;  /* &ino -> op: two names of one file, or a renamed one, are not published at once */
     GHashTable *dirs;          /* prefix -> dirnode */
     GHashTable *recent;        /* key or prefix deleted lately -> uint64_t* stamp */
     uint64_t recent_pruned_ns;
@@ -69,8 +70,8 @@ struct publisher {
 
 /* ---- publish_queue.c: the structure; all with mu held ---- */
 
-struct op *op_new(struct publisher *p);
-void op_free(struct op *o);
+struct op *pubop_new(struct publisher *p);
+void pubop_free(struct op *o);
 void queue_init(struct publisher *p);
 void queue_fini(struct publisher *p);
 void queue_insert_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
@@ -84,6 +85,11 @@ bool queue_eligible_locked(struct publisher *p, const struct op *o) REQUIRES(p->
 struct op *queue_blocker_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
 /* The next op to run, marked running; NULL with *ret_wake_ns (0: nothing timed) when there is none. */
 struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns) REQUIRES(p->mu);
+/* Is the op's key or file being worked on? */
+bool queue_busy_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
+/* Marks the op, which is not busy, as running by the caller; queue_untake_locked() ends that. */
+void queue_take_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
+void queue_untake_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
 void queue_note_deleted_locked(struct publisher *p, const char *key) REQUIRES(p->mu);
 /* Is anything below the prefix still to be deleted or moved away? */
 bool queue_prefix_leaving_locked(struct publisher *p, const char *prefix) REQUIRES(p->mu);
@@ -91,9 +97,9 @@ bool queue_prefix_leaving_locked(struct publisher *p, const char *prefix) REQUIR
 /* ---- publish_run.c ---- */
 
 /* Carries the op out; it is marked running by this thread. snapshot: writers may be active. deadline 0: none (the gate does not wait). */
-int op_run(struct op *o, bool snapshot, uint64_t deadline_ns);
+int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns);
 /* Clears running, records failure or success, frees a dropped op. */
-void op_finish(struct op *o, int r);
+void pubop_finish(struct op *o, int r);
 
 /* ---- publish_done.c ---- */
 
@@ -108,8 +114,8 @@ struct outcome {
     int64_t ctime_ns;    /* of the inode when the metadata was read */
 };
 /* Records it: name, inode, journal, in one batch; also when the name was renamed, removed or written meanwhile. */
-int op_record(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out) MUST_CHECK;
+int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out) MUST_CHECK;
 /* The op's journal record is removed: nothing to do upstream (any more). */
-int op_forget(struct op *o) MUST_CHECK;
+int pubop_forget(struct op *o) MUST_CHECK;
 /* State and error are stored and the order follows. */
-void op_park(struct op *o, enum op_state state, int err);
+void pubop_park(struct op *o, enum op_state state, int err);

@@ -1,5 +1,5 @@
 /*
- * Carrying out one op: reads name and inode under ns, then works with no lock held; what the store then holds is recorded by op_record().
+ * Carrying out one op: reads name and inode under ns, then works with no lock held; what the store then holds is recorded by pubop_record().
  *
  * Everything is convergent: an op looks at what its name needs now (content, place, metadata, marker), so that doing it twice, or after a crash, is harmless.
  */
@@ -102,7 +102,7 @@ static int run_delete(struct op *o)
     if (r == -ESTALE) {
         log_warn("publish", "object was changed elsewhere, it is kept key='%s'", o->key);
         metric_inc(M_conflicts_total);
-        return op_forget(o);
+        return pubop_forget(o);
     }
     if (r < 0 && r != -ENOENT)
         return r;
@@ -110,7 +110,7 @@ static int run_delete(struct op *o)
     mutex_lock(&o->p->mu);
     queue_note_deleted_locked(o->p, o->key);
     mutex_unlock(&o->p->mu);
-    return op_forget(o);
+    return pubop_forget(o);
 }
 
 static int run_marker(struct job *j)
@@ -120,12 +120,12 @@ static int run_marker(struct job *j)
     if (r < 0)
         return r;
     if (r > 0 && !j->d.ukey)
-        return op_forget(j->o); /* its files show it */
+        return pubop_forget(j->o); /* its files show it */
     struct outcome out = {.key = j->o->key, .content = true, .meta = true};
     struct obj_cond none = {.kind = OBJ_COND_NONE};
     struct obj_meta meta = {0};
     r = objstore_put(fs->store, j->o->key, "", 0, &meta, &none, &out.etag);
-    return r < 0 ? r : op_record(j->o, &j->d, j->in, &out);
+    return r < 0 ? r : pubop_record(j->o, &j->d, j->in, &out);
 }
 
 static int run_symlink(struct job *j)
@@ -139,7 +139,7 @@ static int run_symlink(struct job *j)
     mutex_unlock(&j->in->mu);
     meta.symlink = target;
     int r = objstore_put(j->o->p->fs->store, j->o->key, "", 0, &meta, &cond, &out.etag);
-    return r < 0 ? r : op_record(j->o, &j->d, j->in, &out);
+    return r < 0 ? r : pubop_record(j->o, &j->d, j->in, &out);
 }
 
 static int verify_copy(struct job *j, struct outcome *out)
@@ -181,7 +181,7 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
         return r;
     if (!in_place)
         metric_inc(M_published_renames);
-    return op_record(j->o, &j->d, j->in, &out);
+    return pubop_record(j->o, &j->d, j->in, &out);
 }
 
 /* Power loss after this cannot make the journal promise what the disk does not hold. */
@@ -234,7 +234,7 @@ static int upload_content(struct job *j, struct cfile *cf)
     out.etag = res.etag;
     out.size = res.size;
     g_strlcpy(out.token, res.token, sizeof(out.token));
-    return op_record(j->o, &j->d, in, &out);
+    return pubop_record(j->o, &j->d, in, &out);
 }
 
 static int run_upload(struct job *j)
@@ -253,7 +253,7 @@ static int record_snapshot(struct job *j)
 {
     struct outcome out = {.key = j->o->key, .etag = j->d.uetag, .size = j->d.usize, .vid = j->d.pub_vid, .gen = j->d.pub_gen, .content = true};
     g_strlcpy(out.token, j->d.token, sizeof(out.token));
-    return op_record(j->o, &j->d, j->in, &out);
+    return pubop_record(j->o, &j->d, j->in, &out);
 }
 
 static int run_file(struct job *j)
@@ -277,7 +277,7 @@ static int run_file(struct job *j)
     if (g_str_equal(src, j->o->key) && content == CONTENT_SEALED)
         return record_snapshot(j);
     if (g_str_equal(src, j->o->key) && !(j->d.flags & DENTRY_META_DIRTY))
-        return op_forget(j->o);
+        return pubop_forget(j->o);
     int r = gate(j);
     if (r < 0)
         return r;
@@ -303,7 +303,7 @@ static int run_sync(struct op *o, bool snapshot, uint64_t deadline_ns)
     struct job j = {.o = o, .snapshot = snapshot, .deadline_ns = deadline_ns};
     int r = read_job(&j);
     if (r == -ENOENT)
-        r = op_forget(o); /* the name went another way */
+        r = pubop_forget(o); /* the name went another way */
     else if (r == 0 && S_ISDIR(o->type))
         r = run_marker(&j);
     else if (r == 0 && S_ISLNK(o->type))
@@ -334,7 +334,7 @@ static int probe_once(struct fs *fs)
     return 0;
 }
 
-int op_run(struct op *o, bool snapshot, uint64_t deadline_ns)
+int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns)
 {
     int r = probe_once(o->p->fs);
     if (r < 0)
@@ -365,17 +365,17 @@ static void note_failure(struct op *o, int r)
     if (r == -ESTALE) {
         log_warn("publish", "conflict: the object was changed elsewhere, the local copy is kept key='%s'; see `sluice conflicts`", o->key);
         metric_inc(M_conflicts_total);
-        op_park(o, OPS_CONFLICT, r);
+        pubop_park(o, OPS_CONFLICT, r);
     } else if (hopeless(o, r)) {
         log_err("publish", "cannot be published, needs `sluice publish --retry` or --skip key='%s' r=%s", o->key, err_name(r));
-        op_park(o, OPS_PARKED, r);
+        pubop_park(o, OPS_PARKED, r);
     } else {
         log_warn("publish", "not published yet, will be tried again key='%s' r=%s", o->key, err_name(r));
         metric_inc(M_publish_failures);
     }
 }
 
-void op_finish(struct op *o, int r)
+void pubop_finish(struct op *o, int r)
 {
     struct publisher *p = o->p;
     bool quiet = r == 0 || r == -EAGAIN || r == -EINPROGRESS || r == -ECANCELED;
@@ -385,10 +385,9 @@ void op_finish(struct op *o, int r)
     if (!quiet && !dropped)
         note_failure(o, r);
     mutex_lock(&p->mu);
-    g_hash_table_remove(p->running_keys, o->key);
-    o->running = false;
+    queue_untake_locked(p, o);
     if (o->dropped) {
-        op_free(o);
+        pubop_free(o);
     } else if (r == -EINPROGRESS) {
         o->staged = true;
     } else if (r == -EAGAIN) {
@@ -396,6 +395,5 @@ void op_finish(struct op *o, int r)
     } else if (r < 0 && r != -ECANCELED) {
         back_off_locked(o, r);
     }
-    cond_broadcast(&p->work);
     mutex_unlock(&p->mu);
 }

@@ -31,6 +31,11 @@ void meta_chunk_crc_put(struct meta_batch *b, uint64_t vid, uint64_t chunk, uint
     meta_db_put(b, meta_key2(TAG_CRC, vid, chunk), meta_enc_crc(crc));
 }
 
+void meta_chunk_crc_del(struct meta_batch *b, uint64_t vid, uint64_t chunk)
+{
+    meta_db_del(b, meta_key2(TAG_CRC, vid, chunk));
+}
+
 void meta_cached_put(struct meta_batch *b, const struct meta_cached *c)
 {
     meta_db_put(b, meta_key1(TAG_CACHED, c->vid, NULL), meta_enc_cached(c));

@@ -220,6 +220,28 @@ static uint64_t next_id(struct meta *m, const char *name, struct meta_ids *ids)
     return id;
 }
 
+static void reserve_above(struct meta *m, const char *name, struct meta_ids *ids, uint64_t id)
+{
+    mutex_lock(&m->mu);
+    bool below = ids->next <= id;
+    if (below) {
+        ids->next = id + 1;
+        ids->limit = id + 1 + ID_BLOCK;
+    }
+    uint64_t limit = ids->limit;
+    mutex_unlock(&m->mu);
+    if (below)
+        write_limit(m, name, limit);
+}
+
+void meta_reserve(struct meta *m, uint64_t ino, uint64_t seq)
+{
+    reserve_above(m, COUNTER_INO, &m->ino, ino);
+    reserve_above(m, COUNTER_SEQ, &m->seq, seq);
+    if (meta_last_seq(m) < seq)
+        atomic_store(&m->last_seq, seq);
+}
+
 uint64_t meta_next_ino(struct meta *m)
 {
     return next_id(m, COUNTER_INO, &m->ino);

@@ -1,0 +1,140 @@
+#include "fs_fixture.h"
+
+#include "fs/content.h"
+#include "fs/tree.h"
+
+#include <check.h>
+#include <ftw.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void make_dirs(const char *path)
+{
+    ck_assert_int_eq(g_mkdir_with_parents(path, 0700), 0);
+}
+
+void fs_fixture_init(struct fs_fixture *fx)
+{
+    *fx = (struct fs_fixture){0};
+    fx->dir = g_strdup("/tmp/sluice-unit-XXXXXX");
+    ck_assert_ptr_nonnull(g_mkdtemp(fx->dir));
+    fx->lake = g_build_filename(fx->dir, "lake", NULL);
+    fx->cache_dir = g_build_filename(fx->dir, "cache", NULL);
+    make_dirs(fx->lake);
+    config_init(&fx->cfg);
+    fx->cfg.source = g_strconcat("file://", fx->lake, NULL);
+    fx->cfg.mountpoint = g_build_filename(fx->dir, "mnt", NULL);
+    fx->cfg.cache_dir = g_strdup(fx->cache_dir);
+    fx->cfg.cache_size = (struct size_or_percent){.bytes = 64u << 20};
+    fx->cfg.free_space = (struct size_or_percent){.bytes = 1};
+    fx->cfg.uid = getuid();
+    fx->cfg.gid = getgid();
+    fx->cfg.file_mode = 0644;
+    fx->cfg.dir_mode = 0755;
+    (void)log_open(NULL, LOG_LEVEL_ERR);
+}
+
+void fs_fixture_open(struct fs_fixture *fx)
+{
+    char *msg = NULL;
+    int r = fs_open(&fx->cfg, NULL, NULL, &fx->fs, &msg);
+    ck_assert_msg(r == 0, "%s: %s", err_name(r), msg ? msg : "no message");
+}
+
+void fs_fixture_start(struct fs_fixture *fx)
+{
+    ck_assert_int_eq(fs_start(fx->fs), 0);
+}
+
+void fs_fixture_close(struct fs_fixture *fx)
+{
+    fs_close(fx->fs);
+    fx->fs = NULL;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    return remove(path);
+}
+
+void fs_fixture_fini(struct fs_fixture *fx)
+{
+    fs_fixture_close(fx);
+    (void)nftw(fx->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS); /* what is left in /tmp hurts no other test */
+    config_clear(&fx->cfg);
+    g_free(fx->dir);
+    g_free(fx->lake);
+    g_free(fx->cache_dir);
+}
+
+void fs_fixture_object(struct fs_fixture *fx, const char *key, const char *data, size_t len)
+{
+    g_autofree char *path = g_build_filename(fx->lake, key, NULL);
+    g_autofree char *dir = g_path_get_dirname(path);
+    make_dirs(dir);
+    ck_assert(g_file_set_contents(path, data, (gssize)len, NULL));
+}
+
+bool fs_fixture_object_exists(struct fs_fixture *fx, const char *key)
+{
+    g_autofree char *path = g_build_filename(fx->lake, key, NULL);
+    return access(path, F_OK) == 0;
+}
+
+static uint64_t enter_dir(struct fs *fs, uint64_t parent, const char *name)
+{
+    INODE_REF in = NULL;
+    int r = tree_lookup(fs, parent, name, &in);
+    if (r == -ENOENT) {
+        struct node_spec spec = {.parent = parent, .name = name, .mode = S_IFDIR | 0755, .who = {fs->uid, fs->gid}};
+        r = tree_create(fs, &spec, false, &in);
+    }
+    ck_assert_int_eq(r, 0);
+    return in->ino;
+}
+
+void fs_fixture_write(struct fs_fixture *fx, const char *path, const char *data, size_t len)
+{
+    struct fs *fs = fx->fs;
+    g_auto(GStrv) parts = g_strsplit(path, "/", -1);
+    unsigned last = g_strv_length(parts) - 1;
+    uint64_t dir = META_ROOT_INO;
+    for (unsigned i = 0; i < last; i++)
+        dir = enter_dir(fs, dir, parts[i]);
+    struct node_spec spec = {.parent = dir, .name = parts[last], .mode = S_IFREG | 0644, .who = {fs->uid, fs->gid}};
+    INODE_REF in = NULL;
+    ck_assert_int_eq(tree_create(fs, &spec, true, &in), 0);
+    ck_assert_int_eq(content_open_new(in), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    ck_assert_int_eq(cache_file_write(in->cf, data, len, 0), (ssize_t)len);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    content_release(in, true);
+}
+
+struct inode *fs_fixture_inode(struct fs_fixture *fx, const char *path)
+{
+    struct inode *in = NULL;
+    int r = tree_resolve(fx->fs, path, &in);
+    ck_assert_msg(r == 0, "%s: %s", path, err_name(r));
+    return in;
+}
+
+uint64_t fs_fixture_cached(struct fs_fixture *fx, const char *path)
+{
+    INODE_REF in = fs_fixture_inode(fx, path);
+    struct meta_cached c;
+    if (in->rec.vid == 0 || meta_cached_get(fx->fs->meta, in->rec.vid, &c) < 0)
+        return 0;
+    struct cfile *cf = NULL;
+    ck_assert_int_eq(content_use(in, &cf), 0);
+    uint64_t n = cache_file_present_bytes(cf);
+    content_unuse(in, cf);
+    return n;
+}
+
+bool fs_fixture_pinned(struct fs_fixture *fx, const char *path)
+{
+    INODE_REF in = fs_fixture_inode(fx, path);
+    return in->rec.flags & INODE_PINNED;
+}

@@ -1,0 +1,448 @@
+/* The daemon's verbs over the real control socket, on a lake in a folder, without FUSE. */
+#include "fs/ctl.h"
+#include "fs/ctl_proto.h"
+#include "fs/ctl_verbs.h"
+#include "fs/jobs.h"
+#include "fs_fixture.h"
+
+#include <check.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static struct fs_fixture fx;
+static struct ctl *ctl;
+
+static void setup(void)
+{
+    fs_fixture_init(&fx);
+    if (geteuid() != 0)
+        g_setenv("XDG_RUNTIME_DIR", fx.dir, TRUE);
+}
+
+static void serve(void)
+{
+    fs_fixture_open(&fx);
+    ck_assert_int_eq(ctl_start(fx.fs, fx.cfg.mountpoint, ctl_verbs, &ctl), 0);
+}
+
+static void teardown(void)
+{
+    ctl_stop(ctl);
+    ctl = NULL;
+    fs_fixture_fini(&fx);
+}
+
+static int dial(const char *request)
+{
+    g_autofree char *path = ctl_socket_path(fx.cfg.mountpoint);
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    g_strlcpy(addr.sun_path, path, sizeof(addr.sun_path));
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
+    g_autofree char *line = g_strconcat(request, "\n", NULL);
+    ck_assert_int_eq(send(fd, line, strlen(line), MSG_NOSIGNAL), strlen(line));
+    return fd;
+}
+
+/* All lines of the reply as a JSON array; the last one is "done". */
+static json_t *ask(const char *request)
+{
+    int fd = dial(request);
+    g_autoptr(GString) text = g_string_new(NULL);
+    char buf[4096];
+    for (ssize_t n; (n = recv(fd, buf, sizeof(buf), 0)) > 0;)
+        g_string_append_len(text, buf, n);
+    close(fd);
+    json_t *lines = json_array();
+    g_auto(GStrv) parts = g_strsplit(text->str, "\n", -1);
+    for (unsigned i = 0; parts[i] && *parts[i]; i++) {
+        json_t *o = json_loads(parts[i], 0, NULL);
+        ck_assert_msg(o != NULL, "not JSON: %s", parts[i]);
+        json_array_append_new(lines, o);
+    }
+    ck_assert_uint_gt(json_array_size(lines), 0);
+    ck_assert_str_eq(json_string_value(json_object_get(json_array_get(lines, json_array_size(lines) - 1), "event")),
+                     "done");
+    return lines;
+}
+
+static int exit_of(const json_t *lines)
+{
+    return (int)json_integer_value(json_object_get(json_array_get(lines, json_array_size(lines) - 1), "exit"));
+}
+
+/* The first line with this event; NULL when there is none. */
+static const json_t *event(const json_t *lines, const char *name)
+{
+    for (size_t i = 0; i < json_array_size(lines); i++) {
+        const json_t *o = json_array_get(lines, i);
+        if (g_strcmp0(json_string_value(json_object_get(o, "event")), name) == 0)
+            return o;
+    }
+    return NULL;
+}
+
+static json_int_t number(const json_t *o, const char *name)
+{
+    const json_t *v = json_object_get(o, name);
+    ck_assert_msg(json_is_integer(v), "%s is not a number", name);
+    return json_integer_value(v);
+}
+
+static const char *text(const json_t *o, const char *name)
+{
+    const char *s = json_string_value(json_object_get(o, name));
+    ck_assert_msg(s != NULL, "%s is not a string", name);
+    return s;
+}
+
+START_TEST(status_has_every_field)
+{
+    static const char *const numbers[] = {"pid",
+                                          "supervisor_pid",
+                                          "cache_bytes",
+                                          "cache_limit_bytes",
+                                          "pinned_bytes",
+                                          "dirty_files",
+                                          "dirty_bytes",
+                                          "oldest_dirty_seconds",
+                                          "uploading",
+                                          "held",
+                                          "parked",
+                                          "conflicts",
+                                          "quarantined",
+                                          "hidden_keys",
+                                          "hit_bytes",
+                                          "miss_bytes",
+                                          "uploaded_bytes",
+                                          "downloaded_bytes",
+                                          "retries",
+                                          "offline_since",
+                                          "credentials_expire_at",
+                                          "started"};
+    serve();
+    json_t *lines = ask("{\"verb\":\"status\"}");
+    const json_t *o = event(lines, "status");
+    ck_assert_int_eq(exit_of(lines), 0);
+    for (unsigned i = 0; i < G_N_ELEMENTS(numbers); i++)
+        (void)number(o, numbers[i]);
+    ck_assert_str_eq(text(o, "mountpoint"), fx.cfg.mountpoint);
+    ck_assert_str_eq(text(o, "version"), SLUICE_VERSION);
+    ck_assert_ptr_nonnull(strstr(text(o, "source"), fx.lake));
+    ck_assert(json_is_array(json_object_get(o, "kernel_features")));
+    ck_assert(json_is_array(json_object_get(o, "capabilities")));
+    ck_assert(json_is_array(json_object_get(o, "conditions_by_head")));
+    ck_assert(json_is_false(json_object_get(o, "passthrough")));
+    ck_assert(json_is_integer(json_object_get(json_object_get(o, "requests"), "get")));
+    ck_assert_int_eq(number(o, "pid"), getpid());
+    ck_assert_int_gt(number(o, "cache_limit_bytes"), 0);
+    json_decref(lines);
+}
+END_TEST
+
+START_TEST(status_counts_unpublished_files)
+{
+    serve();
+    fs_fixture_write(&fx, "d/x", "hello", 5);
+    json_t *lines = ask("{\"verb\":\"status\"}");
+    const json_t *o = event(lines, "status");
+    ck_assert_int_eq(number(o, "dirty_files"), 1);
+    ck_assert_int_gt(number(o, "dirty_bytes"), 0);
+    ck_assert_int_eq(metric_get(M_dirty_files), 1);
+    json_decref(lines);
+}
+END_TEST
+
+START_TEST(status_answers_while_the_store_does_not)
+{
+    fs_fixture_object(&fx, "a", "1", 1);
+    fx.cfg.fault = g_strdup("op=list,nth=2,count=9,action=delay:3s");
+    serve();
+    int fd = dial("{\"verb\":\"info\",\"paths\":[\"a\"]}");
+    g_usleep(100 * 1000);
+    uint64_t before = clock_mono_ns();
+    json_t *lines = ask("{\"verb\":\"status\"}");
+    ck_assert_uint_lt(clock_mono_ns() - before, NS_PER_S);
+    json_decref(lines);
+    close(fd);
+}
+END_TEST
+
+START_TEST(info_of_a_file_in_the_lake)
+{
+    fs_fixture_object(&fx, "d/a b", "12345", 5);
+    serve();
+    json_t *lines = ask("{\"verb\":\"info\",\"paths\":[\"/d//a b/\"]}");
+    const json_t *o = event(lines, "info");
+    ck_assert_int_eq(exit_of(lines), 0);
+    ck_assert_str_eq(text(o, "path"), "d/a b");
+    ck_assert_str_eq(text(o, "key"), "d/a b");
+    ck_assert_str_eq(text(o, "state"), "clean");
+    ck_assert_str_ne(text(o, "etag"), "");
+    ck_assert_int_eq(number(o, "size"), 5);
+    ck_assert_int_eq(number(o, "cached_bytes"), 0);
+    ck_assert_int_eq(number(o, "dirty_bytes"), 0);
+    ck_assert(json_is_false(json_object_get(o, "pinned")));
+    json_decref(lines);
+}
+END_TEST
+
+START_TEST(info_of_an_unpublished_file)
+{
+    serve();
+    fs_fixture_write(&fx, "x", "hello", 5);
+    json_t *lines = ask("{\"verb\":\"info\",\"paths\":[\"x\",\"\"]}");
+    const json_t *o = event(lines, "info");
+    ck_assert_str_eq(text(o, "state"), "sealed");
+    ck_assert_int_eq(number(o, "cached_bytes"), 5);
+    ck_assert_int_eq(number(o, "dirty_bytes"), 5);
+    ck_assert_uint_eq(json_array_size(lines), 3);
+    ck_assert_int_eq(number(json_array_get(lines, 1), "dirty_files"), 1);
+    json_decref(lines);
+}
+END_TEST
+
+START_TEST(info_names_the_paths_that_are_not_there)
+{
+    fs_fixture_object(&fx, "a", "1", 1);
+    serve();
+    json_t *lines = ask("{\"verb\":\"info\",\"paths\":[\"nowhere\",\"a\"]}");
+    ck_assert_int_eq(exit_of(lines), 1);
+    ck_assert_str_eq(text(event(lines, "error"), "path"), "nowhere");
+    ck_assert_ptr_nonnull(event(lines, "info"));
+    json_decref(lines);
+}
+END_TEST
+
+START_TEST(requests_without_sense_are_refused)
+{
+    static const char *const bad[] = {
+        "{\"verb\":\"info\"}",
+        "{\"verb\":\"info\",\"paths\":[]}",
+        "{\"verb\":\"info\",\"paths\":[3]}",
+        "{\"verb\":\"info\",\"paths\":[\"a/../b\"]}",
+        "{\"verb\":\"warmup\",\"paths\":\"a\"}",
+        "{\"verb\":\"wait\"}",
+        "{\"verb\":\"publish\",\"action\":\"burn\",\"paths\":[\"\"]}",
+        "{\"verb\":\"publish\",\"action\":\"retry\",\"paths\":[\"a\"]}",
+        "{\"verb\":\"warmup-stop\",\"id\":77}",
+        "{\"verb\":\"wait\",\"paths\":[\"nowhere\"]}",
+    };
+    serve();
+    for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++) {
+        json_t *lines = ask(bad[i]);
+        ck_assert_msg(exit_of(lines) == 1, "%s", bad[i]);
+        json_decref(lines);
+    }
+}
+END_TEST
+
+START_TEST(warmup_reports_exact_totals)
+{
+    fs_fixture_object(&fx, "d/a", "12345", 5);
+    fs_fixture_object(&fx, "d/b", "123", 3);
+    serve();
+    json_t *lines = ask("{\"verb\":\"warmup\",\"paths\":[\"d\"]}");
+    const json_t *last = json_array_get(lines, json_array_size(lines) - 2);
+    ck_assert_int_eq(exit_of(lines), 0);
+    ck_assert_str_eq(text(last, "event"), "progress");
+    ck_assert_int_eq(number(last, "files_done"), 2);
+    ck_assert_int_eq(number(last, "files_total"), 2);
+    ck_assert_int_eq(number(last, "bytes_done"), 8);
+    ck_assert_int_eq(number(last, "bytes_total"), 8);
+    ck_assert_int_eq(number(last, "errors"), 0);
+    json_decref(lines);
+}
+END_TEST
+
+START_TEST(warmup_that_runs_out_of_time_exits_with_3)
+{
+    fs_fixture_object(&fx, "a", "12345", 5);
+    fx.cfg.fault = g_strdup("op=get,action=delay:3s");
+    serve();
+    uint64_t before = clock_mono_ns();
+    json_t *lines = ask("{\"verb\":\"warmup\",\"paths\":[\"a\"],\"timeout_s\":1}");
+    ck_assert_int_eq(exit_of(lines), 3);
+    ck_assert_uint_lt(clock_mono_ns() - before, 2500 * NS_PER_MS);
+    json_decref(lines);
+}
+END_TEST
+
+START_TEST(background_warmup_is_found_by_its_id_and_stopped)
+{
+    fx.cfg.fault = g_strdup("op=get,action=delay:200ms");
+    for (unsigned i = 0; i < 40; i++) {
+        g_autofree char *key = g_strdup_printf("d/%u", i);
+        fs_fixture_object(&fx, key, "1", 1);
+    }
+    serve();
+    json_t *lines = ask("{\"verb\":\"warmup\",\"paths\":[\"d\"],\"background\":true,\"parallel\":1}");
+    json_int_t id = number(event(lines, "job"), "id");
+    json_decref(lines);
+    lines = ask("{\"verb\":\"warmup-status\"}");
+    ck_assert_int_eq(number(event(lines, "job"), "id"), id);
+    ck_assert_str_eq(text(event(lines, "job"), "state"), "running");
+    json_decref(lines);
+    g_autofree char *stop = g_strdup_printf("{\"verb\":\"warmup-stop\",\"id\":%d}", (int)id);
+    lines = ask(stop);
+    ck_assert_int_eq(exit_of(lines), 0);
+    ck_assert_str_eq(text(event(lines, "job"), "state"), "stopped");
+    json_decref(lines);
+}
+END_TEST
+
+START_TEST(warmup_ends_when_its_client_leaves)
+{
+    fx.cfg.fault = g_strdup("op=get,action=delay:100ms");
+    for (unsigned i = 0; i < 100; i++) {
+        g_autofree char *key = g_strdup_printf("d/%u", i);
+        fs_fixture_object(&fx, key, "1", 1);
+    }
+    serve();
+    int fd = dial("{\"verb\":\"warmup\",\"paths\":[\"d\"],\"parallel\":2}");
+    g_usleep(300 * 1000);
+    close(fd);
+    unsigned live = 1;
+    for (unsigned i = 0; i < 2000 && live > 0; i++) {
+        g_usleep(1000);
+        mutex_lock(&fx.fs->jobs->mu);
+        live = fx.fs->jobs->live;
+        mutex_unlock(&fx.fs->jobs->mu);
+    }
+    ck_assert_uint_eq(live, 0);
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "d/99"), 0);
+}
+END_TEST
+
+START_TEST(check_lists_files_and_evict_tells_what_it_freed)
+{
+    fs_fixture_object(&fx, "a", "12345", 5);
+    serve();
+    json_decref(ask("{\"verb\":\"warmup\",\"paths\":[\"\"]}"));
+    json_t *lines = ask("{\"verb\":\"warmup\",\"paths\":[\"\"],\"check\":true}");
+    const json_t *o = event(lines, "check");
+    ck_assert_str_eq(text(o, "path"), "a");
+    ck_assert_int_eq(number(o, "cached_bytes"), 5);
+    ck_assert_int_eq(number(o, "size"), 5);
+    json_decref(lines);
+    lines = ask("{\"verb\":\"evict\",\"paths\":[\"\"]}");
+    ck_assert_int_eq(exit_of(lines), 0);
+    ck_assert_int_eq(number(event(lines, "evicted"), "files"), 1);
+    ck_assert_int_gt(number(event(lines, "evicted"), "bytes"), 0);
+    json_decref(lines);
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "a"), 0);
+}
+END_TEST
+
+START_TEST(pin_with_latest_pins_the_newest_and_unpin_ends_the_rule)
+{
+    serve();
+    fs_fixture_write(&fx, "ckpt/1.pt", "a", 1);
+    g_usleep(2000);
+    fs_fixture_write(&fx, "ckpt/2.pt", "b", 1);
+    json_t *lines = ask("{\"verb\":\"pin\",\"paths\":[\"ckpt/*.pt\"],\"latest\":1}");
+    ck_assert_int_eq(exit_of(lines), 0);
+    ck_assert_str_eq(text(event(lines, "pinned"), "path"), "ckpt/2.pt");
+    ck_assert_uint_eq(json_array_size(lines), 2);
+    json_decref(lines);
+    ck_assert(fs_fixture_pinned(&fx, "ckpt/2.pt"));
+    ck_assert(!fs_fixture_pinned(&fx, "ckpt/1.pt"));
+    lines = ask("{\"verb\":\"unpin\",\"paths\":[\"ckpt/*.pt\"]}");
+    ck_assert_int_eq(exit_of(lines), 0);
+    json_decref(lines);
+    ck_assert(!fs_fixture_pinned(&fx, "ckpt/2.pt"));
+    lines = ask("{\"verb\":\"pin\",\"paths\":[\"c*/x\"],\"latest\":1}");
+    ck_assert_int_eq(exit_of(lines), 1);
+    json_decref(lines);
+}
+END_TEST
+
+START_TEST(pin_of_a_path_fetches_it)
+{
+    fs_fixture_object(&fx, "d/a", "12345", 5);
+    serve();
+    json_t *lines = ask("{\"verb\":\"pin\",\"paths\":[\"d\",\"nowhere\"]}");
+    ck_assert_int_eq(exit_of(lines), 1);
+    ck_assert_str_eq(text(event(lines, "pinned"), "path"), "d");
+    ck_assert_str_eq(text(event(lines, "error"), "path"), "nowhere");
+    json_decref(lines);
+    ck_assert(fs_fixture_pinned(&fx, "d/a"));
+    for (unsigned i = 0; i < 2000 && fs_fixture_cached(&fx, "d/a") < 5; i++)
+        g_usleep(1000);
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "d/a"), 5);
+}
+END_TEST
+
+START_TEST(wait_returns_when_the_file_is_published)
+{
+    serve();
+    fs_fixture_start(&fx);
+    fs_fixture_write(&fx, "d/x", "hello", 5);
+    json_t *lines = ask("{\"verb\":\"wait\",\"paths\":[\"d\"],\"timeout_s\":20}");
+    ck_assert_int_eq(exit_of(lines), 0);
+    ck_assert(fs_fixture_object_exists(&fx, "d/x"));
+    json_decref(lines);
+}
+END_TEST
+
+START_TEST(wait_and_drain_run_out_of_time_with_work_left)
+{
+    serve(); /* nobody publishes */
+    fs_fixture_write(&fx, "x", "hello", 5);
+    json_t *lines = ask("{\"verb\":\"wait\",\"paths\":[\"x\"],\"timeout_s\":1}");
+    ck_assert_int_eq(exit_of(lines), 3);
+    ck_assert_int_eq(number(event(lines, "progress"), "files_left"), 1);
+    ck_assert_int_eq(number(event(lines, "progress"), "bytes_left"), 5);
+    json_decref(lines);
+    lines = ask("{\"verb\":\"drain\",\"timeout_s\":1}");
+    ck_assert_int_eq(exit_of(lines), 3);
+    json_decref(lines);
+}
+END_TEST
+
+START_TEST(conflicts_and_config_answer)
+{
+    serve();
+    json_t *lines = ask("{\"verb\":\"conflicts\"}");
+    ck_assert_int_eq(exit_of(lines), 0);
+    ck_assert_uint_eq(json_array_size(lines), 1);
+    json_decref(lines);
+    lines = ask("{\"verb\":\"config\"}");
+    ck_assert_ptr_nonnull(strstr(text(event(lines, "config"), "text"), "metadata-ttl"));
+    json_decref(lines);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("ctl_verbs");
+    TCase *tc = tcase_create("ctl_verbs");
+    tcase_set_timeout(tc, 60);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, status_has_every_field);
+    tcase_add_test(tc, status_counts_unpublished_files);
+    tcase_add_test(tc, status_answers_while_the_store_does_not);
+    tcase_add_test(tc, info_of_a_file_in_the_lake);
+    tcase_add_test(tc, info_of_an_unpublished_file);
+    tcase_add_test(tc, info_names_the_paths_that_are_not_there);
+    tcase_add_test(tc, requests_without_sense_are_refused);
+    tcase_add_test(tc, warmup_reports_exact_totals);
+    tcase_add_test(tc, warmup_that_runs_out_of_time_exits_with_3);
+    tcase_add_test(tc, background_warmup_is_found_by_its_id_and_stopped);
+    tcase_add_test(tc, warmup_ends_when_its_client_leaves);
+    tcase_add_test(tc, check_lists_files_and_evict_tells_what_it_freed);
+    tcase_add_test(tc, pin_with_latest_pins_the_newest_and_unpin_ends_the_rule);
+    tcase_add_test(tc, pin_of_a_path_fetches_it);
+    tcase_add_test(tc, wait_returns_when_the_file_is_published);
+    tcase_add_test(tc, wait_and_drain_run_out_of_time_with_work_left);
+    tcase_add_test(tc, conflicts_and_config_answer);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

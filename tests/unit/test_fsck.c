@@ -1,0 +1,322 @@
+/* fsck over cache folders that a file system left behind, then damaged by hand. */
+#include "base/cleanup.h"
+#include "fs/content.h"
+#include "fs/daemon.h"
+#include "fs/tree.h"
+#include "fs_fixture.h"
+
+#include <check.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct fs_fixture fx;
+static char *report; /* of the last fsck */
+
+static void setup(void)
+{
+    fs_fixture_init(&fx);
+}
+
+static void teardown(void)
+{
+    g_free(report);
+    report = NULL;
+    fs_fixture_fini(&fx);
+}
+
+static int fsck(bool repair)
+{
+    char *text = NULL, *msg = NULL;
+    size_t len = 0;
+    FILE *out = open_memstream(&text, &len);
+    int r = fs_fsck(fx.cache_dir, repair, out, &msg);
+    fclose(out);
+    g_free(report);
+    report = g_strdup(text);
+    free(text);
+    ck_assert_msg(r >= 0, "%s: %s", err_name(r), msg ? msg : "no message");
+    return r;
+}
+
+static char *data_path(uint64_t vid)
+{
+    return g_strdup_printf("%s/data/%02x/%016" PRIx64, fx.cache_dir, (unsigned)(vid & 0xff), vid);
+}
+
+/* One unpublished file "d/x" of 5 bytes in a closed folder; returns its vid. */
+static uint64_t leave_dirty_file(void)
+{
+    fs_fixture_open(&fx);
+    fs_fixture_write(&fx, "d/x", "hello", 5);
+    struct inode *in = fs_fixture_inode(&fx, "d/x");
+    uint64_t vid = in->rec.vid;
+    inode_put(in);
+    fs_fixture_close(&fx);
+    return vid;
+}
+
+/* The database of the closed folder. */
+static struct meta *open_meta(void)
+{
+    g_autofree char *path = g_build_filename(fx.cache_dir, "link", NULL);
+    g_autofree char *text = NULL;
+    ck_assert(g_file_get_contents(path, &text, NULL, NULL));
+    text[strcspn(text, "\n")] = '\0';
+    struct meta *m = NULL;
+    bool fresh;
+    char *msg = NULL;
+    ck_assert_int_eq(meta_open(fx.cache_dir, text, &m, &fresh, &msg), 0);
+    return m;
+}
+
+static char *read_file(const char *path)
+{
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    struct cfile *cf = NULL;
+    ck_assert_int_eq(content_use(in, &cf), 0);
+    char *buf = g_malloc0(64);
+    ck_assert_int_ge(cache_file_read(cf, buf, 63, 0), 0);
+    content_unuse(in, cf);
+    return buf;
+}
+
+START_TEST(folder_left_by_a_clean_stop_has_no_findings)
+{
+    (void)leave_dirty_file();
+    ck_assert_int_eq(fsck(false), 0);
+    ck_assert_str_eq(report, "");
+    ck_assert_int_eq(fsck(true), 0);
+    ck_assert_int_eq(fsck(false), 0);
+}
+END_TEST
+
+START_TEST(folder_in_use_is_refused)
+{
+    fs_fixture_open(&fx);
+    char *msg = NULL;
+    ck_assert_int_eq(fs_fsck(fx.cache_dir, false, stderr, &msg), -EBUSY);
+    ck_assert_ptr_nonnull(msg);
+    g_free(msg);
+}
+END_TEST
+
+START_TEST(folder_that_is_none_of_ours_is_refused_and_not_written_to)
+{
+    char *msg = NULL;
+    g_autofree char *nowhere = g_build_filename(fx.dir, "nowhere", NULL);
+    ck_assert_int_lt(fs_fsck(nowhere, true, stderr, &msg), 0);
+    ck_assert_ptr_nonnull(msg);
+    ck_assert_int_ne(access(nowhere, F_OK), 0);
+    g_free(msg);
+}
+END_TEST
+
+START_TEST(lost_database_is_found_and_unpublished_files_come_back)
+{
+    (void)leave_dirty_file();
+    g_autofree char *from = g_build_filename(fx.cache_dir, "meta", NULL);
+    g_autofree char *to = g_build_filename(fx.dir, "meta-away", NULL);
+    ck_assert_int_eq(rename(from, to), 0);
+    ck_assert_int_eq(fsck(false), 1);
+    ck_assert_int_ne(access(from, F_OK), 0);
+    ck_assert_int_eq(fsck(true), 0);
+    ck_assert_msg(strstr(report, "brought back: d/x"), "%s", report);
+    ck_assert_int_eq(fsck(false), 0);
+    fs_fixture_open(&fx);
+    g_autofree char *text = read_file("d/x");
+    ck_assert_str_eq(text, "hello");
+    fs_fixture_start(&fx);
+    for (unsigned i = 0; i < 2000 && !fs_fixture_object_exists(&fx, "d/x"); i++)
+        g_usleep(5000);
+    ck_assert(fs_fixture_object_exists(&fx, "d/x"));
+}
+END_TEST
+
+START_TEST(mount_with_a_lost_database_brings_unpublished_files_back)
+{
+    (void)leave_dirty_file();
+    g_autofree char *from = g_build_filename(fx.cache_dir, "meta", NULL);
+    g_autofree char *to = g_build_filename(fx.dir, "meta-away", NULL);
+    ck_assert_int_eq(rename(from, to), 0);
+    fs_fixture_open(&fx);
+    g_autofree char *text = read_file("d/x");
+    ck_assert_str_eq(text, "hello");
+}
+END_TEST
+
+START_TEST(unpublished_file_without_its_bytes_is_quarantined)
+{
+    g_autofree char *path = data_path(leave_dirty_file());
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_ge(fsck(false), 1);
+    ck_assert_msg(strstr(report, "d/x: unpublished, but its bytes are gone"), "%s", report);
+    ck_assert_int_eq(fsck(true), 0);
+    ck_assert_int_eq(fsck(false), 0);
+    ck_assert_msg(strstr(report, "d/x: quarantined"), "%s", report);
+}
+END_TEST
+
+START_TEST(truncated_unpublished_file_is_quarantined_and_never_published)
+{
+    g_autofree char *path = data_path(leave_dirty_file());
+    ck_assert_int_eq(truncate(path, 2), 0);
+    ck_assert_int_eq(fsck(false), 1);
+    ck_assert_int_eq(fsck(true), 0);
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+    INODE_REF in = fs_fixture_inode(&fx, "d/x");
+    ck_assert_uint_eq(in->rec.content, CONTENT_QUARANTINED);
+    g_usleep(300 * 1000);
+    ck_assert(!fs_fixture_object_exists(&fx, "d/x"));
+}
+END_TEST
+
+START_TEST(data_file_of_nobody_is_removed_by_repair_only)
+{
+    (void)leave_dirty_file();
+    g_autofree char *path = data_path(0xabcdef);
+    ck_assert(g_file_set_contents(path, "x", 1, NULL));
+    ck_assert_int_eq(fsck(false), 1);
+    ck_assert_int_eq(access(path, F_OK), 0);
+    ck_assert_int_eq(fsck(true), 0);
+    ck_assert_int_ne(access(path, F_OK), 0);
+    fs_fixture_open(&fx);
+    g_autofree char *text = read_file("d/x");
+    ck_assert_str_eq(text, "hello");
+}
+END_TEST
+
+START_TEST(unpublished_data_without_a_cache_record_is_linked_again)
+{
+    uint64_t vid = leave_dirty_file();
+    struct meta *m = open_meta();
+    struct meta_batch *b = meta_batch_new(m);
+    meta_cached_del(b, vid);
+    ck_assert_int_eq(meta_commit(b, true), 0);
+    meta_batch_free(b);
+    meta_close(m);
+    ck_assert_int_eq(fsck(false), 1);
+    ck_assert_int_eq(fsck(true), 0);
+    ck_assert_int_eq(fsck(false), 0);
+    fs_fixture_open(&fx);
+    g_autofree char *text = read_file("d/x");
+    ck_assert_str_eq(text, "hello");
+}
+END_TEST
+
+START_TEST(cache_record_without_data_is_removed)
+{
+    fs_fixture_object(&fx, "clean", "12345", 5);
+    fs_fixture_open(&fx);
+    g_autofree char *text = read_file("clean");
+    ck_assert_str_eq(text, "12345");
+    struct inode *in = fs_fixture_inode(&fx, "clean");
+    g_autofree char *path = data_path(in->rec.vid);
+    inode_put(in);
+    fs_fixture_close(&fx);
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(fsck(false), 1);
+    ck_assert_int_eq(fsck(true), 0);
+    ck_assert_int_eq(fsck(false), 0);
+}
+END_TEST
+
+START_TEST(journal_record_of_no_name_is_removed)
+{
+    (void)leave_dirty_file();
+    struct meta *m = open_meta();
+    struct meta_batch *b = meta_batch_new(m);
+    char name[] = "ghost";
+    struct meta_op op = {.seq = meta_next_seq(m), .kind = OP_SYNC, .parent = META_ROOT_INO, .name = name};
+    meta_op_put(b, &op);
+    ck_assert_int_eq(meta_commit(b, true), 0);
+    meta_batch_free(b);
+    meta_close(m);
+    ck_assert_int_eq(fsck(false), 1);
+    ck_assert_msg(strstr(report, "ghost"), "%s", report);
+    ck_assert_int_eq(fsck(true), 0);
+    ck_assert_int_eq(fsck(false), 0);
+}
+END_TEST
+
+START_TEST(lost_journal_record_is_written_again)
+{
+    (void)leave_dirty_file();
+    struct meta *m = open_meta();
+    struct meta_dentry d = {0}, x = {0};
+    ck_assert_int_eq(meta_dentry_get(m, META_ROOT_INO, "d", &d), 0);
+    ck_assert_int_eq(meta_dentry_get(m, d.ino, "x", &x), 0);
+    struct meta_batch *b = meta_batch_new(m);
+    meta_op_del(b, x.op_seq);
+    ck_assert_int_eq(meta_commit(b, true), 0);
+    meta_batch_free(b);
+    meta_dentry_clear(&d);
+    meta_dentry_clear(&x);
+    meta_close(m);
+    ck_assert_int_eq(fsck(false), 1);
+    ck_assert_int_eq(fsck(true), 0);
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+    for (unsigned i = 0; i < 2000 && !fs_fixture_object_exists(&fx, "d/x"); i++)
+        g_usleep(5000);
+    ck_assert(fs_fixture_object_exists(&fx, "d/x"));
+}
+END_TEST
+
+START_TEST(wrong_link_counts_and_names_without_inode_are_repaired)
+{
+    (void)leave_dirty_file();
+    struct meta *m = open_meta();
+    struct meta_dentry d = {0}, x = {0};
+    ck_assert_int_eq(meta_dentry_get(m, META_ROOT_INO, "d", &d), 0);
+    ck_assert_int_eq(meta_dentry_get(m, d.ino, "x", &x), 0);
+    struct meta_inode in;
+    ck_assert_int_eq(meta_inode_get(m, x.ino, &in), 0);
+    in.nlink = 5;
+    char name[] = "void";
+    struct meta_dentry none = {.parent = META_ROOT_INO, .name = name, .ino = 999999, .type = S_IFREG};
+    struct meta_batch *b = meta_batch_new(m);
+    meta_inode_put(b, &in);
+    meta_dentry_put(b, &none);
+    ck_assert_int_eq(meta_commit(b, true), 0);
+    meta_batch_free(b);
+    meta_inode_clear(&in);
+    meta_dentry_clear(&d);
+    meta_dentry_clear(&x);
+    meta_close(m);
+    ck_assert_int_eq(fsck(false), 2);
+    ck_assert_msg(strstr(report, "d/x: 1 names, but a link count of 5"), "%s", report);
+    ck_assert_int_eq(fsck(true), 0);
+    ck_assert_int_eq(fsck(false), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("fsck");
+    TCase *tc = tcase_create("fsck");
+    tcase_set_timeout(tc, 60);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, folder_left_by_a_clean_stop_has_no_findings);
+    tcase_add_test(tc, folder_in_use_is_refused);
+    tcase_add_test(tc, folder_that_is_none_of_ours_is_refused_and_not_written_to);
+    tcase_add_test(tc, lost_database_is_found_and_unpublished_files_come_back);
+    tcase_add_test(tc, mount_with_a_lost_database_brings_unpublished_files_back);
+    tcase_add_test(tc, unpublished_file_without_its_bytes_is_quarantined);
+    tcase_add_test(tc, truncated_unpublished_file_is_quarantined_and_never_published);
+    tcase_add_test(tc, data_file_of_nobody_is_removed_by_repair_only);
+    tcase_add_test(tc, unpublished_data_without_a_cache_record_is_linked_again);
+    tcase_add_test(tc, cache_record_without_data_is_removed);
+    tcase_add_test(tc, journal_record_of_no_name_is_removed);
+    tcase_add_test(tc, lost_journal_record_is_written_again);
+    tcase_add_test(tc, wrong_link_counts_and_names_without_inode_are_repaired);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
