@@ -148,6 +148,23 @@ START_TEST(part_changed_over_restart_is_sent_again)
 }
 END_TEST
 
+START_TEST(part_replaced_in_the_store_is_sent_again)
+{
+    struct meta_upload rec;
+    struct obj_part part = {.number = 3, .size = PART};
+    struct cfile *cf = stored_then_restarted(8 * PART);
+    g_autofree uint8_t *other = g_malloc0(PART);
+    ck_assert_int_eq(meta_upload_get(rig.m, cache_file_vid(cf), &rec), 0);
+    ck_assert_int_eq(objstore_mpu_part(rig.st, rec.key, rec.upload_id, other, &part), 0);
+    meta_upload_clear(&rec);
+    int64_t sent = metric_get(M_uploaded_bytes);
+    ck_assert_int_eq(publish(cf, "a"), 0);
+    ck_assert_int_eq(metric_get(M_uploaded_bytes) - sent, (int64_t)PART);
+    assert_published(cf, "a");
+    cache_file_unref(cf);
+}
+END_TEST
+
 START_TEST(complete_whose_reply_was_lost_is_settled_after_restart)
 {
     struct cfile *cf = new_file(8 * PART, 1);
@@ -259,6 +276,22 @@ START_TEST(snapshot_keeps_the_state_from_before_the_gate)
     ck_assert_int_eq(memcmp(o->data, want, o->len), 0);
     g_byte_array_unref(o);
     cache_file_unref(gate_file);
+}
+END_TEST
+
+START_TEST(nothing_is_published_in_the_middle_of_a_write)
+{
+    struct cfile *cf = new_file(_i % 2 ? 8 * PART : 100, 1);
+    struct publish_req req = request("a");
+    struct publish_result res;
+    req.snapshot = _i >= 2;
+    cfile_change_begin(cf);
+    ck_assert_int_eq(cache_publish(cf, &req, &res), -EAGAIN);
+    ck_assert(!visible("a"));
+    cfile_change_end(cf);
+    ck_assert_int_eq(cache_publish(cf, &req, &res), 0);
+    assert_published(cf, "a");
+    cache_file_unref(cf);
 }
 END_TEST
 
@@ -390,12 +423,14 @@ static void add_life(Suite *s)
     TCase *tc = add_case(s, "restart");
     tcase_add_test(tc, parts_are_not_sent_again_after_restart);
     tcase_add_test(tc, part_changed_over_restart_is_sent_again);
+    tcase_add_test(tc, part_replaced_in_the_store_is_sent_again);
     tcase_add_test(tc, complete_whose_reply_was_lost_is_settled_after_restart);
     tcase_add_test(tc, completed_version_is_not_taken_for_a_newer_one);
     tcase_add_test(tc, upload_under_another_key_is_aborted_after_restart);
     tcase_add_test(tc, only_our_stale_uploads_are_aborted);
     tc = add_case(s, "changes");
     tcase_add_loop_test(tc, change_during_publish_is_eagain_and_shows_nothing, 0, 2);
+    tcase_add_loop_test(tc, nothing_is_published_in_the_middle_of_a_write, 0, 4);
     tcase_add_test(tc, snapshot_keeps_the_state_from_before_the_gate);
     tcase_add_loop_test(tc, snapshot_under_a_writer_holds_one_state, 0, 2);
     tc = add_case(s, "many");
