@@ -12,7 +12,7 @@
  * Failures keep session and records: the next try sends what is missing. An upload the store does not know is settled by HEAD and
  * token (the reply to a Complete was lost), else begun anew once. Buffers are not held over the gate: what it waits for may need them.
  *
- * One publish of a cfile at a time; all calls on the caller's thread but the parts, which the pool carries.
+ * One publish of a cfile at a time (a second one gets -EAGAIN); all calls on the caller's thread but the parts, which the pool carries.
  */
 #include "base/clock.h"
 #include "base/crc32c.h"
@@ -453,7 +453,10 @@ int cache_publish(struct cfile *cf, const struct publish_req *req, struct publis
     uint64_t size = cache_file_size(cf);
     bool still = quiet(cf, &p.stamp);
     mutex_lock(&u->mu);
-    g_assert(!u->publishing);
+    if (u->publishing) { /* waiting could be for ever: the other one may stand at its gate for us */
+        mutex_unlock(&u->mu);
+        return -EAGAIN;
+    }
     u->publishing = true;
     u->streaming = false;
     u->size = size;
