@@ -490,6 +490,7 @@ void cache_forget(struct cache *c, uint64_t vid)
     if (e)
         space_entry_remove(c, e, false);
     table_release(c, vid);
+    upload_vid_forgotten(c, vid);
 }
 
 /* ---- what is known of a file ---- */

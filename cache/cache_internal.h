@@ -179,5 +179,7 @@ void cfile_change_end(struct cfile *cf);
 void upload_note_write(struct cfile *cf, uint64_t off, uint64_t len);
 /* The last reference is gone: waits for what is in flight, frees cf->upload. No lock held. */
 void upload_cfile_free(struct cfile *cf);
+/* The content will never be published: an upload recorded for it is aborted behind. No lock held. */
+void upload_vid_forgotten(struct cache *c, uint64_t vid);
 int upload_pool_start(struct cache *c) MUST_CHECK;
 void upload_pool_stop(struct cache *c); /* half-started allowed */

@@ -97,7 +97,7 @@ void upload_reset_locked(struct upload *u) REQUIRES(u->mu);
 void upload_drop(struct upload *u) EXCLUDES(u->mu);
 /* Removes the records of vid's upload. */
 int upload_forget_record(struct cache *c, uint64_t vid) MUST_CHECK;
-/* Records of vid's upload that name upload_id only: aborted in the store, then removed. 0 when nothing is left. */
+/* Aborts what rec names, then removes the record if it still names it. 0 when nothing is left. */
 int upload_abort_recorded(struct cache *c, const struct meta_upload *rec) MUST_CHECK;
 /* Name of the meta value that keeps the token of vid's upload. */
 char *upload_token_name(uint64_t vid);

@@ -165,10 +165,29 @@ int upload_forget_record(struct cache *c, uint64_t vid)
 
 int upload_abort_recorded(struct cache *c, const struct meta_upload *rec)
 {
+    struct meta_upload now;
     int r = objstore_mpu_abort(c->store, rec->key, rec->upload_id);
     if (r < 0 && r != -ENOENT)
         return r;
-    return upload_forget_record(c, rec->vid);
+    r = meta_upload_get(c->meta, rec->vid, &now);
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    bool same = strcmp(now.upload_id, rec->upload_id) == 0; /* else another upload of the file began meanwhile */
+    meta_upload_clear(&now);
+    return same ? upload_forget_record(c, rec->vid) : 0;
+}
+
+void upload_vid_forgotten(struct cache *c, uint64_t vid)
+{
+    struct meta_upload rec;
+    int r = meta_upload_get(c->meta, vid, &rec);
+    if (r == 0) {
+        upload_pool_abort_later(c->uploads, &rec);
+        meta_upload_clear(&rec);
+    } else if (r != -ENOENT) {
+        log_debug("upload", "cannot read the upload of a dropped file vid=%" G_GUINT64_FORMAT " r=%s", vid,
+                  err_name(r));
+    }
 }
 
 static int record_create(struct upload *u, const char *key, const char *upload_id)
@@ -277,25 +296,21 @@ uint64_t cache_uploaded_bytes(struct cfile *cf)
 
 void upload_cfile_free(struct cfile *cf)
 {
-    mutex_lock(&cf->c->table.mu);
+    struct cache *c = cf->c;
+    mutex_lock(&c->table.mu);
     bool forgotten = cf->forgotten;
-    mutex_unlock(&cf->c->table.mu);
+    mutex_unlock(&c->table.mu);
     struct upload *u = upload_of(cf);
-    if (!u)
-        return;
-    mutex_lock(&u->mu);
-    u->streaming = false;
-    upload_quiesce_locked(u);
-    struct meta_upload rec = {.vid = cf->vid};
-    if (forgotten && u->upload_id) {
-        rec.key = g_strdup(u->key);
-        rec.upload_id = g_strdup(u->upload_id);
+    if (u) {
+        mutex_lock(&u->mu);
+        u->streaming = false;
+        upload_quiesce_locked(u);
+        mutex_unlock(&u->mu);
+        mutex_lock(&cf->mu);
+        cf->upload = NULL;
+        mutex_unlock(&cf->mu);
+        session_free(u);
     }
-    mutex_unlock(&u->mu);
-    if (rec.upload_id)
-        upload_pool_abort_later(u->pool, &rec);
-    mutex_lock(&cf->mu);
-    cf->upload = NULL;
-    mutex_unlock(&cf->mu);
-    session_free(u);
+    if (forgotten)
+        upload_vid_forgotten(c, cf->vid);
 }
