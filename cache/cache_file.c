@@ -509,10 +509,13 @@ void cache_file_set_passthrough(struct cfile *cf, bool on)
     if (!on)
         cfile_refresh_size(cf);
     mutex_lock(&cf->mu);
-    if (cf->passthrough && !on)
+    bool ended = cf->passthrough && !on;
+    if (ended)
         cf->stamp++; /* whatever was written meanwhile */
     cf->passthrough = on;
     mutex_unlock(&cf->mu);
+    if (ended)
+        upload_note_write(cf, 0, 0);
 }
 
 uint64_t cache_file_size(struct cfile *cf)

@@ -23,7 +23,7 @@ static bool fetch_writing_locked(const struct cfile *cf)
     return false;
 }
 
-static void resize_begin_locked(struct cfile *cf) NO_TSA
+static void resize_begin_locked(struct cfile *cf) REQUIRES(cf->mu)
 {
     while (cf->resizing)
         cond_wait(&cf->changed, &cf->mu);
@@ -81,11 +81,9 @@ static int truncate_marked(struct cfile *cf, uint64_t size)
     mutex_unlock(&cf->mu);
     if (r < 0)
         return r;
+    upload_note_write(cf, MIN(size, old), 0);
     cfile_account(cf);
-    r = cfile_save_if_needed(cf);
-    if (r == 0)
-        upload_note_write(cf, size, 0);
-    return r;
+    return cfile_save_if_needed(cf);
 }
 
 int cache_file_truncate(struct cfile *cf, uint64_t size)
@@ -141,8 +139,7 @@ static int zero_range(struct cfile *cf, int mode, uint64_t off, uint64_t len)
         return 0;
     cfile_change_begin(cf);
     ssize_t n = cfile_modify(cf, off, len, grow, do_fallocate, &mode);
-    if (n >= 0)
-        upload_note_write(cf, off, len);
+    upload_note_write(cf, off, len);
     cfile_change_end(cf);
     return n < 0 ? (int)n : 0;
 }

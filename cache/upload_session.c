@@ -217,7 +217,9 @@ static int create(struct upload *u, char **ret_id)
         return r;
     r = record_create(u, u->key, id);
     if (r < 0) {
-        (void)objstore_mpu_abort(c->store, u->key, id); /* the database's failure is the one to report */
+        int e = objstore_mpu_abort(c->store, u->key, id); /* the database's failure is the one to report */
+        if (e < 0)
+            log_debug("upload", "upload left in the store key='%s' id='%s' r=%s", u->key, id, err_name(e));
         return r;
     }
     *ret_id = g_steal_pointer(&id);

@@ -457,10 +457,19 @@ static bool is_mount_word(const char *word)
     return g_strv_contains(words, word) || g_str_has_prefix(word, "x-") || g_str_has_prefix(word, "comment=");
 }
 
-/* One item of an -o list. */
-static int set_o_item(struct config *cfg, const char *item, char **ret_msg)
+static int read_named_file(struct config *cfg, const char *name, char **ret_msg)
 {
-    if (*item == '\0' || is_mount_word(item))
+    g_autofree char *path = strchr(name, '/') ? g_strdup(name) : g_strdup_printf("/etc/sluice/%s.conf", name);
+    return config_read_file(cfg, path, ret_msg);
+}
+
+/* One item of an -o list; files as for set_long(). */
+static int set_o_item(struct config *cfg, const char *item, bool files, char **ret_msg)
+{
+    bool config = g_str_has_prefix(item, "config=");
+    if (config && files)
+        return read_named_file(cfg, item + 7, ret_msg);
+    if (config || files || *item == '\0' || is_mount_word(item))
         return 0;
     if (strcmp(item, "ro") == 0)
         return config_set(cfg, "read-only", NULL, ret_msg);
@@ -472,14 +481,14 @@ static int set_o_item(struct config *cfg, const char *item, char **ret_msg)
 }
 
 /* Splits at commas; "\," is a comma inside a value. */
-static int set_o_list(struct config *cfg, const char *list, char **ret_msg)
+static int set_o_list(struct config *cfg, const char *list, bool files, char **ret_msg)
 {
     g_autoptr(GString) item = g_string_new(NULL);
     for (const char *p = list;; p++) {
         if (*p == '\\' && (p[1] == ',' || p[1] == '\\')) {
             g_string_append_c(item, *++p);
         } else if (*p == ',' || *p == '\0') {
-            int r = set_o_item(cfg, item->str, ret_msg);
+            int r = set_o_item(cfg, item->str, files, ret_msg);
             if (r < 0)
                 return r;
             if (*p == '\0')
@@ -489,12 +498,6 @@ static int set_o_list(struct config *cfg, const char *list, char **ret_msg)
             g_string_append_c(item, *p);
         }
     }
-}
-
-static int read_named_file(struct config *cfg, const char *name, char **ret_msg)
-{
-    g_autofree char *path = strchr(name, '/') ? g_strdup(name) : g_strdup_printf("/etc/sluice/%s.conf", name);
-    return config_read_file(cfg, path, ret_msg);
 }
 
 /* Sets the option at argv[*i], advancing *i over its value. files: only --config is looked at; else everything but it. */
@@ -536,8 +539,8 @@ static int parse_pass(struct config *cfg, int argc, char **argv, bool files, cha
             if (!list) {
                 *ret_msg = g_strdup("-o needs a list: name=value,...");
                 r = -EINVAL;
-            } else if (!files) {
-                r = set_o_list(cfg, list, ret_msg);
+            } else {
+                r = set_o_list(cfg, list, files, ret_msg);
             }
         } else if (strcmp(a, "-f") == 0) {
             r = files ? 0 : config_set(cfg, "foreground", NULL, ret_msg);

@@ -428,31 +428,6 @@ int content_seal(struct inode *in)
     return r;
 }
 
-static void reap_orphan(struct inode *in)
-{
-    struct fs *fs = in->fs;
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    mutex_lock(&fs->ns);
-    mutex_lock(&in->mu);
-    bool orphan = in->n_open == 0 && in->rec.nlink == 0 && !in->gone;
-    uint64_t vid = in->rec.vid;
-    if (orphan) {
-        char name[32];
-        g_snprintf(name, sizeof(name), "orphan/%016" G_GINT64_MODIFIER "x", in->ino);
-        meta_value_del(b, name);
-        open_value(b, in->ino, false);
-        meta_inode_del(b, in->ino);
-        in->gone = true;
-    }
-    mutex_unlock(&in->mu);
-    if (orphan && meta_commit(b, false) < 0)
-        log_warn("content", "a removed file's record stays until the next start ino=%" G_GUINT64_FORMAT, in->ino);
-    mutex_unlock(&fs->ns);
-    meta_batch_free(b);
-    if (orphan && vid)
-        cache_forget(fs->cache, vid);
-}
-
 void content_release(struct inode *in, bool for_write)
 {
     mutex_lock(&in->mu);
@@ -469,12 +444,9 @@ void content_release(struct inode *in, bool for_write)
         log_err("content", "a closed file could not be sealed, the next start does it ino=%" G_GUINT64_FORMAT " r=%s", in->ino, err_name(r));
     mutex_lock(&in->mu);
     in->n_open--;
-    bool orphan = in->n_open == 0 && in->rec.nlink == 0 && !in->gone;
     struct cfile *last = drop_unused_locked(in);
     mutex_unlock(&in->mu);
     cache_file_unref(last);
-    if (orphan)
-        reap_orphan(in);
 }
 
 void content_abandon(struct inode *in, bool for_write)

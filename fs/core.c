@@ -253,7 +253,6 @@ static struct fs *fs_alloc(const struct config *cfg)
     mutex_init(&fs->ns, LOCK_NAMESPACE);
     mutex_init(&fs->list_mu, LOCK_LISTING);
     cond_init(&fs->list_done);
-    fs->forget = g_array_new(FALSE, FALSE, sizeof(uint64_t));
     fs->listings = g_hash_table_new(g_int64_hash, g_int64_equal);
     fs->hold_globs = g_ptr_array_new_with_free_func(g_free);
     g_auto(GStrv) globs = g_strsplit(cfg->hold ? cfg->hold : "", ",", -1);
@@ -345,7 +344,6 @@ void fs_close(struct fs *fs)
     meta_close(fs->meta);
     objstore_close(fs->store);
     g_hash_table_unref(fs->listings);
-    g_array_unref(fs->forget);
     g_ptr_array_unref(fs->hold_globs);
     cond_fini(&fs->list_done);
     mutex_fini(&fs->list_mu);

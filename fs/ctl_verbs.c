@@ -6,6 +6,8 @@
 #include "publish.h"
 #include "tree.h"
 
+#include <errno.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 /* ---- reading requests, writing lines ---- */
@@ -216,6 +218,10 @@ static int verb_stop(struct fs *fs, struct ctl_client *client, const json_t *req
     int r = meta_sync(fs->meta);
     if (r < 0)
         ctl_fail(client, "the mount stops, but its database could not be made durable: %s", err_text(r));
+    if (umount2(fs->mountpoint, UMOUNT_NOFOLLOW) < 0 && errno == EBUSY) {
+        ctl_fail(client, "%s is in use (open files or working directories: `fuser -vm %s` lists them)", fs->mountpoint, fs->mountpoint);
+        return 1;
+    }
     log_notice("ctl", "told to stop");
     fs_request_stop(fs);
     return r < 0 ? 1 : 0;

@@ -62,7 +62,8 @@ static void *signal_thread(void *arg)
     return NULL;
 }
 
-static int start_signals(struct daemon *d)
+/* Before any thread is made, those of libraries included: a signal must find only the thread that waits for it. */
+static void block_signals(void)
 {
     struct sigaction sa = {.sa_handler = wake};
     sigaction(SIGUSR1, &sa, NULL);
@@ -76,6 +77,10 @@ static int start_signals(struct daemon *d)
     sigdelset(&set, SIGFPE);
     sigdelset(&set, SIGILL);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
+static int start_signals(struct daemon *d)
+{
     d->loop = pthread_self();
     int r = thread_start(&d->signals, "signals", signal_thread, d);
     d->have_signals = r == 0;
@@ -220,6 +225,7 @@ int fs_run(struct config *cfg, int ready_fd, char **ret_msg)
     struct daemon d = {.ready_fd = ready_fd};
     protect_process();
     umask(077);
+    block_signals();
     int r = fs_open(cfg, say, &d, &d.fs, ret_msg);
     if (r < 0)
         return r;

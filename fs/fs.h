@@ -80,7 +80,6 @@ struct fs {
     struct mutex ns;
     /* guarded by ns */
     uint64_t ns_changes;
-    GArray *forget; /* vids whose inodes the batch in work removes: publish_apply() lets the cache forget them */
 
     struct mutex table_mu;
     /* guarded by table_mu */

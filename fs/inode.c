@@ -14,6 +14,55 @@ void inode_table_init(struct fs *fs)
     fs->inodes = g_hash_table_new(g_int64_hash, g_int64_equal);
 }
 
+struct reap {
+    struct fs *fs;
+    uint64_t ino;
+};
+
+/* A file or directory without a name, and now without users: record, unfinished marks and content go. */
+static void reap_run(void *arg)
+{
+    struct reap *job = arg;
+    struct fs *fs = job->fs;
+    struct meta_inode rec = {0};
+    char orphan[32], open[32];
+    g_snprintf(orphan, sizeof(orphan), "orphan/%016" G_GINT64_MODIFIER "x", job->ino);
+    g_snprintf(open, sizeof(open), "open/%016" G_GINT64_MODIFIER "x", job->ino);
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    uint64_t vid = 0;
+    mutex_lock(&fs->ns);
+    mutex_lock(&fs->table_mu);
+    bool used = g_hash_table_contains(fs->inodes, &job->ino);
+    mutex_unlock(&fs->table_mu);
+    bool reap = !used && meta_inode_get(fs->meta, job->ino, &rec) == 0 && rec.nlink == 0;
+    if (reap) {
+        vid = rec.vid;
+        meta_inode_del(b, job->ino);
+        meta_value_del(b, orphan);
+        meta_value_del(b, open);
+        reap = meta_commit(b, false) == 0;
+    }
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    if (reap && vid) {
+        struct meta_upload u = {0};
+        cache_forget(fs->cache, vid);
+        if (meta_upload_get(fs->meta, vid, &u) == 0)
+            cache_abort_stale_uploads(fs->cache); /* parts of a file that will not be published */
+        meta_upload_clear(&u);
+    }
+    meta_inode_clear(&rec);
+    g_free(job);
+}
+
+static void inode_reap(struct fs *fs, uint64_t ino)
+{
+    struct reap *job = g_new(struct reap, 1);
+    *job = (struct reap){fs, ino};
+    if (!fs->notify_q || !workq_push(fs->notify_q, true, reap_run, job))
+        g_free(job); /* stopping: the next start does it */
+}
+
 static void inode_free(struct inode *in)
 {
     assert(in->n_open == 0 && in->cf == NULL);
@@ -22,6 +71,16 @@ static void inode_free(struct inode *in)
     cond_fini(&in->changed_cond);
     mutex_fini(&in->mu);
     g_free(in);
+}
+
+/* Out of the table: freed, and its record reaped if it has no name. */
+static void inode_dismiss(struct fs *fs, struct inode *in)
+{
+    uint64_t ino = in->ino;
+    bool orphan = !in->gone && in->loaded && in->rec.nlink == 0;
+    inode_free(in);
+    if (orphan)
+        inode_reap(fs, ino);
 }
 
 void inode_table_fini(struct fs *fs)
@@ -154,7 +213,7 @@ void inode_put(struct inode *in)
     bool unused = table_remove_unused(fs, in);
     mutex_unlock(&fs->table_mu);
     if (unused)
-        inode_free(in);
+        inode_dismiss(fs, in);
 }
 
 void inode_kernel_ref(struct inode *in)
@@ -175,7 +234,7 @@ void inode_kernel_forget(struct fs *fs, uint64_t ino, uint64_t n)
     }
     mutex_unlock(&fs->table_mu);
     if (unused)
-        inode_free(in);
+        inode_dismiss(fs, in);
 }
 
 static struct timespec to_timespec(int64_t ns)

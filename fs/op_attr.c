@@ -32,8 +32,13 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         reply_attr(req, in);
 }
 
+/* Times are kept as 64-bit nanoseconds: the years 1678 to 2262; others become the nearest of these. */
 static int64_t from_timespec(const struct timespec *t)
 {
+    if (t->tv_sec >= INT64_MAX / (int64_t)NS_PER_S)
+        return INT64_MAX;
+    if (t->tv_sec <= INT64_MIN / (int64_t)NS_PER_S)
+        return INT64_MIN + 1;
     return (int64_t)t->tv_sec * (int64_t)NS_PER_S + t->tv_nsec;
 }
 

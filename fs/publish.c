@@ -185,36 +185,10 @@ bool publish_inherit(struct fs *fs, struct meta_batch *b, const char *key, struc
     return found;
 }
 
-struct forget_job {
-    struct fs *fs;
-    uint64_t vid;
-};
-
-static void forget_run(void *arg)
-{
-    struct forget_job *job = arg;
-    cache_forget(job->fs->cache, job->vid);
-    g_free(job);
-}
-
-/* Content of removed inodes goes, on a thread that holds no lock. */
-static void forget_content(struct fs *fs)
-{
-    for (unsigned i = 0; i < fs->forget->len; i++) {
-        struct forget_job *job = g_new(struct forget_job, 1);
-        *job = (struct forget_job){fs, g_array_index(fs->forget, uint64_t, i)};
-        if (!workq_push(fs->notify_q, true, forget_run, job))
-            g_free(job); /* stopping: fsck finds the file */
-    }
-}
-
 void publish_apply(struct fs *fs, bool committed)
 {
     mutex_assert_held(&fs->ns);
     struct publisher *p = fs->pub;
-    if (committed)
-        forget_content(fs);
-    g_array_set_size(fs->forget, 0);
     if (!p || p->pending->len == 0)
         return;
     if (committed) {
@@ -389,13 +363,11 @@ static struct op *take_stuck(struct publisher *p, const char *path)
     GSequenceIter *it = g_sequence_get_begin_iter(p->all);
     for (; !found && !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
         struct op *o = g_sequence_get(it);
-        if (!o->running && (o->rec.state == OPS_PARKED || o->rec.state == OPS_CONFLICT) && key_below(o->key, path, len))
+        if (!queue_busy_locked(p, o) && (o->rec.state == OPS_PARKED || o->rec.state == OPS_CONFLICT) && key_below(o->key, path, len))
             found = o;
     }
-    if (found) {
-        found->running = true;
-        g_hash_table_insert(p->running_keys, found->key, found);
-    }
+    if (found)
+        queue_take_locked(p, found);
     mutex_unlock(&p->mu);
     return found;
 }
@@ -421,7 +393,7 @@ int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
         GPtrArray *a = g_hash_table_lookup(p->by_ino, &in->ino);
         for (unsigned i = 0; a && i < a->len && !o; i++) {
             struct op *c = a->pdata[i];
-            if (g_hash_table_contains(p->running_keys, c->key))
+            if (queue_busy_locked(p, c))
                 busy = c;
             else
                 o = c;
@@ -438,9 +410,8 @@ int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
                 return stopping ? -ECANCELED : -ETIMEDOUT;
             continue;
         }
-        o->running = true;
         o->urgent = true;
-        g_hash_table_insert(p->running_keys, o->key, o);
+        queue_take_locked(p, o);
         mutex_unlock(&p->mu);
         int r = pubop_run(o, true, deadline_ns);
         pubop_finish(o, r);

@@ -35,7 +35,7 @@ void publish_delete(struct fs *fs, struct meta_batch *b, const char *key, const 
 /* A new name takes key: if a delete of it is queued or another op still copies from it, that delete is withdrawn (or will not happen) and
  * true says what object stands there. */
 bool publish_inherit(struct fs *fs, struct meta_batch *b, const char *key, struct etag *ret_etag) REQUIRES(fs->ns);
-/* After the commit: queued changes take effect in memory, content of removed inodes is forgotten. Also called (to drop all that) when the commit failed. */
+/* After the commit: queued changes take effect in memory. Also called (to forget them) when the commit failed. */
 void publish_apply(struct fs *fs, bool committed) REQUIRES(fs->ns);
 
 /* ---- any time ---- */

@@ -59,6 +59,7 @@ struct publisher {
     GHashTable *tombs;         /* key -> OP_DELETE op */
     GHashTable *sources;       /* key -> op that copies from it */
     GHashTable *running_keys;  /* key -> op */
+    GHashTable *running_inos;  /* &ino -> op: two names of one file, or a renamed one, are not published at once */
     GHashTable *dirs;          /* prefix -> dirnode */
     GHashTable *recent;        /* key or prefix deleted lately -> uint64_t* stamp */
     uint64_t recent_pruned_ns;
@@ -84,6 +85,11 @@ bool queue_eligible_locked(struct publisher *p, const struct op *o) REQUIRES(p->
 struct op *queue_blocker_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
 /* The next op to run, marked running; NULL with *ret_wake_ns (0: nothing timed) when there is none. */
 struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns) REQUIRES(p->mu);
+/* Is the op's key or file being worked on? */
+bool queue_busy_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
+/* Marks the op, which is not busy, as running by the caller; queue_untake_locked() ends that. */
+void queue_take_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
+void queue_untake_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
 void queue_note_deleted_locked(struct publisher *p, const char *key) REQUIRES(p->mu);
 /* Is anything below the prefix still to be deleted or moved away? */
 bool queue_prefix_leaving_locked(struct publisher *p, const char *prefix) REQUIRES(p->mu);

@@ -54,6 +54,7 @@ void queue_init(struct publisher *p)
     p->tombs = g_hash_table_new(g_str_hash, g_str_equal);
     p->sources = g_hash_table_new(g_str_hash, g_str_equal);
     p->running_keys = g_hash_table_new(g_str_hash, g_str_equal);
+    p->running_inos = g_hash_table_new(g_int64_hash, g_int64_equal);
     p->dirs = g_hash_table_new_full(g_str_hash, g_str_equal, NULL, dirnode_free);
     p->recent = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
 }
@@ -71,6 +72,7 @@ void queue_fini(struct publisher *p)
     g_hash_table_unref(p->tombs);
     g_hash_table_unref(p->sources);
     g_hash_table_unref(p->running_keys);
+    g_hash_table_unref(p->running_inos);
     g_hash_table_unref(p->dirs);
     g_hash_table_unref(p->recent);
     cond_fini(&p->work);
@@ -301,11 +303,30 @@ static bool pubop_large(const struct op *o)
     return o->rec.kind == OP_SYNC && S_ISREG(o->type) && o->bytes > o->p->fs->cfg->part_size && o->content == CONTENT_SEALED;
 }
 
-static struct op *take(struct publisher *p, struct op *o)
+bool queue_busy_locked(struct publisher *p, const struct op *o)
 {
+    mutex_assert_held(&p->mu);
+    return o->running || g_hash_table_contains(p->running_keys, o->key) ||
+           (o->rec.kind == OP_SYNC && g_hash_table_contains(p->running_inos, &o->ino));
+}
+
+void queue_take_locked(struct publisher *p, struct op *o)
+{
+    assert(!queue_busy_locked(p, o));
     o->running = true;
     g_hash_table_insert(p->running_keys, o->key, o);
-    return o;
+    if (o->rec.kind == OP_SYNC)
+        g_hash_table_insert(p->running_inos, &o->ino, o);
+}
+
+void queue_untake_locked(struct publisher *p, struct op *o)
+{
+    mutex_assert_held(&p->mu);
+    g_hash_table_remove(p->running_keys, o->key);
+    if (o->rec.kind == OP_SYNC)
+        g_hash_table_remove(p->running_inos, &o->ino);
+    o->running = false;
+    cond_broadcast(&p->work);
 }
 
 /* Heads of directories whose turn it may be though they lie behind a long blocked stretch of the journal. */
@@ -316,7 +337,7 @@ static struct op *pick_from_dirs(struct publisher *p, uint64_t now, uint64_t *wa
     g_hash_table_iter_init(&it, p->dirs);
     while (g_hash_table_iter_next(&it, NULL, (void **)&n)) {
         struct op *o = first_of(n->pubs);
-        if (o && pubop_wants_run(o, now, wake) && queue_eligible_locked(p, o))
+        if (o && !queue_busy_locked(p, o) && pubop_wants_run(o, now, wake) && queue_eligible_locked(p, o))
             return o;
     }
     return NULL;
@@ -331,18 +352,22 @@ struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns)
     GSequenceIter *it = g_sequence_get_begin_iter(p->all);
     for (; !g_sequence_iter_is_end(it) && n < SCAN_LIMIT; it = g_sequence_iter_next(it), n++) {
         struct op *o = g_sequence_get(it);
-        if (!pubop_wants_run(o, now, &wake))
+        if (queue_busy_locked(p, o) || !pubop_wants_run(o, now, &wake))
             continue;
-        if (queue_eligible_locked(p, o))
-            return take(p, o);
-        if (!stage && !o->staged && pubop_large(o) && !g_hash_table_contains(p->running_keys, o->key))
+        if (queue_eligible_locked(p, o)) {
+            queue_take_locked(p, o);
+            return o;
+        }
+        if (!stage && !o->staged && pubop_large(o))
             stage = o;
     }
     struct op *o = n == SCAN_LIMIT ? pick_from_dirs(p, now, &wake) : NULL;
-    if (o || stage)
-        return take(p, o ? o : stage);
-    *ret_wake_ns = wake;
-    return NULL;
+    o = o ? o : stage;
+    if (o)
+        queue_take_locked(p, o);
+    else
+        *ret_wake_ns = wake;
+    return o;
 }
 
 /* ---- what is on its way out ---- */

@@ -385,8 +385,7 @@ void pubop_finish(struct op *o, int r)
     if (!quiet && !dropped)
         note_failure(o, r);
     mutex_lock(&p->mu);
-    g_hash_table_remove(p->running_keys, o->key);
-    o->running = false;
+    queue_untake_locked(p, o);
     if (o->dropped) {
         pubop_free(o);
     } else if (r == -EINPROGRESS) {
@@ -396,6 +395,5 @@ void pubop_finish(struct op *o, int r)
     } else if (r < 0 && r != -ECANCELED) {
         back_off_locked(o, r);
     }
-    cond_broadcast(&p->work);
     mutex_unlock(&p->mu);
 }

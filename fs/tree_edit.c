@@ -57,19 +57,6 @@ static void orphan_name(uint64_t ino, char buf[32])
     g_snprintf(buf, 32, "orphan/%016" G_GINT64_MODIFIER "x", ino);
 }
 
-static void forget_inode_locked(struct inode *in, struct meta_batch *b) REQUIRES(in->mu)
-{
-    char name[32];
-    orphan_name(in->ino, name);
-    in->gone = true;
-    meta_inode_del(b, in->ino);
-    meta_value_del(b, name);
-    g_snprintf(name, sizeof(name), "open/%016" G_GINT64_MODIFIER "x", in->ino);
-    meta_value_del(b, name);
-    if (in->rec.vid)
-        g_array_append_val(in->fs->forget, in->rec.vid); /* after the commit */
-}
-
 int tree_unref_inode(struct fs *fs, struct meta_batch *b, uint64_t ino)
 {
     mutex_assert_held(&fs->ns);
@@ -81,17 +68,13 @@ int tree_unref_inode(struct fs *fs, struct meta_batch *b, uint64_t ino)
     if (in->rec.nlink > 0)
         in->rec.nlink--;
     in->rec.ctime_ns = clock_wall_ns();
-    if (in->rec.nlink > 0) {
-        meta_inode_put(b, &in->rec);
-    } else if (in->n_open > 0) {
+    if (in->rec.nlink == 0) { /* goes for good when the last reference does (inode.c) */
         char name[32];
         orphan_name(ino, name);
         in->rec.flags |= INODE_ORPHAN;
         meta_value_put(b, name, "", 0);
-        meta_inode_put(b, &in->rec);
-    } else {
-        forget_inode_locked(in, b);
     }
+    meta_inode_put(b, &in->rec);
     mutex_unlock(&in->mu);
     return 0;
 }

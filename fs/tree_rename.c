@@ -183,64 +183,132 @@ static int move_name(struct move *m)
 
 /* ---- exchange ---- */
 
-/* What an exchanged name leaves behind and takes over: content is sent anew, so that neither copy can destroy the other's source. */
-static void swap_place(struct move *m, struct meta_dentry *d, const struct meta_dentry *other)
+/* A name that changes places, and its keys before and after. */
+struct swap {
+    struct meta_dentry d;
+    char *old_key, *new_key;
+};
+
+static void swap_free(void *arg)
 {
-    struct etag dest = {0};
-    bool have = tree_object_at_path(other, &dest);
+    struct swap *s = arg;
+    meta_dentry_clear(&s->d);
+    g_free(s->old_key);
+    g_free(s->new_key);
+    g_free(s);
+}
+
+static struct swap *swap_add(GPtrArray *all, const struct meta_dentry *d, char *old_key, char *new_key)
+{
+    struct swap *s = g_new0(struct swap, 1);
+    meta_dentry_copy(&s->d, d);
+    s->old_key = old_key;
+    s->new_key = new_key;
+    g_ptr_array_add(all, s);
+    return s;
+}
+
+static int collect_below(struct move *m, GPtrArray *all, uint64_t dir, const char *old_prefix, const char *new_prefix, unsigned depth)
+{
+    if (depth > 512)
+        return -ELOOP;
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_copy);
+    int r = meta_dentry_each(m->fs->meta, dir, 0, collect_copy, names);
+    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+        const struct meta_dentry *d = names->pdata[i];
+        const char *slash = S_ISDIR(d->type) ? "/" : "";
+        struct swap *s = swap_add(all, d, g_strconcat(old_prefix, d->name, slash, NULL), g_strconcat(new_prefix, d->name, slash, NULL));
+        if (strlen(s->new_key) > objstore_limits(m->fs->store)->key_max_bytes)
+            r = -ENAMETOOLONG;
+        else if (S_ISDIR(d->type))
+            r = collect_below(m, all, d->ino, s->old_key, s->new_key, depth + 1);
+    }
+    return r;
+}
+
+/* What the name has upstream is to be deleted, unless somebody enters its place. */
+static void leave_place(struct move *m, struct swap *s)
+{
+    struct etag etag;
+    struct meta_dentry *d = &s->d;
+    if (tree_object_at_path(d, &etag))
+        publish_delete(m->fs, m->b, s->old_key, &etag, 0);
     if (d->ukey && (d->flags & DENTRY_UPSTREAM))
         publish_delete(m->fs, m->b, d->ukey, &d->uetag, 0);
     g_clear_pointer(&d->ukey, g_free);
     d->flags &= ~(uint32_t)DENTRY_UPSTREAM;
     d->flags |= DENTRY_DEST_KNOWN;
-    d->dest_etag = have ? dest : (struct etag){0};
-    d->uetag = (struct etag){0};
+    d->dest_etag = d->uetag = (struct etag){0};
     d->pub_vid = d->pub_gen = 0;
     d->token[0] = '\0';
     d->stamp = meta_next_seq(m->fs->meta);
 }
 
+static void enter_place(struct move *m, struct swap *s)
+{
+    struct etag etag;
+    struct meta_dentry *d = &s->d;
+    if (publish_inherit(m->fs, m->b, s->new_key, &etag))
+        d->dest_etag = etag;
+    if (content_closed(m->fs, d, m->dirty) || S_ISDIR(d->type))
+        publish_name(m->fs, m->b, d, S_ISDIR(d->type) ? PUBLISH_MARKER : PUBLISH_PLACE);
+    else
+        publish_drop_name(m->fs, m->b, d);
+    meta_dentry_put(m->b, d);
+}
+
+/* Content is sent anew under the other name, so that neither side can destroy what the other still needs. */
 static int exchange_names(struct move *m, struct inode *other)
 {
     struct fs *fs = m->fs;
-    struct meta_dentry a, c;
-    meta_dentry_copy(&a, &m->src);
-    meta_dentry_copy(&c, &m->dst);
-    swap_place(m, &a, &m->dst);
-    swap_place(m, &c, &m->src);
-    a.parent = m->dst.parent;
-    c.parent = m->src.parent;
-    g_free(a.name);
-    g_free(c.name);
-    a.name = g_strdup(m->dst.name);
-    c.name = g_strdup(m->src.name);
-    meta_dentry_del(m->b, &m->src);
-    meta_dentry_del(m->b, &m->dst);
+    const struct meta_dentry *ends[] = {&m->src, &m->dst};
     struct inode *ins[] = {m->in, other};
-    struct meta_dentry *ds[] = {&a, &c};
-    for (unsigned i = 0; i < 2; i++) {
-        if (S_ISDIR(ds[i]->type))
-            set_dir_place(m, ins[i], ds[i]->parent, ds[i]->name);
-        if (content_closed(fs, ds[i], m->dirty) || ds[i]->op_seq)
-            publish_name(fs, m->b, ds[i], S_ISDIR(ds[i]->type) ? PUBLISH_MARKER : PUBLISH_PLACE);
-        meta_dentry_put(m->b, ds[i]);
+    g_autoptr(GPtrArray) all = g_ptr_array_new_with_free_func(swap_free);
+    int r = 0;
+    for (unsigned i = 0; r == 0 && i < 2; i++) {
+        const struct meta_dentry *d = ends[i], *to = ends[1 - i];
+        bool dir = S_ISDIR(d->type);
+        struct swap *s = swap_add(all, d, tree_key(fs, d->parent, d->name, dir), tree_key(fs, to->parent, to->name, dir));
+        r = dir ? collect_below(m, all, d->ino, s->old_key, s->new_key, 0) : 0;
+        s->d.parent = to->parent;
+        g_free(s->d.name);
+        s->d.name = g_strdup(to->name);
+        meta_dentry_del(m->b, d);
+    }
+    for (unsigned i = 0; r == 0 && i < all->len; i++)
+        leave_place(m, all->pdata[i]);
+    for (unsigned i = 0; r == 0 && i < 2; i++) {
+        if (S_ISDIR(ends[i]->type))
+            set_dir_place(m, ins[i], ends[1 - i]->parent, ends[1 - i]->name);
         touch_ctime(m, ins[i]);
     }
-    meta_dentry_clear(&a);
-    meta_dentry_clear(&c);
-    return 0;
+    for (unsigned i = 0; r == 0 && i < all->len; i++)
+        enter_place(m, all->pdata[i]);
+    return r;
 }
 
-static int find_upstream(void *ctx, const struct meta_dentry *d)
+static int detach_content(struct fs *fs, struct inode *in);
+
+static int detach_below(struct fs *fs, uint64_t dir)
 {
-    return (d->flags & DENTRY_UPSTREAM) || d->op_seq || S_ISDIR(d->type) ? 1 : 0;
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_copy);
+    int r = meta_dentry_each(fs->meta, dir, 0, collect_copy, names);
+    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+        INODE_REF in = NULL;
+        r = inode_get(fs, ((struct meta_dentry *)names->pdata[i])->ino, &in);
+        if (r == 0)
+            r = detach_content(fs, in);
+    }
+    return r;
 }
 
 /* Makes a file's content wholly local and unpublished, so that it is uploaded under its new name. */
 static int detach_content(struct fs *fs, struct inode *in)
 {
+    if (inode_is_dir(in))
+        return detach_below(fs, in->ino);
     if (!S_ISREG(in->rec.mode) || content_is_dirty(in))
-        return inode_is_dir(in) && meta_dentry_each(fs->meta, in->ino, 0, find_upstream, NULL) != 0 ? -EINVAL : 0;
+        return 0;
     int r = content_open(in, true, false);
     if (r < 0)
         return r;
@@ -281,6 +349,8 @@ static int rename_locked(struct move *m, struct inode *other, unsigned flags) RE
     }
     if (r < 0 && S_ISDIR(m->src.type))
         set_dir_place(m, m->in, p1, n1);
+    if (r < 0 && (flags & RENAME_EXCHANGE) && S_ISDIR(m->dst.type))
+        set_dir_place(m, other, m->dst.parent, m->dst.name);
     fs->ns_changes++;
     return r;
 }
@@ -298,7 +368,10 @@ static int prepare(struct fs *fs, struct inode *src, struct inode *dst, unsigned
             r = -ENOTEMPTY;
     }
     if (r == 0 && (flags & RENAME_EXCHANGE) && dst) {
-        r = detach_content(fs, src);
+        if (inode_is_dir(dst))
+            r = tree_refresh_all(fs, dst, false);
+        if (r == 0)
+            r = detach_content(fs, src);
         if (r == 0)
             r = detach_content(fs, dst);
     }

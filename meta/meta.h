@@ -8,7 +8,8 @@
  * wait for the disk: no ranked lock may be held.
  *
  * Strings in returned records are owned by the record: release with the record's _clear().
- * Missing records: -ENOENT. Undecodable: -EBADMSG (logged with the key). Database failure: -EIO, and meta_failed() stays true.
+ * Missing records: -ENOENT. Undecodable: -EBADMSG (logged with the key). Database failure: -EIO (-ENOSPC: disk full), and meta_failed() stays true;
+ * after a commit or sync that failed every later one fails too, until the next start.
  */
 #pragma once
 #include <glib.h>

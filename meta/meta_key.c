@@ -244,9 +244,17 @@ static struct codec encoder(void)
     return c;
 }
 
+/* Reads the bytes of val; NULL is as good as any address when there are none. */
+static struct codec reader(const void *val, size_t len)
+{
+    static const uint8_t nothing[1];
+    const uint8_t *p = len > 0 ? val : nothing;
+    return (struct codec){.p = p, .end = p + len};
+}
+
 static struct codec decoder(const void *val, size_t len)
 {
-    struct codec c = {.p = val, .end = (const uint8_t *)val + len};
+    struct codec c = reader(val, len);
     if (len == 0 || c.p[0] != VALUE_VERSION)
         c.bad = true;
     else
@@ -274,7 +282,7 @@ GString *meta_enc_header(const struct meta_header *h)
 
 int meta_dec_header(const void *val, size_t len, struct meta_header *ret)
 {
-    struct codec c = {.p = val, .end = (const uint8_t *)val + len};
+    struct codec c = reader(val, len);
     struct meta_header h = {0};
     codec_fixed32(&c, &h.format);
     if (!c.bad && h.format != META_FORMAT) {

@@ -17,7 +17,8 @@ ceph_dir=
 pass=0 fail=0 skip=0
 py="/usr/bin/python3"
 export CK_VERBOSITY=normal PYTHONDONTWRITEBYTECODE=1
-unset PYTHONPATH PYTHONHOME || true
+export no_proxy=127.0.0.1,localhost NO_PROXY=127.0.0.1,localhost
+unset PYTHONPATH PYTHONHOME AWS_PROFILE AWS_CA_BUNDLE AWS_SESSION_TOKEN AWS_ENDPOINT_URL AWS_CONFIG_FILE || true
 
 say() { printf '== %s %s\n' "$(date +%H:%M:%S)" "$*"; }
 

@@ -10,7 +10,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#define QUIET_NS NS_PER_S / 2
+#define QUIET_NS (NS_PER_S / 2)
 #define LINES_NS (10 * NS_PER_S)
 #define BAR_MAX  40
 
@@ -25,16 +25,18 @@ bool progress_init(struct progress *p, const struct args *args, const char *labe
         .mode = isatty(STDERR_FILENO) ? PROGRESS_BAR : PROGRESS_LINES, .label = label, .start_ns = clock_mono_ns()};
     if (!word)
         return true;
-    if (strcmp(word, "json") == 0)
+    p->asked = true;
+    if (strcmp(word, "json") == 0) {
         p->mode = PROGRESS_JSON;
-    else if (strcmp(word, "bar") == 0)
+    } else if (strcmp(word, "bar") == 0) {
         p->mode = PROGRESS_BAR;
-    else if (strcmp(word, "none") == 0)
+    } else if (strcmp(word, "none") == 0) {
         p->mode = PROGRESS_NONE;
-    else
+    } else {
         complain("--progress '%s': not one of bar, json, none", word);
-    return p->mode != PROGRESS_LINES &&
-           (strcmp(word, "json") == 0 || strcmp(word, "bar") == 0 || strcmp(word, "none") == 0);
+        return false;
+    }
+    return true;
 }
 
 static uint64_t field(const json_t *line, const char *name)
@@ -110,15 +112,18 @@ void progress_line(struct progress *p, const json_t *line)
     }
     bool complete = c.files_done >= c.files_total && c.bytes_done >= c.bytes_total;
     uint64_t every = p->mode == PROGRESS_BAR ? NS_PER_S / 10 : LINES_NS;
-    bool due = now - p->start_ns >= QUIET_NS &&
-               (now - MAX(p->drawn_ns, p->mode == PROGRESS_LINES ? p->start_ns : 0) >= every || complete);
-    if (!due || (p->mode != PROGRESS_BAR && p->mode != PROGRESS_LINES))
+    bool due =
+        (p->asked || now - p->start_ns >= QUIET_NS) &&
+        (now - MAX(p->drawn_ns, p->mode == PROGRESS_LINES ? p->start_ns : 0) >= every || (complete && !p->complete));
+    bool counted = c.files_total || c.bytes_total; /* at first a walk has found nothing yet */
+    if (!due || !counted || (p->mode != PROGRESS_BAR && p->mode != PROGRESS_LINES))
         return;
     double share = c.bytes_total   ? (double)MIN(c.bytes_done, c.bytes_total) / (double)c.bytes_total
                    : c.files_total ? (double)MIN(c.files_done, c.files_total) / (double)c.files_total
                                    : 1;
     g_autofree char *text = describe(p, &c, share, now);
     p->drawn_ns = now;
+    p->complete = complete;
     if (p->mode == PROGRESS_BAR)
         draw_bar(p, share, text);
     else

@@ -1,6 +1,7 @@
 /*
  * Progress of something that takes long, on standard error: a bar on a terminal, else a plain line every 10 s; or every progress line
- * as JSON on standard output. Nothing is drawn in the first half second, so that quick work stays quiet. Single-threaded.
+ * as JSON on standard output. Nothing is drawn in the first half second, so that quick work stays
+ * quiet, unless the bar was asked for. Single-threaded.
  */
 #pragma once
 #include "tools/cmd.h"
@@ -14,10 +15,12 @@ struct progress {
     enum progress_mode mode;
     const char *label; /* borrowed: "warmup" */
     uint64_t start_ns, drawn_ns;
+    bool asked;                      /* --progress was given */
     bool on_line;                    /* the cursor stands behind an unfinished bar */
     uint64_t most_files, most_bytes; /* totals, for counts that only tell what is left */
     uint64_t first_bytes;
     bool seen;
+    bool complete; /* the line drawn last told that all is done */
 };
 
 /* mode from --progress, else by what standard error is. False after complaining of a bad word. */

@@ -17,6 +17,23 @@ static char *show_time(json_int_t t)
     return at ? g_date_time_format(at, "%F %T") : g_strdup_printf("%" JSON_INTEGER_FORMAT, t);
 }
 
+/* "a, b, c" */
+static char *show_list(const json_t *list)
+{
+    GString *s = g_string_new(NULL);
+    size_t i;
+    const json_t *v;
+    json_array_foreach(list, i, v)
+        g_string_append_printf(s, "%s%s", i ? ", " : "", json_is_string(v) ? json_string_value(v) : "?");
+    return g_string_free(s, FALSE);
+}
+
+static bool tells_time(const char *key)
+{
+    static const char *const keys[] = {"started", "mtime", "ctime", "atime", NULL};
+    return g_strv_contains(keys, key) || g_str_has_suffix(key, "_at") || g_str_has_suffix(key, "_since");
+}
+
 static char *show_value(const char *key, const json_t *v)
 {
     json_int_t n = json_integer_value(v);
@@ -31,8 +48,10 @@ static char *show_value(const char *key, const json_t *v)
         return human_bytes((uint64_t)n);
     if (json_is_integer(v) && n >= 0 && g_str_has_suffix(key, "_seconds"))
         return human_seconds((uint64_t)n);
-    if (json_is_integer(v) && (g_str_has_suffix(key, "_at") || g_str_has_suffix(key, "_since")))
-        return show_time(n);
+    if (json_is_number(v) && tells_time(key))
+        return show_time((json_int_t)json_number_value(v));
+    if (json_is_array(v) && (json_array_size(v) == 0 || json_is_string(json_array_get(v, 0))))
+        return json_array_size(v) ? show_list(v) : g_strdup("-");
     char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
     char *copy = g_strdup(text ? text : "");
     free(text);

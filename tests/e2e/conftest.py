@@ -2,6 +2,7 @@
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 
@@ -33,8 +34,11 @@ def base():
     where.chmod(0o755)
     yield where
     inside = [line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
-    assert not [m for m in inside if m.startswith(str(where) + "/")], "a mount was left behind"
+    left = [m for m in inside if m.startswith(str(where) + "/")]
+    for m in reversed(left):
+        subprocess.run(["umount", "-l", m], timeout=20, check=False)
     shutil.rmtree(where, ignore_errors=True)
+    assert not left, f"a mount was left behind: {left}"
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def test_warmup_pin_and_evict(mount, store):
     assert mount.status()["downloaded_bytes"] == before
     run("pin", mount.path / "d/f0")
     assert mount.info("d/f0")["pinned"]
-    run("evict", mount.path / "d")
+    run("evict", mount.path / "d", check=False)  # the pinned file stays and may be told as left out
     assert mount.info("d/f0")["cached_bytes"] == MIB
     assert mount.info("d/f1")["cached_bytes"] == 0
     run("unpin", mount.path / "d/f0")

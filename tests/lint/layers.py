@@ -33,7 +33,7 @@ def layer_of(path):
 
 def resolve(name, source):
     """The repository path of an include, None if it is not the project's."""
-    for base in (source.parent, ROOT, ROOT / "meta", ROOT / "s3", ROOT / "cache", ROOT / "fs", ROOT / "tools"):
+    for base in (source.parent, ROOT, ROOT / "meta", ROOT / "s3", ROOT / "cache", ROOT / "fs", ROOT / "tools", ROOT / "tests/support"):
         path = base / name
         if path.is_file():
             return str(path.resolve().relative_to(ROOT))

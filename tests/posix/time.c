@@ -26,7 +26,7 @@ CASE(utimensat_sets_nanoseconds)
 
 CASE(utimensat_reaches_far_dates)
 {
-    static const time_t dates[] = {0, 1, 1234567890, 2147483647, 2147483648, 4294967296, 9999999999};
+    static const time_t dates[] = {0, 1, 1234567890, 2147483647, 2147483648, 4294967296, 8999999999};
     make_text("f", "x");
     for (size_t i = 0; i < sizeof(dates) / sizeof(dates[0]); i++) {
         struct timespec t[2] = {{dates[i], 0}, {dates[i], 1}};

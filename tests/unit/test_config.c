@@ -260,6 +260,11 @@ START_TEST(config_file_is_overridden_by_the_command_line)
     ck_assert_uint_eq(cfg.max_uploads, 6);
     ck_assert(cfg.read_only);
     ck_assert_str_eq(cfg.hold, "*.x,*.y");
+    g_autofree char *list = g_strdup_printf("part_size=32M,config=%s", path);
+    ck_assert_int_eq(PARSE("/mnt", "-o", list), 0);
+    ck_assert_uint_eq(cfg.part_size, 32 << 20);
+    ck_assert_uint_eq(cfg.max_uploads, 4);
+    ck_assert_int_eq(PARSE("--max-uploads=6", "--config", path, "/mnt"), 0);
     g_autoptr(GString) dump = g_string_new(NULL);
     config_dump(&cfg, dump);
     ck_assert_ptr_nonnull(strstr(dump->str, "part-size = 16M  # config file\n"));

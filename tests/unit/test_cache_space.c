@@ -1,0 +1,443 @@
+/* What survives restarts and crashes, what is dropped for space, and what never is. */
+#include "cache_fixture.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#define SIZE (5 * MIB + 12345)
+
+static struct fixture fx;
+
+static void setup(void)
+{
+    fixture_init(&fx, 32 * MIB);
+}
+
+static void teardown(void)
+{
+    fixture_fini(&fx);
+}
+
+static void assert_reads(struct cfile *cf, uint64_t off, uint64_t len, uint32_t seed)
+{
+    g_autofree uint8_t *buf = g_malloc(len);
+    ck_assert_int_eq(cache_file_read(cf, buf, len, off), (ssize_t)len);
+    assert_pattern(buf, len, off, seed);
+}
+
+static ssize_t try_write(struct cfile *cf, uint64_t off, uint64_t len, uint32_t seed)
+{
+    g_autofree uint8_t *buf = g_malloc(len);
+    pattern(buf, len, off, seed);
+    return cache_file_write(cf, buf, len, off);
+}
+
+static struct cache_usage usage(void)
+{
+    struct cache_usage u;
+    cache_usage(fx.cache, &u);
+    return u;
+}
+
+static char *data_file(uint64_t vid)
+{
+    return g_strdup_printf("%s/data/%02x/%016lx", fx.dir, (unsigned)(vid & 0xff), (unsigned long)vid);
+}
+
+START_TEST(second_instance_is_refused)
+{
+    int fd;
+    char *msg = NULL;
+    ck_assert_int_eq(cache_dir_prepare(fx.dir, &fd, &msg), -EBUSY);
+    ck_assert_ptr_nonnull(msg);
+    g_free(msg);
+}
+END_TEST
+
+START_TEST(folder_open_to_others_is_refused)
+{
+    int fd;
+    char *msg = NULL;
+    g_autofree char *dir = g_build_filename(fx.root, "open", NULL);
+    ck_assert_int_eq(g_mkdir(dir, 0755), 0);
+    ck_assert_int_eq(chmod(dir, 0755), 0);
+    ck_assert_int_eq(cache_dir_prepare(dir, &fd, &msg), -EACCES);
+    g_free(msg);
+}
+END_TEST
+
+START_TEST(restart_keeps_presence)
+{
+    struct cache_source src = put_object(&fx, "a", SIZE, 1);
+    struct cfile *cf = open_object(&fx, 50, &src, SIZE);
+    assert_reads(cf, 0, 2 * MIB, 1);
+    cache_file_unref(cf);
+    fixture_restart(&fx);
+    fault(&fx, "op=get,action=error:-EIO");
+    cf = open_object(&fx, 50, &src, SIZE);
+    assert_reads(cf, 0, 2 * MIB, 1);
+    cache_file_unref(cf);
+}
+END_TEST
+
+START_TEST(restart_keeps_dirty_marks_and_ranges)
+{
+    struct cache_source src = put_object(&fx, "a", SIZE, 1);
+    struct cfile *cf = open_object(&fx, 50, &src, SIZE);
+    ck_assert_int_eq(try_write(cf, MIB, 1000, 2), 1000);
+    cache_file_unref(cf);
+    fixture_restart(&fx);
+    ck_assert_uint_gt(usage().dirty_bytes, 0);
+    ck_assert_int_eq(cache_evict(fx.cache, 50), -EBUSY);
+    cf = open_object(&fx, 50, &src, SIZE);
+    assert_reads(cf, MIB, 1000, 2);
+    assert_reads(cf, MIB + 1000, 100000, 1);
+    ck_assert_int_eq(cache_file_set_dirty(cf, false), 0);
+    ck_assert_uint_eq(usage().dirty_bytes, 0);
+    cache_file_unref(cf);
+    ck_assert_int_eq(cache_evict(fx.cache, 50), 0);
+    ck_assert_int_eq(cache_evict(fx.cache, 50), -ENOENT);
+    ck_assert_uint_eq(usage().used_bytes, 0);
+}
+END_TEST
+
+START_TEST(missing_data_file_is_fetched_again_or_reported)
+{
+    struct cache_source src = put_object(&fx, "a", SIZE, 1);
+    struct cfile *cf = open_object(&fx, 50, &src, SIZE), *lost;
+    assert_reads(cf, 0, SIZE, 1);
+    cache_file_unref(cf);
+    g_autofree char *path = data_file(50);
+    ck_assert_int_eq(unlink(path), 0);
+    cf = open_object(&fx, 50, &src, SIZE);
+    ck_assert(!cache_file_complete(cf));
+    assert_reads(cf, 0, SIZE, 1);
+    cache_file_unref(cf);
+    ck_assert_int_eq(truncate(path, 100), 0); /* and one of the wrong size */
+    cf = open_object(&fx, 50, &src, SIZE);
+    assert_reads(cf, 0, SIZE, 1);
+    ck_assert_int_eq(try_write(cf, 0, 10, 2), 10);
+    cache_file_unref(cf);
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(cache_file_open(fx.cache, 50, 7, SIZE, &src, &lost), -ENODATA);
+}
+END_TEST
+
+START_TEST(after_another_boot_bad_chunks_are_fetched_again)
+{
+    struct cache_source src = put_object(&fx, "a", SIZE, 1);
+    struct cfile *cf = open_object(&fx, 50, &src, SIZE);
+    assert_reads(cf, 0, SIZE, 1);
+    cache_file_unref(cf);
+    g_autofree char *path = data_file(50);
+    int fd = open(path, O_WRONLY);
+    ck_assert_int_eq(pwrite(fd, "garbage", 7, (off_t)(3 * CHUNK + 5)), 7);
+    close(fd);
+    cache_close(fx.cache);
+    struct meta_batch *b = meta_batch_new(fx.meta);
+    meta_value_put(b, "cache/boot", "another", 7);
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    meta_batch_free(b);
+    ck_assert_int_eq(cache_open(&fx.cfg, fx.meta, fx.store, &fx.cache), 0);
+    int64_t corrupt = metric_get(M_corrupt_chunks), gets = metric_get(M_requests_get);
+    cf = open_object(&fx, 50, &src, SIZE);
+    ck_assert(!cache_file_complete(cf));
+    assert_reads(cf, 0, SIZE, 1);
+    ck_assert(cache_file_complete(cf));
+    ck_assert_int_eq(metric_get(M_corrupt_chunks) - corrupt, 1);
+    ck_assert_int_eq(metric_get(M_requests_get) - gets, 1);
+    cache_file_unref(cf);
+}
+END_TEST
+
+START_TEST(kill_keeps_written_bytes)
+{
+    struct cache_source src = put_object(&fx, "a", SIZE, 1);
+    fixture_stop(&fx); /* a database cannot be carried over a fork */
+    pid_t pid = fork();
+    if (pid == 0) {
+        fixture_start(&fx);
+        struct cfile *cf = open_object(&fx, 50, &src, SIZE);
+        for (uint64_t off = 0; off < 2 * MIB; off += 100000)
+            ck_assert_int_eq(try_write(cf, off, 50000, 2), 50000);
+        (void)kill(getpid(), SIGKILL);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFSIGNALED(status));
+    fixture_start(&fx);
+    struct cfile *cf = open_object(&fx, 50, &src, SIZE);
+    for (uint64_t off = 0; off < 2 * MIB; off += 100000) {
+        assert_reads(cf, off, 50000, 2);
+        assert_reads(cf, off + 50000, 50000, 1);
+    }
+    cache_file_unref(cf);
+}
+END_TEST
+
+START_TEST(space_comes_from_clean_files_only)
+{
+    struct cfile *dirty, *cf;
+    ck_assert_int_eq(cache_file_new(fx.cache, 9, &dirty), 0);
+    ck_assert_int_eq(try_write(dirty, 0, 4 * MIB, 5), 4 * MIB);
+    struct cache_source pinned = put_object(&fx, "pinned", 4 * MIB, 6);
+    cf = open_object(&fx, 60, &pinned, 4 * MIB);
+    assert_reads(cf, 0, 4 * MIB, 6);
+    cache_file_unref(cf);
+    ck_assert_int_eq(cache_pin(fx.cache, 60, true), 0);
+    ck_assert_uint_ge(usage().pinned_bytes, 4 * MIB);
+    for (uint64_t i = 0; i < 20; i++) {
+        g_autofree char *key = g_strdup_printf("k%u", (unsigned)i);
+        struct cache_source src = put_object(&fx, key, 4 * MIB, 10 + (uint32_t)i);
+        cf = open_object(&fx, 100000 + i, &src, 4 * MIB);
+        assert_reads(cf, 0, 4 * MIB, 10 + (uint32_t)i);
+        cache_file_unref(cf);
+        ck_assert_uint_le(usage().used_bytes, 32 * MIB);
+    }
+    ck_assert_int_gt(metric_get(M_evicted_files), 10);
+    assert_reads(dirty, 0, 4 * MIB, 5);
+    fault(&fx, "op=get,action=error:-EIO");
+    cf = open_object(&fx, 60, &pinned, 4 * MIB);
+    assert_reads(cf, 0, 4 * MIB, 6);
+    cache_file_unref(cf);
+    cache_file_unref(dirty);
+}
+END_TEST
+
+START_TEST(writers_get_enospc_after_the_timeout)
+{
+    struct cfile *cf;
+    int64_t stalls = metric_get(M_write_stalls);
+    ck_assert_int_eq(cache_file_new(fx.cache, 9, &cf), 0);
+    ck_assert_int_eq(try_write(cf, 0, 30 * MIB, 5), 30 * MIB);
+    uint64_t start = clock_mono_ns();
+    ck_assert_int_eq(try_write(cf, 30 * MIB, 4 * MIB, 5), -ENOSPC);
+    ck_assert_uint_ge(clock_mono_ns() - start, fx.cfg.op_timeout_ns);
+    ck_assert_int_eq(metric_get(M_write_stalls) - stalls, 1);
+    ck_assert_int_eq(try_write(cf, MIB, MIB, 5), MIB); /* over what is there already */
+    assert_reads(cf, 0, 30 * MIB, 5);
+    cache_file_unref(cf);
+}
+END_TEST
+
+static void *clean_later(void *arg)
+{
+    g_usleep(300000);
+    ck_assert_int_eq(cache_file_set_dirty(arg, false), 0);
+    cache_file_unref(arg);
+    return NULL;
+}
+
+START_TEST(stalled_writer_goes_on_when_dirty_data_became_clean)
+{
+    struct cfile *published, *cf;
+    pthread_t t;
+    ck_assert_int_eq(cache_file_new(fx.cache, 9, &published), 0);
+    ck_assert_int_eq(try_write(published, 0, 20 * MIB, 5), 20 * MIB);
+    struct cache_source src = put_object(&fx, "p", 20 * MIB, 5);
+    ck_assert_int_eq(cache_file_set_source(published, &src), 0);
+    ck_assert_int_eq(cache_file_new(fx.cache, 10, &cf), 0);
+    ck_assert_int_eq(pthread_create(&t, NULL, clean_later, published), 0);
+    uint64_t start = clock_mono_ns();
+    ck_assert_int_eq(try_write(cf, 0, 20 * MIB, 6), 20 * MIB);
+    ck_assert_uint_lt(clock_mono_ns() - start, fx.cfg.op_timeout_ns);
+    pthread_join(t, NULL);
+    assert_reads(cf, 0, 20 * MIB, 6);
+    cache_file_unref(cf);
+}
+END_TEST
+
+START_TEST(reads_work_while_dirty_data_fills_the_cache)
+{
+    struct cfile *cf, *other;
+    ck_assert_int_eq(cache_file_new(fx.cache, 9, &cf), 0);
+    ck_assert_int_eq(try_write(cf, 0, 32 * MIB - 64 * KIB, 5), 32 * MIB - 64 * KIB);
+    struct cache_source src = put_object(&fx, "a", SIZE, 1);
+    other = open_object(&fx, 50, &src, SIZE);
+    assert_reads(other, 0, SIZE, 1);
+    ck_assert_uint_le(usage().used_bytes, 32 * MIB);
+    cache_file_unref(other);
+    cache_file_unref(cf);
+}
+END_TEST
+
+START_TEST(file_larger_than_half_the_cache_keeps_a_window)
+{
+    uint64_t size = 48 * MIB;
+    struct cache_source small = put_object(&fx, "small", 8 * MIB, 2), src = put_object(&fx, "big", size, 1);
+    struct cfile *cf = open_object(&fx, 49, &small, 8 * MIB);
+    assert_reads(cf, 0, 8 * MIB, 2);
+    cache_file_unref(cf);
+    cf = open_object(&fx, 50, &src, size);
+    for (uint64_t off = 0; off < size; off += 256 * KIB)
+        assert_reads(cf, off, 256 * KIB, 1);
+    ck_assert_int_eq(cache_file_fill(cf, false, true, NULL, NULL), -EFBIG);
+    ck_assert_uint_le(usage().used_bytes, 20 * MIB); /* 8 MiB window, the small file, what is in flight */
+    assert_reads(cf, 0, 100000, 1);
+    cache_file_unref(cf);
+    fault(&fx, "op=get,action=error:-EIO");
+    cf = open_object(&fx, 49, &small, 8 * MIB); /* was not pushed out */
+    assert_reads(cf, 0, 8 * MIB, 2);
+    cache_file_unref(cf);
+}
+END_TEST
+
+START_TEST(punched_chunks_are_fetched_again_after_restart)
+{
+    uint64_t size = 48 * MIB;
+    struct cache_source src = put_object(&fx, "big", size, 1);
+    struct cfile *cf = open_object(&fx, 50, &src, size);
+    for (uint64_t off = 0; off < size; off += MIB)
+        assert_reads(cf, off, MIB, 1);
+    ck_assert_int_eq(try_write(cf, 5 * MIB, 3000, 2), 3000);
+    cache_file_unref(cf);
+    fixture_restart(&fx);
+    cf = open_object(&fx, 50, &src, size);
+    assert_reads(cf, 0, 5 * MIB, 1);
+    assert_reads(cf, 5 * MIB, 3000, 2);
+    assert_reads(cf, 30 * MIB, 18 * MIB, 1);
+    cache_file_unref(cf);
+}
+END_TEST
+
+START_TEST(cyclic_epochs_over_twice_the_cache_hit_forty_percent)
+{
+    struct cache_source src[64];
+    char keys[64][8];
+    int64_t hits = 0, total = 0;
+    for (unsigned i = 0; i < 64; i++) {
+        (void)snprintf(keys[i], sizeof keys[i], "f%u", i);
+        src[i] = put_object(&fx, keys[i], MIB, i);
+    }
+    for (unsigned epoch = 0; epoch < 4; epoch++) {
+        for (unsigned i = 0; i < 64; i++) {
+            int64_t before = metric_get(M_requests_get);
+            struct cfile *cf = open_object(&fx, 200000 + i, &src[i], MIB);
+            cache_file_touch(cf);
+            assert_reads(cf, 0, MIB, i);
+            cache_file_unref(cf);
+            hits += epoch > 0 && metric_get(M_requests_get) == before;
+            total += epoch > 0;
+        }
+    }
+    ck_assert_int_ge(hits * 100, total * 40);
+}
+END_TEST
+
+static int on_intent(void *ctx, const char *path, uint64_t vid, uint64_t size, const char *text)
+{
+    ck_assert_str_eq(text, "key=a");
+    ck_assert_uint_eq(size, 10);
+    ck_assert_ptr_nonnull(strstr(path, "data/"));
+    *(uint64_t *)ctx = vid;
+    return 0;
+}
+
+START_TEST(intents_are_found_without_the_database)
+{
+    struct cfile *cf;
+    uint64_t found = 0;
+    ck_assert_int_eq(cache_file_new(fx.cache, 9, &cf), 0);
+    ck_assert_int_eq(try_write(cf, 0, 10, 1), 10);
+    ck_assert_int_eq(cache_file_set_intent(cf, "key=a"), 0);
+    ck_assert_int_eq(cache_scan_intents(fx.dir, on_intent, &found), 0);
+    ck_assert_uint_eq(found, cache_file_vid(cf));
+    ck_assert_int_eq(cache_file_set_intent(cf, NULL), 0);
+    found = 0;
+    ck_assert_int_eq(cache_scan_intents(fx.dir, on_intent, &found), 0);
+    ck_assert_uint_eq(found, 0);
+    cache_file_unref(cf);
+}
+END_TEST
+
+START_TEST(passthrough_growth_is_seen_and_never_punched)
+{
+    struct cfile *cf;
+    ck_assert_int_eq(cache_file_new(fx.cache, 9, &cf), 0);
+    cache_file_set_passthrough(cf, true);
+    g_autofree uint8_t *buf = g_malloc(MIB);
+    pattern(buf, MIB, 0, 4);
+    ck_assert_int_eq(pwrite(cache_file_fd(cf), buf, MIB, 0), MIB);
+    ck_assert_uint_eq(cache_file_size(cf), MIB);
+    assert_reads(cf, 0, MIB, 4);
+    EVENTUALLY(usage().used_bytes >= MIB);
+    cache_file_set_passthrough(cf, false);
+    ck_assert_uint_eq(cache_file_size(cf), MIB);
+    cache_file_unref(cf);
+}
+END_TEST
+
+struct churn {
+    unsigned seed;
+    struct cache_source *src;
+};
+
+static void *churn_main(void *arg)
+{
+    struct churn *ch = arg;
+    for (unsigned i = 0; i < 60; i++) {
+        unsigned k = (unsigned)rand_r(&ch->seed) % 24;
+        struct cfile *cf = open_object(&fx, 300000 + k, &ch->src[k], 3 * MIB);
+        uint64_t off = (uint64_t)rand_r(&ch->seed) % (2 * MIB);
+        assert_reads(cf, off, MIB, k);
+        cache_file_unref(cf);
+        if (rand_r(&ch->seed) % 8 == 0) {
+            int r = cache_evict(fx.cache, 300000 + k);
+            ck_assert(r == 0 || r == -EBUSY || r == -ENOENT);
+        }
+    }
+    return NULL;
+}
+
+START_TEST(readers_survive_constant_eviction)
+{
+    struct cache_source src[24];
+    char keys[24][8];
+    pthread_t threads[6];
+    struct churn ch[6];
+    for (unsigned i = 0; i < 24; i++) {
+        (void)snprintf(keys[i], sizeof keys[i], "f%u", i);
+        src[i] = put_object(&fx, keys[i], 3 * MIB, i);
+    }
+    for (unsigned i = 0; i < 6; i++) {
+        ch[i] = (struct churn){.seed = i + 1, .src = src};
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, churn_main, &ch[i]), 0);
+    }
+    for (unsigned i = 0; i < 6; i++)
+        pthread_join(threads[i], NULL);
+    ck_assert_uint_le(usage().used_bytes, 32 * MIB);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cache_space");
+    TCase *tc = tcase_create("space");
+    tcase_set_timeout(tc, 60);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, second_instance_is_refused);
+    tcase_add_test(tc, folder_open_to_others_is_refused);
+    tcase_add_test(tc, restart_keeps_presence);
+    tcase_add_test(tc, restart_keeps_dirty_marks_and_ranges);
+    tcase_add_test(tc, missing_data_file_is_fetched_again_or_reported);
+    tcase_add_test(tc, after_another_boot_bad_chunks_are_fetched_again);
+    tcase_add_test(tc, kill_keeps_written_bytes);
+    tcase_add_test(tc, space_comes_from_clean_files_only);
+    tcase_add_test(tc, writers_get_enospc_after_the_timeout);
+    tcase_add_test(tc, stalled_writer_goes_on_when_dirty_data_became_clean);
+    tcase_add_test(tc, reads_work_while_dirty_data_fills_the_cache);
+    tcase_add_test(tc, file_larger_than_half_the_cache_keeps_a_window);
+    tcase_add_test(tc, punched_chunks_are_fetched_again_after_restart);
+    tcase_add_test(tc, cyclic_epochs_over_twice_the_cache_hit_forty_percent);
+    tcase_add_test(tc, intents_are_found_without_the_database);
+    tcase_add_test(tc, passthrough_growth_is_seen_and_never_punched);
+    tcase_add_test(tc, readers_survive_constant_eviction);
+    suite_add_tcase(suite, tc);
+    SRunner *sr = srunner_create(suite);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed != 0;
+}

@@ -1,0 +1,891 @@
+/*
+ * The store as its callers see it: every function, what reopening keeps, what a crash or damage leaves. Each test has a folder of its
+ * own. A crash is a forked child that dies by SIGKILL with the database open; the parent opens what it left (TSan needs
+ * TSAN_OPTIONS=die_after_fork=0 for that).
+ */
+#include "base/log.h"
+#include "meta.h"
+#include "meta_db.h"
+
+#include <check.h>
+#include <fcntl.h>
+#include <glib/gstdio.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char *dir;
+static struct meta *m;
+
+static struct meta *open_as(const char *identity, int want, char **ret_msg)
+{
+    struct meta *got = NULL;
+    bool fresh;
+    g_autofree char *msg = NULL;
+    int r = meta_open(dir, identity, &got, &fresh, &msg);
+    ck_assert_msg(r == want, "meta_open: %s (%s)", err_name(r), msg ? msg : "");
+    ck_assert((r == 0) == (msg == NULL));
+    if (ret_msg)
+        *ret_msg = g_steal_pointer(&msg);
+    return got;
+}
+
+static void reopen(void)
+{
+    meta_close(m);
+    m = open_as("link", 0, NULL);
+}
+
+static void setup(void)
+{
+    dir = g_dir_make_tmp("sluice-meta-XXXXXX", NULL);
+    ck_assert_ptr_nonnull(dir);
+    log_open("/dev/null", LOG_LEVEL_ERR);
+    m = open_as("link", 0, NULL);
+}
+
+static void remove_folder(const char *path)
+{
+    g_autoptr(GDir) d = g_dir_open(path, 0, NULL);
+    const char *name;
+    while (d && (name = g_dir_read_name(d))) {
+        g_autofree char *child = g_build_filename(path, name, NULL);
+        if (g_file_test(child, G_FILE_TEST_IS_DIR))
+            remove_folder(child);
+        else
+            g_unlink(child);
+    }
+    g_rmdir(path);
+}
+
+static void teardown(void)
+{
+    meta_close(m);
+    remove_folder(dir);
+    g_free(dir);
+}
+
+static void commit(struct meta_batch *b)
+{
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    meta_batch_free(b);
+}
+
+/* Runs body in a child that is killed afterwards; m is closed meanwhile and opened again. */
+static void crash_after(void (*body)(void))
+{
+    meta_close(m);
+    m = NULL;
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        m = open_as("link", 0, NULL);
+        body();
+        kill(getpid(), SIGKILL);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+static char *meta_file(const char *suffix)
+{
+    g_autofree char *path = g_build_filename(dir, "meta", NULL);
+    g_autoptr(GDir) d = g_dir_open(path, 0, NULL);
+    g_autofree char *best = NULL;
+    const char *name;
+    while ((name = g_dir_read_name(d)))
+        if (g_str_has_suffix(name, suffix) && g_strcmp0(name, best) > 0) {
+            g_free(best);
+            best = g_strdup(name);
+        }
+    return best ? g_build_filename(path, best, NULL) : NULL;
+}
+
+/* ---- open ---- */
+
+START_TEST(new_database_is_fresh_and_reopened_is_not)
+{
+    g_autofree char *uuid = g_strdup(meta_uuid(m));
+    ck_assert_uint_eq(strlen(uuid), 32);
+    ck_assert_uint_eq(strspn(uuid, "0123456789abcdef"), 32);
+    meta_close(m);
+    m = NULL;
+    bool fresh = true;
+    g_autofree char *msg = NULL;
+    ck_assert_int_eq(meta_open(dir, "link", &m, &fresh, &msg), 0);
+    ck_assert(!fresh);
+    ck_assert_str_eq(meta_uuid(m), uuid);
+    ck_assert(!meta_failed(m));
+    g_autofree char *other = g_build_filename(dir, "other", NULL);
+    struct meta *second = NULL;
+    ck_assert_int_eq(meta_open(other, "link", &second, &fresh, &msg), 0);
+    ck_assert(fresh);
+    ck_assert_str_ne(meta_uuid(second), uuid);
+    meta_close(second);
+}
+END_TEST
+
+START_TEST(other_identity_is_refused)
+{
+    meta_close(m);
+    m = NULL;
+    g_autofree char *msg = NULL;
+    open_as("another", -EEXIST, &msg);
+    ck_assert_ptr_nonnull(strstr(msg, "'link'"));
+    ck_assert_ptr_nonnull(strstr(msg, "'another'"));
+    m = open_as("link", 0, NULL);
+}
+END_TEST
+
+START_TEST(second_process_is_refused)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct meta *again = NULL;
+        bool fresh;
+        char *msg = NULL;
+        int r = meta_open(dir, "link", &again, &fresh, &msg);
+        _exit(r == -EBUSY && msg && strstr(msg, dir) ? 0 : 1);
+    }
+    int status;
+    waitpid(pid, &status, 0);
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    g_autofree char *msg = NULL;
+    open_as("link", -EBUSY, &msg); /* nor twice in one process */
+    ck_assert_ptr_nonnull(strstr(msg, dir));
+}
+END_TEST
+
+START_TEST(missing_current_file_is_refused_not_restarted)
+{
+    struct meta_batch *b = meta_batch_new(m);
+    meta_value_put(b, "a", "1", 1);
+    commit(b);
+    meta_close(m);
+    m = NULL;
+    g_autofree char *current = g_build_filename(dir, "meta", "CURRENT", NULL);
+    ck_assert_int_eq(g_unlink(current), 0);
+    g_autofree char *msg = NULL;
+    open_as("link", -EBADMSG, &msg);
+    ck_assert_ptr_nonnull(strstr(msg, "damaged"));
+}
+END_TEST
+
+/* ---- records ---- */
+
+static int collect_ids(void *ctx, const struct meta_dentry *d)
+{
+    g_string_append_printf(ctx, "%s:%lu ", d->name, (unsigned long)d->id);
+    return 0;
+}
+
+static int collect_names(void *ctx, const struct meta_dentry *d)
+{
+    g_string_append_printf(ctx, "%s ", d->name);
+    return 0;
+}
+
+static uint64_t add_name(uint64_t parent, const char *name, uint64_t ino)
+{
+    g_autofree char *own = g_strdup(name);
+    struct meta_dentry d = {.parent = parent, .name = own, .ino = ino, .type = S_IFREG};
+    struct meta_batch *b = meta_batch_new(m);
+    meta_dentry_put(b, &d);
+    commit(b);
+    ck_assert_uint_ne(d.id, 0);
+    return d.id;
+}
+
+static char *list(uint64_t parent, uint64_t after)
+{
+    GString *s = g_string_new(NULL);
+    ck_assert_int_eq(meta_dentry_each(m, parent, after, collect_names, s), 0);
+    return g_string_free(s, FALSE);
+}
+
+static char *links(uint64_t ino)
+{
+    GString *s = g_string_new(NULL);
+    ck_assert_int_eq(meta_link_each(m, ino, collect_names, s), 0);
+    return g_string_free(s, FALSE);
+}
+
+START_TEST(inode_is_kept_over_reopen_and_gone_after_del)
+{
+    char key[] = "a/b", target[] = "t";
+    struct meta_inode in = {.ino = 77,
+                            .mode = S_IFREG | 0640,
+                            .size = 5,
+                            .mtime_ns = -3,
+                            .base_key = key,
+                            .target = target},
+                      out;
+    ck_assert_int_eq(meta_inode_get(m, 77, &out), -ENOENT);
+    struct meta_batch *b = meta_batch_new(m);
+    meta_inode_put(b, &in);
+    ck_assert_int_eq(meta_inode_get(m, 77, &out), -ENOENT); /* not before commit */
+    commit(b);
+    reopen();
+    ck_assert_int_eq(meta_inode_get(m, 77, &out), 0);
+    ck_assert(out.ino == 77 && out.mode == (S_IFREG | 0640) && out.size == 5 && out.mtime_ns == -3);
+    ck_assert_str_eq(out.base_key, "a/b");
+    struct meta_inode copy;
+    meta_inode_copy(&copy, &out);
+    meta_inode_clear(&out);
+    ck_assert_str_eq(copy.target, "t");
+    meta_inode_clear(&copy);
+    b = meta_batch_new(m);
+    meta_inode_del(b, 77);
+    commit(b);
+    ck_assert_int_eq(meta_inode_get(m, 77, &out), -ENOENT);
+}
+END_TEST
+
+static int stop_at_second(void *ctx, const struct meta_inode *in)
+{
+    uint64_t *last = ctx;
+    ck_assert_uint_gt(in->ino, *last);
+    *last = in->ino;
+    return in->ino >= 256 ? 99 : 0;
+}
+
+START_TEST(inode_each_is_ascending_and_stops)
+{
+    struct meta_batch *b = meta_batch_new(m);
+    static const uint64_t inos[] = {65536, 2, 256, 255};
+    for (unsigned i = 0; i < G_N_ELEMENTS(inos); i++)
+        meta_inode_put(b, &(struct meta_inode){.ino = inos[i]});
+    commit(b);
+    uint64_t last = 0;
+    ck_assert_int_eq(meta_inode_each(m, stop_at_second, &last), 99);
+    ck_assert_uint_eq(last, 256);
+}
+END_TEST
+
+START_TEST(dentry_each_is_by_id_and_resumes_after)
+{
+    uint64_t z = add_name(5, "z", 100);
+    uint64_t a = add_name(5, "a", 101);
+    add_name(5, "m", 102);
+    add_name(6, "other", 103);
+    g_autofree char *all = list(5, 0);
+    ck_assert_str_eq(all, "z a m ");
+    g_autofree char *after_z = list(5, z);
+    ck_assert_str_eq(after_z, "a m ");
+    g_autofree char *after_a = list(5, a);
+    ck_assert_str_eq(after_a, "m ");
+    g_autofree char *none = list(5, UINT64_MAX);
+    ck_assert_str_eq(none, "");
+}
+END_TEST
+
+START_TEST(dentry_put_again_keeps_its_id)
+{
+    uint64_t id = add_name(5, "a", 100);
+    struct meta_dentry d;
+    ck_assert_int_eq(meta_dentry_get(m, 5, "a", &d), 0);
+    ck_assert_uint_eq(d.id, id);
+    d.usize = 17;
+    struct meta_batch *b = meta_batch_new(m);
+    meta_dentry_put(b, &d);
+    commit(b);
+    meta_dentry_clear(&d);
+    g_autoptr(GString) s = g_string_new(NULL);
+    ck_assert_int_eq(meta_dentry_each(m, 5, 0, collect_ids, s), 0);
+    g_autofree char *want = g_strdup_printf("a:%lu ", (unsigned long)id);
+    ck_assert_str_eq(s->str, want);
+    ck_assert_int_eq(meta_dentry_get(m, 5, "a", &d), 0);
+    ck_assert_uint_eq(d.usize, 17);
+    struct meta_dentry copy;
+    meta_dentry_copy(&copy, &d);
+    meta_dentry_clear(&d);
+    ck_assert_str_eq(copy.name, "a");
+    meta_dentry_clear(&copy);
+}
+END_TEST
+
+START_TEST(link_each_gives_every_name_of_the_inode_only)
+{
+    add_name(5, "a", 100);
+    add_name(6, "b", 100);
+    add_name(6, "c", 101);
+    g_autofree char *two = links(100);
+    ck_assert_str_eq(two, "a b ");
+    g_autofree char *none = links(10);
+    ck_assert_str_eq(none, "");
+}
+END_TEST
+
+START_TEST(name_that_moved_to_another_inode_leaves_the_first)
+{
+    uint64_t id = add_name(5, "a", 100);
+    char name[] = "a";
+    struct meta_dentry d = {.parent = 5, .name = name, .id = id, .ino = 200, .type = S_IFREG};
+    struct meta_batch *b = meta_batch_new(m);
+    meta_dentry_put(b, &d);
+    commit(b);
+    g_autofree char *old = links(100);
+    g_autofree char *now = links(200);
+    ck_assert_str_eq(old, "");
+    ck_assert_str_eq(now, "a ");
+}
+END_TEST
+
+START_TEST(dentry_del_removes_record_and_indexes)
+{
+    ck_assert_int_eq(meta_dir_has_entries(m, 5), 0);
+    add_name(5, "a", 100);
+    ck_assert_int_eq(meta_dir_has_entries(m, 5), 1);
+    ck_assert_int_eq(meta_dir_has_entries(m, 4), 0);
+    struct meta_dentry d;
+    ck_assert_int_eq(meta_dentry_get(m, 5, "a", &d), 0);
+    struct meta_batch *b = meta_batch_new(m);
+    meta_dentry_del(b, &d);
+    commit(b);
+    meta_dentry_clear(&d);
+    ck_assert_int_eq(meta_dentry_get(m, 5, "a", &d), -ENOENT);
+    ck_assert_int_eq(meta_dir_has_entries(m, 5), 0);
+    g_autofree char *l = links(100);
+    ck_assert_str_eq(l, "");
+    g_autoptr(GString) dump = g_string_new(NULL);
+    ck_assert_int_eq(meta_dump(m, dump), 0);
+    ck_assert_ptr_null(strstr(dump->str, "\nlink"));
+    ck_assert_ptr_null(strstr(dump->str, "\nname"));
+    ck_assert_ptr_null(strstr(dump->str, "\ndentry"));
+}
+END_TEST
+
+struct nested {
+    struct meta_batch *b;
+    unsigned n;
+};
+
+static int change_while_iterating(void *ctx, const struct meta_dentry *d)
+{
+    struct nested *n = ctx;
+    struct meta_inode in;
+    n->n++;
+    ck_assert_int_eq(meta_inode_get(m, d->ino, &in), -ENOENT);
+    struct meta_dentry same;
+    ck_assert_int_eq(meta_dentry_get(m, d->parent, d->name, &same), 0);
+    meta_dentry_clear(&same);
+    meta_dentry_del(n->b, d);
+    struct meta_batch *own = meta_batch_new(m);
+    meta_value_put(own, d->name, "x", 1);
+    commit(own);
+    return 0;
+}
+
+START_TEST(callbacks_may_read_build_batches_and_commit)
+{
+    add_name(5, "a", 100);
+    add_name(5, "b", 101);
+    struct nested n = {.b = meta_batch_new(m)};
+    ck_assert_int_eq(meta_dentry_each(m, 5, 0, change_while_iterating, &n), 0);
+    commit(n.b);
+    ck_assert_uint_eq(n.n, 2);
+    ck_assert_int_eq(meta_dir_has_entries(m, 5), 0);
+}
+END_TEST
+
+static int collect_xattr(void *ctx, const char *name, size_t len)
+{
+    g_string_append_printf(ctx, "%s=%zu ", name, len);
+    return 0;
+}
+
+START_TEST(xattrs_belong_to_their_inode_and_go_with_it)
+{
+    struct meta_batch *b = meta_batch_new(m);
+    meta_xattr_put(b, 7, "user.a", "v\0w", 3);
+    meta_xattr_put(b, 7, "user.b", "", 0);
+    meta_xattr_put(b, 8, "user.c", "z", 1);
+    commit(b);
+    g_autoptr(GBytes) v = NULL;
+    ck_assert_int_eq(meta_xattr_get(m, 7, "user.a", &v), 0);
+    ck_assert_uint_eq(g_bytes_get_size(v), 3);
+    ck_assert_mem_eq(g_bytes_get_data(v, NULL), "v\0w", 3);
+    g_autoptr(GString) s = g_string_new(NULL);
+    ck_assert_int_eq(meta_xattr_each(m, 7, collect_xattr, s), 0);
+    ck_assert_str_eq(s->str, "user.a=3 user.b=0 ");
+    GBytes *none = NULL;
+    ck_assert_int_eq(meta_xattr_get(m, 7, "user", &none), -ENOENT);
+    b = meta_batch_new(m);
+    meta_xattr_del(b, 7, "user.b");
+    commit(b);
+    ck_assert_int_eq(meta_xattr_get(m, 7, "user.b", &none), -ENOENT);
+    b = meta_batch_new(m);
+    meta_xattr_put(b, 7, "user.d", "1", 1); /* put and removed in one batch */
+    meta_inode_del(b, 7);
+    commit(b);
+    g_string_truncate(s, 0);
+    ck_assert_int_eq(meta_xattr_each(m, 7, collect_xattr, s), 0);
+    ck_assert_str_eq(s->str, "");
+    ck_assert_int_eq(meta_xattr_each(m, 8, collect_xattr, s), 0);
+    ck_assert_str_eq(s->str, "user.c=1 ");
+}
+END_TEST
+
+static int collect_op(void *ctx, const struct meta_op *op)
+{
+    g_string_append_printf(ctx, "%lu:%s ", (unsigned long)op->seq, op->kind == OP_SYNC ? op->name : op->key);
+    return 0;
+}
+
+START_TEST(ops_come_in_order_of_seq)
+{
+    char f[] = "f", k[] = "k";
+    struct meta_batch *b = meta_batch_new(m);
+    meta_op_put(b, &(struct meta_op){.seq = 300, .kind = OP_SYNC, .parent = 5, .name = f});
+    meta_op_put(b, &(struct meta_op){.seq = 2, .kind = OP_DELETE, .key = k, .err = -5, .state = OPS_PARKED});
+    meta_op_put(b, &(struct meta_op){.seq = 4, .kind = OP_SYNC, .parent = 5, .name = f});
+    commit(b);
+    b = meta_batch_new(m);
+    meta_op_del(b, 4);
+    commit(b);
+    reopen();
+    g_autoptr(GString) s = g_string_new(NULL);
+    ck_assert_int_eq(meta_op_each(m, collect_op, s), 0);
+    ck_assert_str_eq(s->str, "2:k 300:f ");
+}
+END_TEST
+
+static int collect_part(void *ctx, const struct meta_part *p)
+{
+    g_string_append_printf(ctx, "%u=%s ", p->number, p->etag.s);
+    return 0;
+}
+
+static int count_upload(void *ctx, const struct meta_upload *u)
+{
+    ++*(unsigned *)ctx;
+    return 0;
+}
+
+START_TEST(uploads_and_their_parts_are_kept_and_removed_together)
+{
+    char key[] = "k", id[] = "id";
+    struct meta_batch *b = meta_batch_new(m);
+    meta_upload_put(b, &(struct meta_upload){.vid = 9, .key = key, .upload_id = id, .part_bytes = 8 << 20, .gen = 2});
+    meta_upload_put(b, &(struct meta_upload){.vid = 10, .key = key, .upload_id = id});
+    for (uint32_t n = 1; n <= 300; n++)
+        meta_part_put(b, &(struct meta_part){.vid = 9, .number = n, .size = n, .etag = {"e"}});
+    meta_part_put(b, &(struct meta_part){.vid = 10, .number = 1, .etag = {"x"}});
+    commit(b);
+    b = meta_batch_new(m);
+    for (uint32_t n = 4; n <= 300; n++)
+        meta_part_del(b, 9, n);
+    commit(b);
+    reopen();
+    struct meta_upload u;
+    ck_assert_int_eq(meta_upload_get(m, 9, &u), 0);
+    ck_assert(u.vid == 9 && u.part_bytes == 8 << 20 && u.gen == 2);
+    ck_assert_str_eq(u.upload_id, "id");
+    meta_upload_clear(&u);
+    g_autoptr(GString) s = g_string_new(NULL);
+    ck_assert_int_eq(meta_part_each(m, 9, collect_part, s), 0);
+    ck_assert_str_eq(s->str, "1=e 2=e 3=e ");
+    b = meta_batch_new(m);
+    meta_upload_del(b, 9);
+    commit(b);
+    g_string_truncate(s, 0);
+    ck_assert_int_eq(meta_part_each(m, 9, collect_part, s), 0);
+    ck_assert_int_eq(meta_part_each(m, 10, collect_part, s), 0);
+    ck_assert_str_eq(s->str, "1=x ");
+    unsigned n = 0;
+    ck_assert_int_eq(meta_upload_each(m, count_upload, &n), 0);
+    ck_assert_uint_eq(n, 1);
+    ck_assert_int_eq(meta_upload_get(m, 9, &u), -ENOENT);
+}
+END_TEST
+
+static int count_cached(void *ctx, const struct meta_cached *c)
+{
+    ++*(unsigned *)ctx;
+    return 0;
+}
+
+START_TEST(cached_del_removes_segments_and_checksums_of_that_file)
+{
+    struct meta_segment seg = {.present = {0xff, 1}}, got;
+    struct meta_batch *b = meta_batch_new(m);
+    for (uint64_t vid = 20; vid <= 21; vid++) {
+        meta_cached_put(b, &(struct meta_cached){.vid = vid, .ino = 3, .bytes = 1000, .flags = CACHED_HOT});
+        meta_segment_put(b, vid, 0, &seg);
+        meta_segment_put(b, vid, 4, &seg);
+        for (uint64_t chunk = 0; chunk < 1000; chunk++)
+            meta_chunk_crc_put(b, vid, chunk, (uint32_t)chunk);
+    }
+    commit(b);
+    reopen();
+    uint32_t crc;
+    ck_assert_int_eq(meta_chunk_crc_get(m, 20, 999, &crc), 0);
+    ck_assert_uint_eq(crc, 999);
+    ck_assert_int_eq(meta_segment_get(m, 20, 4, &got), 0);
+    ck_assert_mem_eq(&got, &seg, sizeof(seg));
+    ck_assert_int_eq(meta_segment_get(m, 20, 1, &got), -ENOENT);
+    b = meta_batch_new(m);
+    meta_cached_del(b, 20);
+    commit(b);
+    struct meta_cached c;
+    ck_assert_int_eq(meta_cached_get(m, 20, &c), -ENOENT);
+    ck_assert_int_eq(meta_segment_get(m, 20, 4, &got), -ENOENT);
+    for (uint64_t chunk = 0; chunk < 1000; chunk++) {
+        ck_assert_int_eq(meta_chunk_crc_get(m, 20, chunk, &crc), -ENOENT);
+        ck_assert_int_eq(meta_chunk_crc_get(m, 21, chunk, &crc), 0);
+    }
+    ck_assert_int_eq(meta_cached_get(m, 21, &c), 0);
+    ck_assert(c.vid == 21 && c.bytes == 1000 && c.flags == CACHED_HOT);
+    unsigned n = 0;
+    ck_assert_int_eq(meta_cached_each(m, count_cached, &n), 0);
+    ck_assert_uint_eq(n, 1);
+}
+END_TEST
+
+static int collect_value(void *ctx, const char *name, const void *value, size_t len)
+{
+    g_string_append_printf(ctx, "%s=%.*s ", name, (int)len, (const char *)value);
+    return 0;
+}
+
+START_TEST(values_are_found_by_name_and_prefix)
+{
+    struct meta_batch *b = meta_batch_new(m);
+    meta_value_put(b, "pin.a", "1", 1);
+    meta_value_put(b, "pin.b", "2", 1);
+    meta_value_put(b, "pin", "0", 1);
+    meta_value_put(b, "q", "3", 1);
+    commit(b);
+    b = meta_batch_new(m);
+    meta_value_del(b, "pin.a");
+    commit(b);
+    g_autoptr(GBytes) v = NULL;
+    ck_assert_int_eq(meta_value_get(m, "pin", &v), 0);
+    ck_assert_mem_eq(g_bytes_get_data(v, NULL), "0", 1);
+    GBytes *none = NULL;
+    ck_assert_int_eq(meta_value_get(m, "pin.a", &none), -ENOENT);
+    g_autoptr(GString) s = g_string_new(NULL);
+    ck_assert_int_eq(meta_value_each(m, "pin.", collect_value, s), 0);
+    ck_assert_str_eq(s->str, "pin.b=2 ");
+    g_string_truncate(s, 0);
+    ck_assert_int_eq(meta_value_each(m, "", collect_value, s), 0);
+    ck_assert_str_eq(s->str, "pin=0 pin.b=2 q=3 ");
+}
+END_TEST
+
+START_TEST(dump_shows_one_line_per_record_even_for_odd_names)
+{
+    add_name(5, "two\nlines", 100);
+    g_autoptr(GString) dump = g_string_new(NULL);
+    ck_assert_int_eq(meta_dump(m, dump), 0);
+    ck_assert_ptr_nonnull(strstr(dump->str, "name='two\\nlines' ino=100"));
+    ck_assert_ptr_nonnull(strstr(dump->str, "identity='link'"));
+    ck_assert_ptr_null(strstr(dump->str, "BAD"));
+    unsigned lines = 0;
+    for (const char *p = dump->str; *p; p++)
+        lines += *p == '\n';
+    ck_assert_uint_eq(lines, 6); /* dentry, header, link, name, two counters */
+}
+END_TEST
+
+/* ---- batches, crashes, damage ---- */
+
+START_TEST(freed_batch_leaves_nothing_and_commit_empties_it)
+{
+    struct meta_batch *b = meta_batch_new(m);
+    meta_value_put(b, "a", "1", 1);
+    meta_batch_free(b);
+    GBytes *v = NULL;
+    ck_assert_int_eq(meta_value_get(m, "a", &v), -ENOENT);
+    b = meta_batch_new(m);
+    meta_value_put(b, "a", "1", 1);
+    ck_assert_int_eq(meta_commit(b, true), 0);
+    struct meta_batch *del = meta_batch_new(m);
+    meta_value_del(del, "a");
+    commit(del);
+    ck_assert_int_eq(meta_commit(b, false), 0); /* must not bring it back */
+    meta_batch_free(b);
+    ck_assert_int_eq(meta_value_get(m, "a", &v), -ENOENT);
+    ck_assert_int_eq(meta_sync(m), 0);
+}
+END_TEST
+
+static void write_pairs(void)
+{
+    for (unsigned i = 0; i < 500; i++) {
+        struct meta_batch *b = meta_batch_new(m);
+        g_autofree char *left = g_strdup_printf("left.%03u", i);
+        g_autofree char *right = g_strdup_printf("right.%03u", i);
+        meta_value_put(b, left, "value", 5);
+        meta_value_put(b, right, "value", 5);
+        commit(b);
+    }
+}
+
+static int count_value(void *ctx, const char *name, const void *value, size_t len)
+{
+    ++*(unsigned *)ctx;
+    return 0;
+}
+
+static unsigned count_values(const char *prefix)
+{
+    unsigned n = 0;
+    ck_assert_int_eq(meta_value_each(m, prefix, count_value, &n), 0);
+    return n;
+}
+
+START_TEST(unsynced_commits_survive_kill)
+{
+    crash_after(write_pairs);
+    m = open_as("link", 0, NULL);
+    ck_assert_uint_eq(count_values("left."), 500);
+    ck_assert_uint_eq(count_values("right."), 500);
+}
+END_TEST
+
+START_TEST(torn_wal_tail_opens_and_loses_whole_batches_only)
+{
+    crash_after(write_pairs);
+    g_autofree char *wal = meta_file(".log");
+    GStatBuf st;
+    ck_assert_int_eq(g_stat(wal, &st), 0);
+    ck_assert_int_gt(st.st_size, 10000);
+    ck_assert_int_eq(truncate(wal, st.st_size - 7), 0);
+    m = open_as("link", 0, NULL);
+    ck_assert_uint_eq(count_values("left."), 499);
+    ck_assert_uint_eq(count_values("right."), 499);
+}
+END_TEST
+
+START_TEST(flipped_byte_inside_the_wal_is_refused)
+{
+    crash_after(write_pairs);
+    g_autofree char *wal = meta_file(".log");
+    GStatBuf st;
+    ck_assert_int_eq(g_stat(wal, &st), 0);
+    int fd = open(wal, O_RDWR);
+    ck_assert_int_ge(fd, 0);
+    char byte;
+    ck_assert_int_eq(pread(fd, &byte, 1, st.st_size / 2), 1);
+    byte = (char)(byte ^ 0x40);
+    ck_assert_int_eq(pwrite(fd, &byte, 1, st.st_size / 2), 1);
+    close(fd);
+    g_autofree char *msg = NULL;
+    open_as("link", -EBADMSG, &msg);
+    ck_assert_ptr_nonnull(strstr(msg, dir));
+}
+END_TEST
+
+START_TEST(database_of_another_format_is_refused)
+{
+    char identity[] = "link";
+    struct meta_header h = {.format = META_FORMAT + 1, .identity = identity};
+    struct meta_batch *b = meta_batch_new(m);
+    meta_db_put(b, meta_key0(TAG_HEADER, NULL), meta_enc_header(&h));
+    commit(b);
+    meta_close(m);
+    m = NULL;
+    g_autofree char *msg = NULL;
+    open_as("link", -ENOTSUP, &msg);
+    ck_assert_ptr_nonnull(strstr(msg, "has format 2"));
+}
+END_TEST
+
+START_TEST(database_without_header_but_with_records_is_refused)
+{
+    struct meta_batch *b = meta_batch_new(m);
+    meta_db_del(b, meta_key0(TAG_HEADER, NULL));
+    commit(b);
+    meta_close(m);
+    m = NULL;
+    g_autofree char *msg = NULL;
+    open_as("link", -EBADMSG, &msg);
+}
+END_TEST
+
+START_TEST(record_that_cannot_be_decoded_is_ebadmsg_and_dumped_as_bad)
+{
+    struct meta_batch *b = meta_batch_new(m);
+    meta_db_put(b, meta_key1(TAG_INODE, 7, NULL), g_string_new("\x01junk"));
+    commit(b);
+    struct meta_inode in = {.ino = 42};
+    ck_assert_int_eq(meta_inode_get(m, 7, &in), -EBADMSG);
+    ck_assert_uint_eq(in.ino, 42);
+    uint64_t last = 0;
+    ck_assert_int_eq(meta_inode_each(m, stop_at_second, &last), -EBADMSG);
+    g_autoptr(GString) dump = g_string_new(NULL);
+    ck_assert_int_eq(meta_dump(m, dump), 0);
+    ck_assert_ptr_nonnull(strstr(dump->str, "\ninode BAD\n"));
+}
+END_TEST
+
+START_TEST(counters_jump_far_when_the_last_limit_is_of_another_boot)
+{
+    uint64_t before = meta_next_ino(m);
+    struct meta_counter c = {.limit = before + 1, .boot_id = "another-boot"};
+    struct meta_batch *b = meta_batch_new(m);
+    meta_db_put(b, meta_key0(TAG_COUNTER, "ino"), meta_enc_counter(&c));
+    commit(b);
+    reopen();
+    ck_assert_uint_ge(meta_next_ino(m), before + (UINT64_C(1) << 32));
+}
+END_TEST
+
+/* What the child handed out, seen by the parent. */
+static uint64_t *shared_ids;
+
+static void hand_out_ids(void)
+{
+    for (unsigned i = 0; i < 1500; i++) {
+        shared_ids[0] = meta_next_ino(m);
+        shared_ids[1] = meta_next_seq(m);
+    }
+}
+
+START_TEST(counters_never_repeat_after_kill)
+{
+    shared_ids = g_malloc0(16);
+    uint64_t last_ino = meta_next_ino(m), last_seq = meta_next_seq(m);
+    ck_assert_uint_gt(last_ino, META_ROOT_INO);
+    for (unsigned round = 0; round < 3; round++) {
+        meta_close(m);
+        m = NULL;
+        int fds[2];
+        ck_assert_int_eq(pipe(fds), 0);
+        pid_t pid = fork();
+        if (pid == 0) {
+            m = open_as("link", 0, NULL);
+            hand_out_ids();
+            ck_assert_int_eq(write(fds[1], shared_ids, 16), 16);
+            kill(getpid(), SIGKILL);
+        }
+        uint64_t got[2];
+        close(fds[1]); /* a child that dies early is an end of file, not a hang */
+        ck_assert_int_eq(read(fds[0], got, 16), 16);
+        waitpid(pid, NULL, 0);
+        close(fds[0]);
+        ck_assert_uint_gt(got[0], last_ino);
+        ck_assert_uint_gt(got[1], last_seq);
+        m = open_as("link", 0, NULL);
+        ck_assert_uint_ge(meta_last_seq(m), got[1]);
+        last_ino = meta_next_ino(m);
+        last_seq = meta_next_seq(m);
+        ck_assert_uint_eq(meta_last_seq(m), last_seq);
+        ck_assert_uint_gt(last_ino, got[0]);
+        ck_assert_uint_gt(last_seq, got[1]);
+    }
+    g_free(shared_ids);
+}
+END_TEST
+
+START_TEST(failed_write_stops_all_further_writes)
+{
+    struct rlimit old, tight = {.rlim_cur = 4096, .rlim_max = RLIM_INFINITY};
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
+    tight.rlim_max = old.rlim_max;
+    signal(SIGXFSZ, SIG_IGN);
+    g_autofree char *big = g_strnfill(20000, 'x');
+    struct meta_batch *b = meta_batch_new(m);
+    meta_value_put(b, "before", "1", 1);
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    ck_assert(!meta_failed(m));
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &tight), 0);
+    meta_value_put(b, "big", big, strlen(big));
+    ck_assert_int_eq(meta_commit(b, false), -EIO);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
+    ck_assert(meta_failed(m));
+    meta_value_put(b, "after", "1", 1);
+    ck_assert_int_eq(meta_commit(b, false), -EIO);
+    meta_batch_free(b);
+    ck_assert_int_eq(meta_sync(m), -EIO);
+    reopen();
+    ck_assert(!meta_failed(m));
+    GBytes *v = NULL;
+    ck_assert_int_eq(meta_value_get(m, "after", &v), -ENOENT);
+    ck_assert_int_eq(meta_value_get(m, "big", &v), -ENOENT);
+    ck_assert_int_eq(meta_value_get(m, "before", &v), 0);
+    g_bytes_unref(v);
+}
+END_TEST
+
+#define ID_THREADS 4
+#define ID_EACH    5000
+
+static void *take_ids(void *arg)
+{
+    uint64_t *ids = arg;
+    for (unsigned i = 0; i < ID_EACH; i++)
+        ids[i] = meta_next_ino(m);
+    return NULL;
+}
+
+static int compare_u64(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+START_TEST(counters_are_unique_across_threads)
+{
+    g_autofree uint64_t *ids = g_new0(uint64_t, ID_THREADS * ID_EACH);
+    pthread_t t[ID_THREADS];
+    for (unsigned i = 0; i < ID_THREADS; i++)
+        ck_assert_int_eq(pthread_create(&t[i], NULL, take_ids, ids + i * ID_EACH), 0);
+    for (unsigned i = 0; i < ID_THREADS; i++)
+        pthread_join(t[i], NULL);
+    qsort(ids, ID_THREADS * ID_EACH, sizeof(*ids), compare_u64);
+    for (unsigned i = 1; i < ID_THREADS * ID_EACH; i++)
+        ck_assert_uint_gt(ids[i], ids[i - 1]);
+}
+END_TEST
+
+#define ADD(name) tcase_add_test(t, name)
+
+int main(void)
+{
+    Suite *s = suite_create("meta");
+    TCase *t = tcase_create("store");
+    tcase_set_timeout(t, 60);
+    tcase_add_checked_fixture(t, setup, teardown);
+    ADD(new_database_is_fresh_and_reopened_is_not);
+    ADD(other_identity_is_refused);
+    ADD(second_process_is_refused);
+    ADD(missing_current_file_is_refused_not_restarted);
+    ADD(inode_is_kept_over_reopen_and_gone_after_del);
+    ADD(inode_each_is_ascending_and_stops);
+    ADD(dentry_each_is_by_id_and_resumes_after);
+    ADD(dentry_put_again_keeps_its_id);
+    ADD(link_each_gives_every_name_of_the_inode_only);
+    ADD(name_that_moved_to_another_inode_leaves_the_first);
+    ADD(dentry_del_removes_record_and_indexes);
+    ADD(callbacks_may_read_build_batches_and_commit);
+    ADD(xattrs_belong_to_their_inode_and_go_with_it);
+    ADD(ops_come_in_order_of_seq);
+    ADD(uploads_and_their_parts_are_kept_and_removed_together);
+    ADD(cached_del_removes_segments_and_checksums_of_that_file);
+    ADD(values_are_found_by_name_and_prefix);
+    ADD(dump_shows_one_line_per_record_even_for_odd_names);
+    ADD(freed_batch_leaves_nothing_and_commit_empties_it);
+    ADD(unsynced_commits_survive_kill);
+    ADD(torn_wal_tail_opens_and_loses_whole_batches_only);
+    ADD(flipped_byte_inside_the_wal_is_refused);
+    ADD(database_of_another_format_is_refused);
+    ADD(database_without_header_but_with_records_is_refused);
+    ADD(record_that_cannot_be_decoded_is_ebadmsg_and_dumped_as_bad);
+    ADD(counters_jump_far_when_the_last_limit_is_of_another_boot);
+    ADD(failed_write_stops_all_further_writes);
+    ADD(counters_never_repeat_after_kill);
+    ADD(counters_are_unique_across_threads);
+    suite_add_tcase(s, t);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
