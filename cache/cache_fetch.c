@@ -345,7 +345,7 @@ void fetch_pool_stop(struct cache *c)
 /* ---- waiting ---- */
 
 /* Waits for f to bring chunk; f is ours by a reference. */
-static int wait_for_fetch_locked(struct cfile *cf, struct fetch *f, uint64_t chunk, bool *ret_local) NO_TSA
+static int wait_for_fetch_locked(struct cfile *cf, struct fetch *f, uint64_t chunk, bool *ret_local) REQUIRES(cf->mu)
 {
     uint64_t seen = cf->progress, deadline = clock_mono_ns() + 2 * cf->c->cfg.op_timeout_ns;
     int r = 0;
@@ -369,6 +369,7 @@ static int wait_for_fetch_locked(struct cfile *cf, struct fetch *f, uint64_t chu
 }
 
 int fetch_wait_locked(struct cfile *cf, uint64_t chunk, uint64_t end, enum fetch_prio prio, bool *ret_local)
+    REQUIRES(cf->mu)
 {
     mutex_assert_held(&cf->mu);
     *ret_local = false;

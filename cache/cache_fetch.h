@@ -42,6 +42,7 @@ void fetch_unref_locked(struct fetch *f);
  * Waits until `chunk` is readable, fetching it (and what else is absent of [chunk, end)) if nobody does. cf->mu is released while waiting.
  * 0: readable now, or something changed: look again. -errno of the fetch; *ret_local: the local disk or space failed, the store may still be read directly.
  */
-int fetch_wait_locked(struct cfile *cf, uint64_t chunk, uint64_t end, enum fetch_prio prio, bool *ret_local);
+int fetch_wait_locked(struct cfile *cf, uint64_t chunk, uint64_t end, enum fetch_prio prio, bool *ret_local)
+    REQUIRES(cf->mu);
 /* Straight from the store into buf, nothing is kept. */
 int fetch_direct(struct cfile *cf, void *buf, size_t len, uint64_t off) MUST_CHECK;

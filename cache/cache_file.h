@@ -59,7 +59,7 @@ int index_reset(struct cache *c, const struct cache_entry *e) MUST_CHECK;
 void cache_data_path(uint64_t vid, char ret[32]);
 int recover_index(struct cache *c) MUST_CHECK;
 /* Compares a chunk that is marked `verify` with its checksum; a bad one becomes absent. cf->mu is released meanwhile. */
-void cfile_verify_chunk_locked(struct cfile *cf, uint64_t chunk);
+void cfile_verify_chunk_locked(struct cfile *cf, uint64_t chunk) REQUIRES(cf->mu);
 
 /* ---- cache_io.c ---- */
 

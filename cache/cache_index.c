@@ -53,7 +53,7 @@ static void encode_unsaved_locked(struct cfile *cf, struct meta_batch *b)
 }
 
 /* One round of saving; cf->mu is released during the commit. */
-static void save_round_locked(struct cfile *cf)
+static void save_round_locked(struct cfile *cf) REQUIRES(cf->mu)
 {
     uint64_t gen = cf->save_want;
     struct meta_batch *b = meta_batch_new(cf->c->meta);
@@ -69,7 +69,7 @@ static void save_round_locked(struct cfile *cf)
     cond_broadcast(&cf->changed);
 }
 
-static int save_locked(struct cfile *cf)
+static int save_locked(struct cfile *cf) REQUIRES(cf->mu)
 {
     uint64_t want = ++cf->save_want;
     while (cf->save_done < want) {

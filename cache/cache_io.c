@@ -103,7 +103,7 @@ static int read_past_cache_locked(struct reader *rd) NO_TSA
     return 0;
 }
 
-static int read_miss_locked(struct reader *rd)
+static int read_miss_locked(struct reader *rd) NO_TSA
 {
     struct cfile *cf = rd->cf;
     uint64_t chunk = chunk_of(rd->pos);
@@ -186,7 +186,7 @@ static bool covers_locked(const struct cfile *cf, uint64_t chunk, uint64_t off, 
 }
 
 /* One step towards owning the chunk: 0 it may be claimed, 1 look again from the start, -errno. */
-static int prepare_chunk_locked(struct cfile *cf, uint64_t chunk, uint64_t off, uint64_t end) NO_TSA
+static int prepare_chunk_locked(struct cfile *cf, uint64_t chunk, uint64_t off, uint64_t end) REQUIRES(cf->mu)
 {
     bool covered = covers_locked(cf, chunk, off, end), local;
     if (chunkset_get(&cf->busy, chunk)) {
@@ -203,7 +203,7 @@ static int prepare_chunk_locked(struct cfile *cf, uint64_t chunk, uint64_t off, 
 }
 
 /* Ends with the range claimed: absent chunks busy, an io over all of it. */
-static int claim_range_locked(struct cfile *cf, struct cfile_io *io, uint64_t off, uint64_t end) NO_TSA
+static int claim_range_locked(struct cfile *cf, struct cfile_io *io, uint64_t off, uint64_t end) REQUIRES(cf->mu)
 {
     uint64_t first = chunk_of(off), stop = chunks_for(end);
 again:
@@ -223,6 +223,15 @@ again:
     }
     cfile_io_begin_locked(cf, io, first, stop);
     return 0;
+}
+
+/* A write that the disk cut short: the bytes in an absent chunk that is not covered now cannot be kept. */
+static ssize_t usable_part_locked(const struct cfile *cf, uint64_t off, ssize_t n)
+{
+    uint64_t end = off + (uint64_t)n, last = chunk_of(end - 1);
+    if (cfile_present_locked(cf, last) || covers_locked(cf, last, off, end))
+        return n;
+    return chunk_start(last) > off ? (ssize_t)(chunk_start(last) - off) : -ENOSPC;
 }
 
 /* Gives the range back: what was done becomes present and dirty. */
@@ -262,6 +271,8 @@ ssize_t cfile_modify(struct cfile *cf, uint64_t off, uint64_t len, bool grow, cf
     mutex_unlock(&cf->mu);
     ssize_t n = fn(cf, arg, off, len);
     mutex_lock(&cf->mu);
+    if (n > 0 && (uint64_t)n < len)
+        n = usable_part_locked(cf, off, n);
     uint64_t done_end = off + (n > 0 ? (uint64_t)n : 0);
     settle_range_locked(cf, off, off + len, done_end);
     if (n > 0) {

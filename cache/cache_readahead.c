@@ -107,7 +107,7 @@ struct ra_advice readahead_note(struct readahead *ra, uint64_t off, uint64_t len
     if (s) {
         s->used = ra->clock;
         if (off + len <= s->next)
-            return none; /* the same place again: no step ahead */
+            return (struct ra_advice){.sequential = s->window > 0}; /* the same place again: no step ahead */
         s->score += exact ? SEQUENTIAL_AT : 1;
         if (s->window || s->score >= SEQUENTIAL_AT)
             return advance_sequential(s, off, len, size, ceiling);

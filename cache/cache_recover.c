@@ -125,7 +125,7 @@ static int chunk_is_good(struct cfile *cf, uint64_t chunk, size_t len)
     return crc32c(0, buf, len) == want;
 }
 
-void cfile_verify_chunk_locked(struct cfile *cf, uint64_t chunk)
+void cfile_verify_chunk_locked(struct cfile *cf, uint64_t chunk) REQUIRES(cf->mu)
 {
     struct cfile_io io;
     uint64_t start = chunk_start(chunk);

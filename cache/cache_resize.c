@@ -23,7 +23,7 @@ static bool fetch_writing_locked(const struct cfile *cf)
     return false;
 }
 
-static void resize_begin_locked(struct cfile *cf) NO_TSA
+static void resize_begin_locked(struct cfile *cf) REQUIRES(cf->mu)
 {
     while (cf->resizing)
         cond_wait(&cf->changed, &cf->mu);

@@ -21,6 +21,8 @@
 #define HIGH_WATER_PERCENT 99u
 #define LOW_WATER_PERCENT  97u
 #define CORRELATED_USES    16u /* uses this close together count as one */
+#define BUSY_TRIES         5u
+#define BUSY_WAIT_US       4000u
 #define TICK_NS            NS_PER_S
 
 static uint64_t percent_of(uint64_t n, unsigned percent)
@@ -319,7 +321,9 @@ int space_reserve(struct cache *c, uint64_t bytes, enum space_use use)
     if (bytes == 0)
         return 0;
     mutex_lock(&s->mu);
-    if (over_locked(s, bytes, 100)) {
+    if (bytes > s->limit_bytes || bytes > s->fs_free_bytes + s->used_bytes) {
+        r = -ENOSPC; /* never: nothing needs to be dropped for it */
+    } else if (over_locked(s, bytes, 100)) {
         if (use == SPACE_WRITE)
             metric_inc(M_write_stalls);
         s->waiting_bytes += bytes;
@@ -384,10 +388,26 @@ static int evict_vid(struct cache *c, uint64_t vid, uint64_t *ret_bytes)
     return r;
 }
 
+/* Dirty or pinned: no use waiting. */
+static bool vid_is_kept(struct cache *c, uint64_t vid)
+{
+    mutex_lock(&c->space.mu);
+    struct cache_entry *e = g_hash_table_lookup(c->space.entries, &vid);
+    bool kept = e && (e->flags & (CACHED_DIRTY | CACHED_PINNED));
+    mutex_unlock(&c->space.mu);
+    return kept;
+}
+
 int space_evict(struct cache *c, uint64_t vid)
 {
     uint64_t bytes;
-    return evict_vid(c, vid, &bytes);
+    int r = evict_vid(c, vid, &bytes);
+    /* The evictor looks at open files once a second: that is not use. */
+    for (unsigned i = 0; r == -EBUSY && i < BUSY_TRIES && !vid_is_kept(c, vid); i++) {
+        g_usleep(BUSY_WAIT_US);
+        r = evict_vid(c, vid, &bytes);
+    }
+    return r;
 }
 
 uint64_t space_evict_one(struct cache *c)

@@ -112,8 +112,9 @@ void progress_line(struct progress *p, const json_t *line)
     }
     bool complete = c.files_done >= c.files_total && c.bytes_done >= c.bytes_total;
     uint64_t every = p->mode == PROGRESS_BAR ? NS_PER_S / 10 : LINES_NS;
-    bool due = (p->asked || now - p->start_ns >= QUIET_NS) &&
-               (now - MAX(p->drawn_ns, p->mode == PROGRESS_LINES ? p->start_ns : 0) >= every || complete);
+    bool due =
+        (p->asked || now - p->start_ns >= QUIET_NS) &&
+        (now - MAX(p->drawn_ns, p->mode == PROGRESS_LINES ? p->start_ns : 0) >= every || (complete && !p->complete));
     bool counted = c.files_total || c.bytes_total; /* at first a walk has found nothing yet */
     if (!due || !counted || (p->mode != PROGRESS_BAR && p->mode != PROGRESS_LINES))
         return;
@@ -122,6 +123,7 @@ void progress_line(struct progress *p, const json_t *line)
                                    : 1;
     g_autofree char *text = describe(p, &c, share, now);
     p->drawn_ns = now;
+    p->complete = complete;
     if (p->mode == PROGRESS_BAR)
         draw_bar(p, share, text);
     else

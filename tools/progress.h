@@ -20,6 +20,7 @@ struct progress {
     uint64_t most_files, most_bytes; /* totals, for counts that only tell what is left */
     uint64_t first_bytes;
     bool seen;
+    bool complete; /* the line drawn last told that all is done */
 };
 
 /* mode from --progress, else by what standard error is. False after complaining of a bad word. */
