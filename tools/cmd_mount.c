@@ -46,7 +46,7 @@ static int check_mountpoint(struct config *cfg)
         bool alive = ctl_daemon_pid(&mp) != 0;
         complain(alive ? "%s is already a sluice mount" : "%s is a dead sluice mount; clear it with 'sluice umount'",
                  path);
-        return EXIT_FAILED;
+        return EXIT_USAGE;
     }
     if (stat(path, &st) < 0) {
         complain("mount point %s: %s", path, err_text(errno));
