@@ -24,6 +24,8 @@ void op_init(void *userdata, struct fuse_conn_info *conn)
     conn->max_background = 64;
     conn->congestion_threshold = 48;
     conn->time_gran = 1;
+    struct fs *fs = userdata;
+    atomic_store(&fs->fuse_caps, conn->want_ext & conn->capable_ext);
     log_info("fuse", "connected proto=%u.%u capable=%#" G_GINT64_MODIFIER "x want=%#" G_GINT64_MODIFIER "x", conn->proto_major, conn->proto_minor,
              (uint64_t)conn->capable_ext, (uint64_t)conn->want_ext);
 }

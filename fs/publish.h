@@ -20,6 +20,8 @@ void publish_close(struct publisher *p);
 
 /* ---- under ns, while the caller builds its batch; effective at publish_apply() after the commit ---- */
 
+#define PROBE_DIR ".sluice-probe" /* below it the store's capabilities are tried out, each cache folder in its own; never listed */
+
 enum publish_why {
     PUBLISH_CONTENT,  /* closed with new content */
     PUBLISH_PLACE,    /* renamed or linked */

@@ -315,13 +315,37 @@ static int run_sync(struct op *o, bool snapshot, uint64_t deadline_ns)
     return r;
 }
 
+static int keep_key(void *ctx, const struct obj_entry *e)
+{
+    if (!e->odd)
+        g_ptr_array_add(ctx, g_strndup(e->name, e->name_len));
+    return 0;
+}
+
+static int remove_probes(struct fs *fs, const char *prefix)
+{
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
+    struct obj_list_req req = {.prefix = prefix};
+    struct obj_cond any = {.kind = OBJ_COND_NONE};
+    int r = objstore_list(fs->store, &req, keep_key, names, NULL);
+    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+        g_autofree char *key = g_strconcat(prefix, names->pdata[i], NULL);
+        r = objstore_delete(fs->store, key, &any);
+        r = r == -ENOENT ? 0 : r;
+    }
+    return r == -EACCES ? 0 : r;
+}
+
 /* The store's conditions are probed before the first change, so that publishing can rely on them. */
 static int probe_once(struct fs *fs)
 {
     if (atomic_load(&fs->probed))
         return 0;
     uint32_t caps = 0;
-    int r = objstore_probe(fs->store, ".sluice-probe/", &caps);
+    g_autofree char *prefix = g_strdup_printf(PROBE_DIR "/%s/", meta_uuid(fs->meta));
+    int r = remove_probes(fs, prefix); /* of a run that was killed in the middle of it */
+    if (r == 0)
+        r = objstore_probe(fs->store, prefix, &caps);
     if (r < 0 && r != -EACCES)
         return r;
     if (!atomic_exchange(&fs->probed, true) && r == 0) {

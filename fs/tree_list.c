@@ -149,6 +149,8 @@ static int on_entry(void *ctx, const struct obj_entry *e)
     }
     if (e->is_prefix && len > 0 && e->name[len - 1] == '/')
         len--;
+    if (l->ino == META_ROOT_INO && len == strlen(PROBE_DIR) && strncmp(e->name, PROBE_DIR, len) == 0)
+        return 0;
     if (e->odd || !tree_name_ok(e->name, len)) {
         l->hidden = true;
         metric_inc(M_hidden_keys);

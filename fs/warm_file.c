@@ -3,6 +3,9 @@
 #include "tree.h"
 #include "warm_internal.h"
 
+#define BUSY_TRIES   20
+#define BUSY_WAIT_US 10000
+
 static void on_bytes(void *ctx, uint64_t bytes)
 {
     struct item *it = ctx;
@@ -106,6 +109,16 @@ static int check_file(struct item *it, struct inode *in)
     return 0;
 }
 
+/* Neither open, unpublished nor pinned: what keeps its cache file will let go of it soon. */
+static bool is_idle(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool idle =
+        in->n_open == 0 && in->n_cf_users == 0 && in->rec.content == CONTENT_CLEAN && !(in->rec.flags & INODE_PINNED);
+    mutex_unlock(&in->mu);
+    return idle;
+}
+
 /* 1: dropped, 0: nothing was here. */
 static int evict_file(struct item *it, struct inode *in)
 {
@@ -115,6 +128,10 @@ static int evict_file(struct item *it, struct inode *in)
     if (!f.vid || meta_cached_get(fs->meta, f.vid, &c) < 0)
         return 0;
     int r = cache_evict(fs->cache, f.vid);
+    for (unsigned i = 0; r == -EBUSY && i < BUSY_TRIES && is_idle(in); i++) {
+        g_usleep(BUSY_WAIT_US); /* a fetch that has just ended still holds it */
+        r = cache_evict(fs->cache, f.vid);
+    }
     if (r < 0)
         return r;
     atomic_fetch_add(&it->w->bytes_done, c.bytes);

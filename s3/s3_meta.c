@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "s3_uri.h"
 
+#include <sys/stat.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -101,11 +102,31 @@ static void take_symlink(struct obj_info *info, const char *value)
     info->symlink = g_string_free(target, FALSE);
 }
 
+static bool is_mode(uint32_t mode)
+{
+    uint32_t type = mode & S_IFMT;
+    return mode <= 0177777 && (type == S_IFREG || type == S_IFDIR || type == S_IFLNK || type == S_IFIFO || type == S_IFSOCK || type == S_IFCHR ||
+                               type == S_IFBLK);
+}
+
+/* Octal with a leading 0 (ours), decimal (s3fs), octal without one (rclone): what gives a file type is meant. */
+static bool parse_mode(const char *value, uint32_t *ret_mode)
+{
+    uint32_t mode;
+    if (value[0] == '0')
+        return parse_u32(value, 8, ret_mode);
+    if ((parse_u32(value, 10, &mode) && is_mode(mode)) || (parse_u32(value, 8, &mode) && mode <= 0177777)) {
+        *ret_mode = mode;
+        return true;
+    }
+    return false;
+}
+
 void s3_meta_take(struct obj_info *info, const char *name, const char *value)
 {
     struct posix_attr *a = &info->posix;
     if (strcmp(name, "mode") == 0) {
-        if (parse_u32(value, value[0] == '0' ? 8 : 10, &a->mode))
+        if (parse_mode(value, &a->mode))
             a->fields |= POSIX_MODE;
     } else if (strcmp(name, "uid") == 0) {
         if (parse_u32(value, 10, &a->uid))

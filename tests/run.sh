@@ -125,7 +125,7 @@ suite_asan() {
 
 suite_tsan() {
     CC=clang build build-tsan -Db_sanitize=thread -Db_lundef=false || { broken "tsan: build"; return; }
-    TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 CK_FORK=no \
+    TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/tests/support/tsan.supp CK_FORK=no \
         meson_suite build-tsan tsan --suite unit --timeout-multiplier 6
 }
 

@@ -46,7 +46,7 @@ static int check_mountpoint(struct config *cfg)
         bool alive = ctl_daemon_pid(&mp) != 0;
         complain(alive ? "%s is already a sluice mount" : "%s is a dead sluice mount; clear it with 'sluice umount'",
                  path);
-        return EXIT_FAILED;
+        return EXIT_USAGE;
     }
     if (stat(path, &st) < 0) {
         complain("mount point %s: %s", path, err_text(errno));
@@ -112,6 +112,11 @@ static void serve_background(struct config *cfg, int ready_fd)
     if (chdir("/") < 0)
         _exit(EXIT_FAILED);
     int r = open_log(cfg, &msg);
+    if (r == 0 && cfg->log_file) { /* what a library or a failed check prints before it aborts must be found somewhere */
+        int log = open(cfg->log_file, O_WRONLY | O_APPEND | O_CLOEXEC);
+        if (log >= 0)
+            (void)dup2(log, 2);
+    }
     if (r == 0)
         r = fs_run(cfg, ready_fd, &msg);
     if (r < 0) {

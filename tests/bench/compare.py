@@ -53,7 +53,7 @@ class Contestant:
 
     def start(self):
         shutil.rmtree(self.cache, ignore_errors=True)
-        self.cache.mkdir()
+        self.cache.mkdir(mode=0o700)
         drop_page_cache()
         self.mount()
         until = time.monotonic() + 30

@@ -7,7 +7,7 @@ import struct
 import json as jsonlib
 
 import pytest
-from mounts import MIB, sh
+from mounts import MIB, eventually, sh
 
 
 def noise(n, seed=1):
@@ -112,6 +112,8 @@ def test_deep_names_and_odd_keys_round_trip(mount, store):
     assert store.list() == {f"d{i}/{n}": len(n.encode()) for i, n in enumerate(names)}
     for i, name in enumerate(names):
         store.put(f"up{i}/{name}", b"from elsewhere " + name.encode())
+    assert eventually(lambda: (mount.path / f"up{len(names) - 1}").exists(), 10)
+    for i, name in enumerate(names):
         assert (mount.path / f"up{i}" / name).read_bytes() == b"from elsewhere " + name.encode()
 
 

@@ -9,7 +9,7 @@ from mounts import MIB, run
 
 
 class Watcher:
-    """Polls the bucket: every (key, size) that was ever visible, in order of first sight."""
+    """Polls the bucket: every (key, size) that was ever visible, in order of first sight; the probe of the store left out."""
 
     def __init__(self, store):
         self.store, self.seen, self.order, self.listings = store, {}, [], []
@@ -18,7 +18,7 @@ class Watcher:
 
     def poll(self):
         while not self.stop.is_set():
-            listing = self.store.list()
+            listing = {k: v for k, v in self.store.list().items() if not k.startswith(".sluice-probe/")}
             self.listings.append(set(listing))
             for key, size in listing.items():
                 if key not in self.seen:
@@ -52,7 +52,10 @@ def test_nothing_half_written_is_visible(mount, store):
 
 def test_save_by_temporary_and_rename_uploads_once_under_the_final_name(mount, store):
     data = os.urandom(20 * MIB)
-    before = mount.status()["uploaded_bytes"]
+    (mount.path / "first").write_bytes(b"the store is probed at the first write")
+    mount.wait()
+    store.delete("first")
+    before = mount.status()
     with Watcher(store) as watcher:
         with open(mount.path / "ckpt.pt.tmp", "wb") as f:
             f.write(data)
@@ -62,14 +65,16 @@ def test_save_by_temporary_and_rename_uploads_once_under_the_final_name(mount, s
         mount.wait()
     assert watcher.order == ["ckpt.pt"]
     assert store.get("ckpt.pt") == data
-    assert mount.status()["uploaded_bytes"] - before <= len(data) * 1.05 + MIB
-    assert mount.status()["requests"]["copy"] == 0
+    after = mount.status()
+    assert after["uploaded_bytes"] - before["uploaded_bytes"] <= len(data) * 1.05 + MIB
+    assert after["requests"]["copy"] == before["requests"]["copy"]
 
 
 def test_a_held_name_is_not_published_until_renamed(mount, store):
-    (mount.path / "x.tmp").write_bytes(b"held")
     (mount.path / "y").write_bytes(b"free")
+    (mount.path / "x.tmp").write_bytes(b"held")
     mount.wait("y")
+    time.sleep(1)
     assert store.list() == {"y": 4}
     os.rename(mount.path / "x.tmp", mount.path / "x")
     mount.wait()

@@ -42,16 +42,15 @@ static inline void fixture_stop(struct fixture *f)
     f->cache = NULL;
 }
 
-static inline void fixture_init(struct fixture *f, uint64_t size_bytes)
+/* Store and configuration on an existing folder; takes ownership of root. The cache is not started. */
+static inline void fixture_attach(struct fixture *f, char *root, uint64_t size_bytes)
 {
     char *msg = NULL;
     struct objstore *inner;
     memset(f, 0, sizeof *f);
-    f->root = g_dir_make_tmp("sluice-cache-XXXXXX", NULL);
+    f->root = root;
     f->dir = g_build_filename(f->root, "cache", NULL);
-    g_autofree char *objects = g_build_filename(f->root, "objects", NULL);
-    g_autofree char *source = g_strconcat("file://", objects, NULL);
-    ck_assert_int_eq(g_mkdir(objects, 0700), 0);
+    g_autofree char *source = g_strconcat("file://", f->root, "/objects", NULL);
     struct objstore_config sc = {.source = source, .op_timeout_ns = 2 * NS_PER_S, .max_connections = 16};
     ck_assert_int_eq(objstore_open(&sc, &inner, &msg), 0);
     ck_assert_int_eq(objstore_fault_wrap(inner, "", &f->store), 0);
@@ -64,6 +63,14 @@ static inline void fixture_init(struct fixture *f, uint64_t size_bytes)
                                    .get_bytes = MIB,
                                    .readahead_bytes = 4 * MIB,
                                    .op_timeout_ns = 2 * NS_PER_S};
+}
+
+static inline void fixture_init(struct fixture *f, uint64_t size_bytes)
+{
+    char *root = g_dir_make_tmp("sluice-cache-XXXXXX", NULL);
+    g_autofree char *objects = g_build_filename(root, "objects", NULL);
+    ck_assert_int_eq(g_mkdir(objects, 0700), 0);
+    fixture_attach(f, root, size_bytes);
     fixture_start(f);
 }
 

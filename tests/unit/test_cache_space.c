@@ -3,16 +3,18 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#define SIZE (5 * MIB + 12345)
+#define SIZE        (5 * MIB + 12345)
+#define CACHE_BYTES (32 * MIB)
 
 static struct fixture fx;
 
 static void setup(void)
 {
-    fixture_init(&fx, 32 * MIB);
+    fixture_init(&fx, CACHE_BYTES);
 }
 
 static void teardown(void)
@@ -152,22 +154,50 @@ START_TEST(after_another_boot_bad_chunks_are_fetched_again)
 }
 END_TEST
 
+/* The other process of the next test: opens the object again, writes, is killed. */
+static const char *child_root, *child_etag;
+
+START_TEST(write_and_die)
+{
+    struct cache_source src = {.key = "a", .limit = SIZE};
+    (void)g_strlcpy(src.etag.s, child_etag, sizeof src.etag.s);
+    fixture_attach(&fx, g_strdup(child_root), CACHE_BYTES);
+    fixture_start(&fx);
+    struct cfile *cf = open_object(&fx, 50, &src, SIZE);
+    for (uint64_t off = 0; off < 2 * MIB; off += 100000)
+        ck_assert_int_eq(try_write(cf, off, 50000, 2), 50000);
+    (void)kill(getpid(), SIGKILL);
+}
+END_TEST
+
+static int run_child(char **argv)
+{
+    Suite *suite = suite_create("child");
+    TCase *tc = tcase_create("child");
+    child_root = argv[1];
+    child_etag = argv[2];
+    tcase_add_test(tc, write_and_die);
+    suite_add_tcase(suite, tc);
+    SRunner *sr = srunner_create(suite);
+    srunner_set_fork_status(sr, CK_NOFORK);
+    srunner_run_all(sr, CK_SILENT);
+    srunner_free(sr);
+    return 1; /* it should have died */
+}
+
 START_TEST(kill_keeps_written_bytes)
 {
     struct cache_source src = put_object(&fx, "a", SIZE, 1);
-    fixture_stop(&fx); /* a database cannot be carried over a fork */
-    pid_t pid = fork();
-    if (pid == 0) {
-        fixture_start(&fx);
-        struct cfile *cf = open_object(&fx, 50, &src, SIZE);
-        for (uint64_t off = 0; off < 2 * MIB; off += 100000)
-            ck_assert_int_eq(try_write(cf, off, 50000, 2), 50000);
-        (void)kill(getpid(), SIGKILL);
-    }
     int status;
+    fixture_stop(&fx);
+    pid_t pid = fork();
+    if (pid == 0) { /* a new program: threads and the database are not carried over a fork */
+        (void)execl("/proc/self/exe", "test_cache_space", fx.root, src.etag.s, (char *)NULL);
+        _exit(127);
+    }
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert(WIFSIGNALED(status));
     fixture_start(&fx);
+    ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     struct cfile *cf = open_object(&fx, 50, &src, SIZE);
     for (uint64_t off = 0; off < 2 * MIB; off += 100000) {
         assert_reads(cf, off, 50000, 2);
@@ -411,8 +441,10 @@ START_TEST(readers_survive_constant_eviction)
 }
 END_TEST
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc == 3)
+        return run_child(argv);
     Suite *suite = suite_create("cache_space");
     TCase *tc = tcase_create("space");
     tcase_set_timeout(tc, 60);
