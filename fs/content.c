@@ -310,7 +310,7 @@ static void free_copy(void *d)
 }
 
 /* Journal records for every name of the inode, or for those that have none. Under ns. */
-static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino, bool missing_only)
+static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino, bool missing_only) REQUIRES(fs->ns)
 {
     g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_copy);
     int r = meta_link_each(fs->meta, ino, collect_copy, names);

@@ -79,7 +79,7 @@ static void free_copy(void *d)
 }
 
 /* Names whose objects carry the old metadata get a journal record; content that is still to be published takes the metadata along. */
-static int journal_meta(struct fs *fs, struct meta_batch *b, uint64_t ino)
+static int journal_meta(struct fs *fs, struct meta_batch *b, uint64_t ino) REQUIRES(fs->ns)
 {
     g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_copy);
     int r = meta_link_each(fs->meta, ino, collect_copy, names);

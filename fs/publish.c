@@ -70,7 +70,7 @@ static bool pubop_suffices(struct publisher *p, uint64_t seq, enum publish_why w
     return ok;
 }
 
-static struct op *sync_op(struct fs *fs, const struct meta_dentry *d, enum publish_why why)
+static struct op *sync_op(struct fs *fs, const struct meta_dentry *d, enum publish_why why) REQUIRES(fs->ns)
 {
     struct op *o = pubop_new(fs->pub);
     o->ino = d->ino;

@@ -41,7 +41,7 @@ static int name_at_key(struct fs *fs, const char *key, struct meta_dentry *ret)
 }
 
 /* The object at `key` belongs to no name of ours any more: whoever took the place will overwrite it, else it is deleted. */
-static void disown_key(struct fs *fs, struct meta_batch *b, const char *key, const struct etag *etag, uint64_t not_id)
+static void disown_key(struct fs *fs, struct meta_batch *b, const char *key, const struct etag *etag, uint64_t not_id) REQUIRES(fs->ns)
 {
     struct meta_dentry d = {0};
     if (name_at_key(fs, key, &d) == 0 && d.id != not_id) {
@@ -80,7 +80,7 @@ static void parents_upstream(struct fs *fs, struct meta_batch *b, uint64_t dir)
     }
 }
 
-static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struct meta_dentry *d, struct inode *in, const struct outcome *out)
+static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struct meta_dentry *d, struct inode *in, const struct outcome *out) REQUIRES(fs->ns)
 {
     g_autofree char *path = tree_key(fs, d->parent, d->name, S_ISDIR(d->type));
     g_autofree char *old_ukey = g_steal_pointer(&d->ukey);
@@ -170,7 +170,7 @@ static void mark_clean(struct inode *in, const struct outcome *out, bool was_dir
 }
 
 static int record_locked(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out, struct meta_batch *b,
-                         bool *ret_clean) REQUIRES(o->p->fs->ns)
+                         bool *ret_clean) NO_TSA /* under ns */
 {
     struct fs *fs = o->p->fs;
     struct find_name f = {.id = before->id, .vid = out->vid, .gen = out->gen};

@@ -330,7 +330,7 @@ void queue_untake_locked(struct publisher *p, struct op *o)
 }
 
 /* Heads of directories whose turn it may be though they lie behind a long blocked stretch of the journal. */
-static struct op *pick_from_dirs(struct publisher *p, uint64_t now, uint64_t *wake)
+static struct op *pick_from_dirs(struct publisher *p, uint64_t now, uint64_t *wake) REQUIRES(p->mu)
 {
     GHashTableIter it;
     struct dirnode *n;

@@ -374,7 +374,7 @@ static bool hopeless(const struct op *o, int r)
            r == -EISDIR || (r == -EBADMSG && o->failures >= BAD_BYTES_MAX);
 }
 
-static void back_off_locked(struct op *o, int r) REQUIRES(o->p->mu)
+static void back_off_locked(struct op *o, int r) /* under the publisher\'s mu */
 {
     uint64_t wait = BACKOFF_MIN_NS << MIN(o->failures, 8u);
     wait = MIN(wait, BACKOFF_MAX_NS);

@@ -68,7 +68,7 @@ static void fill_posix(struct fs *fs, struct meta_inode *rec, const struct obj_i
     }
 }
 
-static int insert_name(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct list_row *row, uint32_t keep_flags)
+static int insert_name(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct list_row *row, uint32_t keep_flags) REQUIRES(fs->ns)
 {
     struct meta_inode rec = {
         .ino = meta_next_ino(fs->meta),
@@ -118,7 +118,7 @@ static void note_shadowed(struct fs *fs, struct meta_batch *b, struct meta_dentr
 }
 
 static int replace_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, const struct inode *old,
-                        const struct list_row *row)
+                        const struct list_row *row) REQUIRES(fs->ns)
 {
     bool shadowed = row->is_dir && !S_ISDIR(d->type);
     uint32_t keep = old->rec.flags & INODE_PINNED;
@@ -132,7 +132,7 @@ static int replace_name(struct fs *fs, struct meta_batch *b, struct meta_dentry 
     return insert_name(fs, b, d->parent, row, keep);
 }
 
-static int apply_known(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, const struct list_row *row)
+static int apply_known(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, const struct list_row *row) REQUIRES(fs->ns)
 {
     INODE_REF in = NULL;
     int r = inode_get(fs, d->ino, &in);
@@ -192,11 +192,11 @@ static void free_name(void *d)
 }
 
 /* Drops what a vanished directory held; *ret_empty tells whether nothing local is left in it. */
-static int drop_below(struct fs *fs, struct meta_batch *b, uint64_t dir, uint64_t stamp, unsigned depth, bool *ret_empty);
+static int drop_below(struct fs *fs, struct meta_batch *b, uint64_t dir, uint64_t stamp, unsigned depth, bool *ret_empty) REQUIRES(fs->ns);
 
 /* One name that the store no longer has. */
 static int drop_vanished(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, uint64_t stamp, unsigned depth,
-                         bool *ret_dropped)
+                         bool *ret_dropped) REQUIRES(fs->ns)
 {
     INODE_REF in = NULL;
     int r = inode_get(fs, d->ino, &in);
@@ -218,7 +218,7 @@ static int drop_vanished(struct fs *fs, struct meta_batch *b, struct meta_dentry
     return 0;
 }
 
-static int drop_below(struct fs *fs, struct meta_batch *b, uint64_t dir, uint64_t stamp, unsigned depth, bool *ret_empty)
+static int drop_below(struct fs *fs, struct meta_batch *b, uint64_t dir, uint64_t stamp, unsigned depth, bool *ret_empty) REQUIRES(fs->ns)
 {
     g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_name);
     int r = meta_dentry_each(fs->meta, dir, 0, collect_name, names);

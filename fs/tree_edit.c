@@ -26,7 +26,7 @@ static int copy_name(void *ctx, const struct meta_dentry *d)
 }
 
 /* A directory that was implicit and lost its last name needs a marker, or other tools (and the next listing) see it vanish. */
-static void keep_empty_dir(struct fs *fs, struct meta_batch *b, uint64_t dir)
+static void keep_empty_dir(struct fs *fs, struct meta_batch *b, uint64_t dir) REQUIRES(fs->ns)
 {
     struct meta_dentry d = {0};
     if (dir == META_ROOT_INO || meta_link_each(fs->meta, dir, copy_name, &d) <= 0)
@@ -168,7 +168,7 @@ static void note_open(struct meta_batch *b, uint64_t ino)
 }
 
 /* A new name takes what may still stand at its key upstream. */
-static void inherit_key(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, const char *key)
+static void inherit_key(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, const char *key) REQUIRES(fs->ns)
 {
     struct etag etag;
     d->flags |= DENTRY_DEST_KNOWN;

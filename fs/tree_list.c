@@ -30,7 +30,7 @@ struct listing {
     bool marker, hidden;
 };
 
-static void listing_unref_locked(struct listing *l) REQUIRES(l->fs->list_mu)
+static void listing_unref_locked(struct listing *l) /* under list_mu */
 {
     if (--l->refs > 0)
         return;
@@ -99,7 +99,7 @@ static void mark_dir_posix(struct listing *l, struct meta_batch *b, struct inode
     mutex_unlock(&dir->mu);
 }
 
-static int apply_rows_locked(struct listing *l, struct meta_batch *b, struct inode *dir) REQUIRES(l->fs->ns)
+static int apply_rows_locked(struct listing *l, struct meta_batch *b, struct inode *dir) NO_TSA /* under ns */
 {
     g_autofree char *now = tree_dir_prefix(l->fs, l->ino);
     if (!g_str_equal(now, l->prefix) || dir->gone)
@@ -169,7 +169,7 @@ static int on_entry(void *ctx, const struct obj_entry *e)
 
 static int note_marker(struct listing *l, struct meta_batch *b);
 
-static int finish_locked(struct listing *l, struct meta_batch *b, struct inode *dir) REQUIRES(l->fs->ns)
+static int finish_locked(struct listing *l, struct meta_batch *b, struct inode *dir) NO_TSA /* under ns */
 {
     g_autofree char *now = tree_dir_prefix(l->fs, l->ino);
     if (!g_str_equal(now, l->prefix) || dir->gone)

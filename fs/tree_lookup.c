@@ -34,8 +34,8 @@ static int probe_name(struct fs *fs, struct inode *dir, const char *name)
     g_autofree char *key = tree_key(fs, dir->ino, name, false);
     uint64_t stamp = meta_last_seq(fs->meta);
     mutex_unlock(&fs->ns);
-    struct list_row row = {.name = g_strdup(name)};
-    g_autofree char *row_name = row.name;
+    g_autofree char *row_name = g_strdup(name);
+    struct list_row row = {.name = row_name};
     g_autofree char *below = g_strconcat(key, "/", NULL);
     bool is_dir = false;
     struct obj_list_req req = {.prefix = below, .max_keys = 1};

@@ -51,7 +51,7 @@ static bool content_closed(struct fs *fs, const struct meta_dentry *d, GArray *d
 }
 
 /* The name's object, dest and journal record after its path changed from old_key to new_key; the caller puts the record. */
-static void relocate(struct move *m, struct meta_dentry *d, const char *old_key, const char *new_key, bool have_dest, const struct etag *dest)
+static void relocate(struct move *m, struct meta_dentry *d, const char *old_key, const char *new_key, bool have_dest, const struct etag *dest) NO_TSA /* under ns */
 {
     struct fs *fs = m->fs;
     if ((d->flags & DENTRY_UPSTREAM) && !d->ukey)
@@ -77,7 +77,7 @@ static void relocate(struct move *m, struct meta_dentry *d, const char *old_key,
 }
 
 /* Everything below a directory whose path changed. */
-static int relocate_below(struct move *m, uint64_t dir, const char *old_prefix, const char *new_prefix, unsigned depth)
+static int relocate_below(struct move *m, uint64_t dir, const char *old_prefix, const char *new_prefix, unsigned depth) NO_TSA /* under ns */
 {
     if (depth > 512)
         return -ELOOP;
@@ -150,7 +150,7 @@ static void touch_ctime(struct move *m, struct inode *in)
     mutex_unlock(&in->mu);
 }
 
-static int move_name(struct move *m)
+static int move_name(struct move *m) NO_TSA /* under ns */
 {
     struct fs *fs = m->fs;
     bool dir = S_ISDIR(m->src.type);
@@ -227,7 +227,7 @@ static int collect_below(struct move *m, GPtrArray *all, uint64_t dir, const cha
 }
 
 /* What the name has upstream is to be deleted, unless somebody enters its place. */
-static void leave_place(struct move *m, struct swap *s)
+static void leave_place(struct move *m, struct swap *s) NO_TSA /* under ns */
 {
     struct etag etag;
     struct meta_dentry *d = &s->d;
@@ -244,7 +244,7 @@ static void leave_place(struct move *m, struct swap *s)
     d->stamp = meta_next_seq(m->fs->meta);
 }
 
-static void enter_place(struct move *m, struct swap *s)
+static void enter_place(struct move *m, struct swap *s) NO_TSA /* under ns */
 {
     struct etag etag;
     struct meta_dentry *d = &s->d;
@@ -258,7 +258,7 @@ static void enter_place(struct move *m, struct swap *s)
 }
 
 /* Content is sent anew under the other name, so that neither side can destroy what the other still needs. */
-static int exchange_names(struct move *m, struct inode *other)
+static int exchange_names(struct move *m, struct inode *other) NO_TSA /* under ns */
 {
     struct fs *fs = m->fs;
     const struct meta_dentry *ends[] = {&m->src, &m->dst};
@@ -326,7 +326,7 @@ static int detach_content(struct fs *fs, struct inode *in)
 
 /* ---- the whole ---- */
 
-static int rename_locked(struct move *m, struct inode *other, unsigned flags) REQUIRES(m->fs->ns)
+static int rename_locked(struct move *m, struct inode *other, unsigned flags) NO_TSA /* under ns */
 {
     struct fs *fs = m->fs;
     if (m->dst.id && m->dst.ino == m->src.ino)
