@@ -80,8 +80,11 @@ START_TEST(fetched_file_of_a_pinned_inode_counts_as_pinned_bytes)
     ck_assert_int_eq(pin_tree(fx.fs, in->ino, true), 0);
     pin_fetch(fx.fs, (const char *const[]){"a", NULL});
     settle();
-    struct cache_usage u;
-    cache_usage(fx.fs->cache, &u);
+    struct cache_usage u = {0};
+    for (unsigned i = 0; i < 2000 && u.pinned_bytes == 0; i++) { /* charged after the reader was woken */
+        g_usleep(1000);
+        cache_usage(fx.fs->cache, &u);
+    }
     ck_assert_uint_gt(u.pinned_bytes, 0);
     ck_assert_int_eq(cache_evict(fx.fs->cache, in->rec.vid), -EBUSY);
 }
