@@ -138,6 +138,39 @@ static int read_stable(struct publish *p, void *buf)
     return quiet(p->cf, &after) && after == before && cache_file_size(p->cf) == p->size ? 0 : 1;
 }
 
+struct compare {
+    const uint8_t *want;
+    uint64_t size;
+    uint64_t n_same;
+};
+
+static int on_compare(void *ctx, uint64_t off, const void *buf, size_t len)
+{
+    struct compare *c = ctx;
+    if (off != c->n_same || len > c->size - off || memcmp(c->want + off, buf, len) != 0)
+        return -EILSEQ;
+    c->n_same += len;
+    return 0;
+}
+
+/* The condition did not hold: is that so because this very version is there already, its PUT's reply lost? 0 with the etag, else -ESTALE. */
+static int put_before(struct publish *p, const void *buf, struct etag *ret_etag)
+{
+    const struct publish_req *req = p->req;
+    struct compare c = {.want = buf, .size = p->size};
+    struct obj_info info = {0};
+    int r = objstore_head(p->c->store, req->key, &info);
+    bool ours = r == 0 && req->meta.token && req->meta.token[0] && strcmp(info.token, req->meta.token) == 0 &&
+                info.size == p->size;
+    if (ours && p->size > 0)
+        r = objstore_get(p->c->store, req->key, 0, 0, &info.etag, on_compare, &c, NULL);
+    ours = ours && r == 0 && c.n_same == p->size;
+    if (ours)
+        *ret_etag = info.etag;
+    obj_info_clear(&info);
+    return ours ? 0 : -ESTALE;
+}
+
 /* 1: the file changed while it was read. */
 static int read_and_put(struct publish *p, struct publish_result *ret)
 {
@@ -152,6 +185,8 @@ static int read_and_put(struct publish *p, struct publish_result *ret)
     int r = read_stable(p, buf);
     if (r == 0)
         r = objstore_put(p->c->store, req->key, buf, p->size, &req->meta, &req->cond, &etag);
+    if (r == -ESTALE)
+        r = put_before(p, buf, &etag);
     upload_buf_put(p->u->pool, buf, p->size);
     if (r == 0 && req->progress)
         req->progress(req->ctx, p->size);

@@ -204,6 +204,18 @@ static int make_durable(struct fs *fs, struct inode *in, struct cfile *cf)
     return r < 0 ? r : meta_sync(fs->meta);
 }
 
+/* The condition failed: is what stands there an earlier version of this file, published by us and not recorded (killed in between)? */
+static bool own_version(struct fs *fs, const char *key, uint64_t vid, struct etag *ret_etag)
+{
+    struct obj_info info = {0};
+    g_autofree char *prefix = g_strdup_printf("%s.%" G_GINT64_MODIFIER "x.", meta_uuid(fs->meta), vid);
+    bool own = objstore_head(fs->store, key, &info) == 0 && g_str_has_prefix(info.token, prefix);
+    if (own)
+        *ret_etag = info.etag;
+    obj_info_clear(&info);
+    return own;
+}
+
 static int upload_content(struct job *j, struct cfile *cf)
 {
     struct fs *fs = j->o->p->fs;
@@ -229,6 +241,11 @@ static int upload_content(struct job *j, struct cfile *cf)
     req.meta.token = token;
     struct publish_result res = {0};
     r = cache_publish(cf, &req, &res);
+    if (r == -ESTALE && own_version(fs, j->o->key, out.vid, &req.cond.etag)) {
+        req.cond.kind = OBJ_COND_ETAG;
+        req.copy_unchanged = false; /* the recorded source is not what is there now */
+        r = cache_publish(cf, &req, &res);
+    }
     if (r < 0)
         return r;
     out.etag = res.etag;

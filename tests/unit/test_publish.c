@@ -298,6 +298,21 @@ START_TEST(failed_complete_is_tried_again_without_sending)
 }
 END_TEST
 
+START_TEST(put_whose_reply_was_lost_is_recognised)
+{
+    struct cfile *cf = new_file(1000, 1), *other = new_file(1000, 2);
+    fault("op=put,nth=1,action=lost:-EIO");
+    ck_assert_int_eq(publish(cf, "a"), -EIO);
+    int64_t sent = metric_get(M_uploaded_bytes);
+    ck_assert_int_eq(publish(cf, "a"), 0);
+    ck_assert_int_eq(metric_get(M_uploaded_bytes), sent);
+    assert_published(cf, "a");
+    ck_assert_int_eq(publish(other, "a"), -ESTALE); /* same token and size, other bytes */
+    cache_file_unref(cf);
+    cache_file_unref(other);
+}
+END_TEST
+
 START_TEST(lost_upload_is_begun_anew)
 {
     struct cfile *cf = new_file(8 * PART, 1);
@@ -370,6 +385,7 @@ static void add_failures(Suite *s)
     tcase_add_test(tc, refusing_gate_holds_small_files_too);
     tcase_add_test(tc, part_that_fails_five_times_costs_only_itself);
     tcase_add_loop_test(tc, failed_complete_is_tried_again_without_sending, 0, G_N_ELEMENTS(complete_faults));
+    tcase_add_test(tc, put_whose_reply_was_lost_is_recognised);
     tcase_add_loop_test(tc, lost_upload_is_begun_anew, 0, 2);
     tcase_add_test(tc, upload_lost_for_ever_is_an_error);
     tcase_add_test(tc, corruption_on_the_wire_is_repaired);
