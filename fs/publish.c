@@ -430,7 +430,7 @@ static enum publish_why derive_why(struct fs *fs, const struct meta_dentry *d, s
     return content_there && (d->flags & DENTRY_META_DIRTY) ? PUBLISH_META : PUBLISH_CONTENT;
 }
 
-static int load_op(void *ctx, const struct meta_op *rec)
+static int load_op(void *ctx, const struct meta_op *rec) NO_TSA /* under ns: publish_open */
 {
     struct fs *fs = ctx;
     struct op *o;

@@ -95,10 +95,14 @@ def test_marker_is_never_visible_before_what_it_points_to(mount, store):
 
 def test_close_remote_returns_when_the_object_is_there(make_mount, store):
     m = make_mount(close="remote")
-    for size in (0, 10, 20 * MIB):
+    for size in (1, 10, 20 * MIB):
         data = os.urandom(size)
         (m.path / f"f{size}").write_bytes(data)
         assert store.get(f"f{size}") == data
+    # A close before anything was written waits for nothing: `cmd > f` closes a copy of the descriptor before cmd runs.
+    (m.path / "empty").touch()
+    m.wait("empty")
+    assert store.get("empty") == b""
 
 
 def test_fsync_remote_returns_when_the_bytes_are_there(make_mount, store):

@@ -1,0 +1,266 @@
+/* What a crash, a damaged file, another format or a full disk does to the database, and that numbers never repeat. */
+#include "meta_fixture.h"
+
+static int stop_at_second(void *ctx, const struct meta_inode *in)
+{
+    uint64_t *last = ctx;
+    ck_assert_uint_gt(in->ino, *last);
+    *last = in->ino;
+    return in->ino >= 256 ? 99 : 0;
+}
+
+static void write_pairs(void)
+{
+    for (unsigned i = 0; i < 500; i++) {
+        struct meta_batch *b = meta_batch_new(m);
+        g_autofree char *left = g_strdup_printf("left.%03u", i);
+        g_autofree char *right = g_strdup_printf("right.%03u", i);
+        meta_value_put(b, left, "value", 5);
+        meta_value_put(b, right, "value", 5);
+        commit(b);
+    }
+}
+
+static int count_value(void *ctx, const char *name, const void *value, size_t len)
+{
+    ++*(unsigned *)ctx;
+    return 0;
+}
+
+static unsigned count_values(const char *prefix)
+{
+    unsigned n = 0;
+    ck_assert_int_eq(meta_value_each(m, prefix, count_value, &n), 0);
+    return n;
+}
+
+START_TEST(unsynced_commits_survive_kill)
+{
+    crash_after(write_pairs);
+    m = open_as("link", 0, NULL);
+    ck_assert_uint_eq(count_values("left."), 500);
+    ck_assert_uint_eq(count_values("right."), 500);
+}
+END_TEST
+
+START_TEST(torn_wal_tail_opens_and_loses_whole_batches_only)
+{
+    crash_after(write_pairs);
+    g_autofree char *wal = meta_file(".log");
+    GStatBuf st;
+    ck_assert_int_eq(g_stat(wal, &st), 0);
+    ck_assert_int_gt(st.st_size, 10000);
+    ck_assert_int_eq(truncate(wal, st.st_size - 7), 0);
+    m = open_as("link", 0, NULL);
+    ck_assert_uint_eq(count_values("left."), 499);
+    ck_assert_uint_eq(count_values("right."), 499);
+}
+END_TEST
+
+START_TEST(flipped_byte_inside_the_wal_is_refused)
+{
+    crash_after(write_pairs);
+    g_autofree char *wal = meta_file(".log");
+    GStatBuf st;
+    ck_assert_int_eq(g_stat(wal, &st), 0);
+    int fd = open(wal, O_RDWR);
+    ck_assert_int_ge(fd, 0);
+    char byte;
+    ck_assert_int_eq(pread(fd, &byte, 1, st.st_size / 2), 1);
+    byte = (char)(byte ^ 0x40);
+    ck_assert_int_eq(pwrite(fd, &byte, 1, st.st_size / 2), 1);
+    close(fd);
+    g_autofree char *msg = NULL;
+    open_as("link", -EBADMSG, &msg);
+    ck_assert_ptr_nonnull(strstr(msg, dir));
+}
+END_TEST
+
+START_TEST(database_of_another_format_is_refused)
+{
+    char identity[] = "link";
+    struct meta_header h = {.format = META_FORMAT + 1, .identity = identity};
+    struct meta_batch *b = meta_batch_new(m);
+    meta_db_put(b, meta_key0(TAG_HEADER, NULL), meta_enc_header(&h));
+    commit(b);
+    meta_close(m);
+    m = NULL;
+    g_autofree char *msg = NULL;
+    open_as("link", -ENOTSUP, &msg);
+    ck_assert_ptr_nonnull(strstr(msg, "has format 2"));
+}
+END_TEST
+
+START_TEST(database_without_header_but_with_records_is_refused)
+{
+    struct meta_batch *b = meta_batch_new(m);
+    meta_db_del(b, meta_key0(TAG_HEADER, NULL));
+    commit(b);
+    meta_close(m);
+    m = NULL;
+    g_autofree char *msg = NULL;
+    open_as("link", -EBADMSG, &msg);
+}
+END_TEST
+
+START_TEST(record_that_cannot_be_decoded_is_ebadmsg_and_dumped_as_bad)
+{
+    struct meta_batch *b = meta_batch_new(m);
+    meta_db_put(b, meta_key1(TAG_INODE, 7, NULL), g_string_new("\x01junk"));
+    commit(b);
+    struct meta_inode in = {.ino = 42};
+    ck_assert_int_eq(meta_inode_get(m, 7, &in), -EBADMSG);
+    ck_assert_uint_eq(in.ino, 42);
+    uint64_t last = 0;
+    ck_assert_int_eq(meta_inode_each(m, stop_at_second, &last), -EBADMSG);
+    g_autoptr(GString) dump = g_string_new(NULL);
+    ck_assert_int_eq(meta_dump(m, dump), 0);
+    ck_assert_ptr_nonnull(strstr(dump->str, "\ninode BAD\n"));
+}
+END_TEST
+
+START_TEST(counters_jump_far_when_the_last_limit_is_of_another_boot)
+{
+    uint64_t before = meta_next_ino(m);
+    struct meta_counter c = {.limit = before + 1, .boot_id = "another-boot"};
+    struct meta_batch *b = meta_batch_new(m);
+    meta_db_put(b, meta_key0(TAG_COUNTER, "ino"), meta_enc_counter(&c));
+    commit(b);
+    reopen();
+    ck_assert_uint_ge(meta_next_ino(m), before + (UINT64_C(1) << 32));
+}
+END_TEST
+
+/* What the child handed out, seen by the parent. */
+static uint64_t *shared_ids;
+
+static void hand_out_ids(void)
+{
+    for (unsigned i = 0; i < 1500; i++) {
+        shared_ids[0] = meta_next_ino(m);
+        shared_ids[1] = meta_next_seq(m);
+    }
+}
+
+START_TEST(counters_never_repeat_after_kill)
+{
+    shared_ids = g_malloc0(16);
+    uint64_t last_ino = meta_next_ino(m), last_seq = meta_next_seq(m);
+    ck_assert_uint_gt(last_ino, META_ROOT_INO);
+    for (unsigned round = 0; round < 3; round++) {
+        meta_close(m);
+        m = NULL;
+        int fds[2];
+        ck_assert_int_eq(pipe(fds), 0);
+        pid_t pid = fork();
+        if (pid == 0) {
+            m = open_as("link", 0, NULL);
+            hand_out_ids();
+            ck_assert_int_eq(write(fds[1], shared_ids, 16), 16);
+            kill(getpid(), SIGKILL);
+        }
+        uint64_t got[2];
+        close(fds[1]); /* a child that dies early is an end of file, not a hang */
+        ck_assert_int_eq(read(fds[0], got, 16), 16);
+        waitpid(pid, NULL, 0);
+        close(fds[0]);
+        ck_assert_uint_gt(got[0], last_ino);
+        ck_assert_uint_gt(got[1], last_seq);
+        m = open_as("link", 0, NULL);
+        ck_assert_uint_ge(meta_last_seq(m), got[1]);
+        last_ino = meta_next_ino(m);
+        last_seq = meta_next_seq(m);
+        ck_assert_uint_eq(meta_last_seq(m), last_seq);
+        ck_assert_uint_gt(last_ino, got[0]);
+        ck_assert_uint_gt(last_seq, got[1]);
+    }
+    g_free(shared_ids);
+}
+END_TEST
+
+START_TEST(failed_write_stops_all_further_writes)
+{
+    struct rlimit old, tight = {.rlim_cur = 4096, .rlim_max = RLIM_INFINITY};
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
+    tight.rlim_max = old.rlim_max;
+    signal(SIGXFSZ, SIG_IGN);
+    g_autofree char *big = g_strnfill(20000, 'x');
+    struct meta_batch *b = meta_batch_new(m);
+    meta_value_put(b, "before", "1", 1);
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    ck_assert(!meta_failed(m));
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &tight), 0);
+    meta_value_put(b, "big", big, strlen(big));
+    ck_assert_int_eq(meta_commit(b, false), -EIO);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
+    ck_assert(meta_failed(m));
+    meta_value_put(b, "after", "1", 1);
+    ck_assert_int_eq(meta_commit(b, false), -EIO);
+    meta_batch_free(b);
+    ck_assert_int_eq(meta_sync(m), -EIO);
+    reopen();
+    ck_assert(!meta_failed(m));
+    GBytes *v = NULL;
+    ck_assert_int_eq(meta_value_get(m, "after", &v), -ENOENT);
+    ck_assert_int_eq(meta_value_get(m, "big", &v), -ENOENT);
+    ck_assert_int_eq(meta_value_get(m, "before", &v), 0);
+    g_bytes_unref(v);
+}
+END_TEST
+
+#define ID_THREADS 4
+#define ID_EACH    5000
+
+static void *take_ids(void *arg)
+{
+    uint64_t *ids = arg;
+    for (unsigned i = 0; i < ID_EACH; i++)
+        ids[i] = meta_next_ino(m);
+    return NULL;
+}
+
+static int compare_u64(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+START_TEST(counters_are_unique_across_threads)
+{
+    g_autofree uint64_t *ids = g_new0(uint64_t, ID_THREADS * ID_EACH);
+    pthread_t t[ID_THREADS];
+    for (unsigned i = 0; i < ID_THREADS; i++)
+        ck_assert_int_eq(pthread_create(&t[i], NULL, take_ids, ids + i * ID_EACH), 0);
+    for (unsigned i = 0; i < ID_THREADS; i++)
+        pthread_join(t[i], NULL);
+    qsort(ids, ID_THREADS * ID_EACH, sizeof(*ids), compare_u64);
+    for (unsigned i = 1; i < ID_THREADS * ID_EACH; i++)
+        ck_assert_uint_gt(ids[i], ids[i - 1]);
+}
+END_TEST
+
+#define ADD(name) tcase_add_test(t, name)
+
+int main(void)
+{
+    Suite *s = suite_create("meta_crash");
+    TCase *t = tcase_create("store");
+    tcase_set_timeout(t, 60);
+    tcase_add_checked_fixture(t, setup, teardown);
+    ADD(unsynced_commits_survive_kill);
+    ADD(torn_wal_tail_opens_and_loses_whole_batches_only);
+    ADD(flipped_byte_inside_the_wal_is_refused);
+    ADD(database_of_another_format_is_refused);
+    ADD(database_without_header_but_with_records_is_refused);
+    ADD(record_that_cannot_be_decoded_is_ebadmsg_and_dumped_as_bad);
+    ADD(counters_jump_far_when_the_last_limit_is_of_another_boot);
+    ADD(counters_never_repeat_after_kill);
+    ADD(failed_write_stops_all_further_writes);
+    ADD(counters_are_unique_across_threads);
+    suite_add_tcase(s, t);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
