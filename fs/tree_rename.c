@@ -47,11 +47,13 @@ static bool content_closed(struct fs *fs, const struct meta_dentry *d, GArray *d
     mutex_unlock(&in->mu);
     if (content != CONTENT_CLEAN)
         g_array_append_val(dirty, d->ino);
-    return content == CONTENT_CLOSING || content == CONTENT_SEALED || (content == CONTENT_CLEAN && !(d->flags & DENTRY_UPSTREAM));
+    return content == CONTENT_CLOSING || content == CONTENT_SEALED ||
+           (content == CONTENT_CLEAN && !(d->flags & DENTRY_UPSTREAM));
 }
 
 /* The name's object, dest and journal record after its path changed from old_key to new_key; the caller puts the record. */
-static void relocate(struct move *m, struct meta_dentry *d, const char *old_key, const char *new_key, bool have_dest, const struct etag *dest)
+static void relocate(struct move *m, struct meta_dentry *d, const char *old_key, const char *new_key, bool have_dest,
+                     const struct etag *dest)
 {
     struct fs *fs = m->fs;
     if ((d->flags & DENTRY_UPSTREAM) && !d->ukey)
@@ -68,12 +70,10 @@ static void relocate(struct move *m, struct meta_dentry *d, const char *old_key,
             d->dest_etag = *dest;
     }
     d->stamp = meta_next_seq(fs->meta);
-    if (d->ukey || content_closed(fs, d, m->dirty) || (d->flags & DENTRY_META_DIRTY))
+    bool had_op = d->op_seq != 0;
+    publish_drop_name(fs, m->b, d); /* it was made for the old key */
+    if (d->ukey || content_closed(fs, d, m->dirty) || (d->flags & DENTRY_META_DIRTY) || (S_ISDIR(d->type) && had_op))
         publish_name(fs, m->b, d, S_ISDIR(d->type) ? PUBLISH_MARKER : PUBLISH_PLACE);
-    else if (S_ISDIR(d->type) && d->op_seq)
-        publish_name(fs, m->b, d, PUBLISH_PLACE);
-    else
-        publish_drop_name(fs, m->b, d);
 }
 
 /* Everything below a directory whose path changed. */
@@ -208,7 +208,8 @@ static struct swap *swap_add(GPtrArray *all, const struct meta_dentry *d, char *
     return s;
 }
 
-static int collect_below(struct move *m, GPtrArray *all, uint64_t dir, const char *old_prefix, const char *new_prefix, unsigned depth)
+static int collect_below(struct move *m, GPtrArray *all, uint64_t dir, const char *old_prefix, const char *new_prefix,
+                         unsigned depth)
 {
     if (depth > 512)
         return -ELOOP;
@@ -217,7 +218,8 @@ static int collect_below(struct move *m, GPtrArray *all, uint64_t dir, const cha
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         const struct meta_dentry *d = names->pdata[i];
         const char *slash = S_ISDIR(d->type) ? "/" : "";
-        struct swap *s = swap_add(all, d, g_strconcat(old_prefix, d->name, slash, NULL), g_strconcat(new_prefix, d->name, slash, NULL));
+        struct swap *s = swap_add(all, d, g_strconcat(old_prefix, d->name, slash, NULL),
+                                  g_strconcat(new_prefix, d->name, slash, NULL));
         if (strlen(s->new_key) > objstore_limits(m->fs->store)->key_max_bytes)
             r = -ENAMETOOLONG;
         else if (S_ISDIR(d->type))
@@ -250,10 +252,9 @@ static void enter_place(struct move *m, struct swap *s)
     struct meta_dentry *d = &s->d;
     if (publish_inherit(m->fs, m->b, s->new_key, &etag))
         d->dest_etag = etag;
+    publish_drop_name(m->fs, m->b, d); /* it was made for the other place */
     if (content_closed(m->fs, d, m->dirty) || S_ISDIR(d->type))
         publish_name(m->fs, m->b, d, S_ISDIR(d->type) ? PUBLISH_MARKER : PUBLISH_PLACE);
-    else
-        publish_drop_name(m->fs, m->b, d);
     meta_dentry_put(m->b, d);
 }
 
@@ -268,7 +269,8 @@ static int exchange_names(struct move *m, struct inode *other)
     for (unsigned i = 0; r == 0 && i < 2; i++) {
         const struct meta_dentry *d = ends[i], *to = ends[1 - i];
         bool dir = S_ISDIR(d->type);
-        struct swap *s = swap_add(all, d, tree_key(fs, d->parent, d->name, dir), tree_key(fs, to->parent, to->name, dir));
+        struct swap *s =
+            swap_add(all, d, tree_key(fs, d->parent, d->name, dir), tree_key(fs, to->parent, to->name, dir));
         r = dir ? collect_below(m, all, d->ino, s->old_key, s->new_key, 0) : 0;
         s->d.parent = to->parent;
         g_free(s->d.name);
