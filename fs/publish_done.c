@@ -20,9 +20,10 @@ static int on_link(void *ctx, const struct meta_dentry *d)
     return 0;
 }
 
-/* The name whose path is key, under ns. */
+/* The name whose object has this key, under ns: a directory's for a key that ends in '/', else another's. */
 static int name_at_key(struct fs *fs, const char *key, struct meta_dentry *ret)
 {
+    bool dir_key = g_str_has_suffix(key, "/");
     g_auto(GStrv) parts = g_strsplit(key, "/", -1);
     uint64_t dir = META_ROOT_INO;
     for (unsigned i = 0; parts[i] && *parts[i]; i++) {
@@ -31,8 +32,12 @@ static int name_at_key(struct fs *fs, const char *key, struct meta_dentry *ret)
         if (r < 0)
             return r;
         if (!parts[i + 1] || !*parts[i + 1]) {
-            *ret = d;
-            return 0;
+            r = S_ISDIR(d.type) == dir_key ? 0 : -ENOENT;
+            if (r == 0)
+                *ret = d;
+            else
+                meta_dentry_clear(&d);
+            return r;
         }
         dir = d.ino;
         meta_dentry_clear(&d);
@@ -80,7 +85,8 @@ static void parents_upstream(struct fs *fs, struct meta_batch *b, uint64_t dir)
     }
 }
 
-static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struct meta_dentry *d, struct inode *in, const struct outcome *out)
+static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struct meta_dentry *d, struct inode *in,
+                        const struct outcome *out)
 {
     g_autofree char *path = tree_key(fs, d->parent, d->name, S_ISDIR(d->type));
     g_autofree char *old_ukey = g_steal_pointer(&d->ukey);
@@ -169,8 +175,8 @@ static void mark_clean(struct inode *in, const struct outcome *out, bool was_dir
     content_unuse(in, cf);
 }
 
-static int record_locked(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out, struct meta_batch *b,
-                         bool *ret_clean) REQUIRES(o->p->fs->ns)
+static int record_locked(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out,
+                         struct meta_batch *b, bool *ret_clean) REQUIRES(o->p->fs->ns)
 {
     struct fs *fs = o->p->fs;
     struct find_name f = {.id = before->id, .vid = out->vid, .gen = out->gen};
@@ -217,7 +223,8 @@ int pubop_forget(struct op *o)
     struct meta_dentry d = {0};
     mutex_lock(&fs->ns);
     meta_op_del(b, o->rec.seq);
-    if (o->rec.kind == OP_SYNC && meta_dentry_get(fs->meta, o->rec.parent, o->rec.name, &d) == 0 && d.op_seq == o->rec.seq) {
+    if (o->rec.kind == OP_SYNC && meta_dentry_get(fs->meta, o->rec.parent, o->rec.name, &d) == 0 &&
+        d.op_seq == o->rec.seq) {
         d.op_seq = 0;
         d.stamp = meta_next_seq(fs->meta);
         meta_dentry_put(b, &d);
