@@ -103,6 +103,10 @@ static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struc
         struct etag dropped;
         (void)publish_inherit(fs, b, out->key, &dropped);
         d->ukey = g_strdup(out->key);
+        if (had && !old_ukey) { /* back at the place where its older object still stands */
+            d->flags |= DENTRY_DEST_KNOWN;
+            d->dest_etag = old_etag;
+        }
     } else {
         d->flags &= ~(uint32_t)DENTRY_DEST_KNOWN;
         d->dest_etag = (struct etag){0};
@@ -115,7 +119,7 @@ static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struc
         disown_key(fs, b, old_ukey, &old_etag, d->id);
     if (d->op_seq == o->rec.seq)
         publish_drop_name(fs, b, d);
-    if (moved && d->op_seq) { /* its op was made when the object was elsewhere */
+    if (moved) { /* its op, if it has one, was made when the object was elsewhere */
         publish_name(fs, b, d, PUBLISH_PLACE);
     } else if (!moved && (d->flags & DENTRY_META_DIRTY) && !d->op_seq) {
         publish_name(fs, b, d, PUBLISH_META);
