@@ -33,6 +33,10 @@ static int gate(void *ctx)
             r = -EAGAIN; /* renamed, removed or closed again: another op has taken over */
             break;
         }
+        if (!j->snapshot && j->o->content != CONTENT_SEALED && j->o->content != CONTENT_CLEAN) {
+            r = -EAGAIN; /* a writer came, and may have begun before the upload looked at the file */
+            break;
+        }
         if (p->stopping) {
             r = -ECANCELED;
             break;
@@ -86,7 +90,8 @@ static int run_delete(struct op *o)
 {
     struct fs *fs = o->p->fs;
     INODE_REF in = NULL;
-    if (o->keep_ino && inode_get(fs, o->keep_ino, &in) == 0) { /* open and removed: its bytes must be here before the object goes */
+    if (o->keep_ino &&
+        inode_get(fs, o->keep_ino, &in) == 0) { /* open and removed: its bytes must be here before the object goes */
         struct cfile *cf = NULL;
         mutex_lock(&in->mu);
         if (in->n_open > 0 && in->cf)
@@ -209,7 +214,12 @@ static int upload_content(struct job *j, struct cfile *cf)
     struct fs *fs = j->o->p->fs;
     struct inode *in = j->in;
     struct outcome out = {.key = j->o->key, .content = true, .meta = true};
-    struct publish_req req = {.key = j->o->key, .cond = condition(j), .snapshot = j->snapshot, .gate = gate, .progress = on_progress, .ctx = j};
+    struct publish_req req = {.key = j->o->key,
+                              .cond = condition(j),
+                              .snapshot = j->snapshot,
+                              .gate = gate,
+                              .progress = on_progress,
+                              .ctx = j};
     int r = make_durable(fs, in, cf);
     if (r < 0)
         return r;
@@ -251,7 +261,12 @@ static int run_upload(struct job *j)
 /* A snapshot published this very content before the file was closed: only the record is missing. */
 static int record_snapshot(struct job *j)
 {
-    struct outcome out = {.key = j->o->key, .etag = j->d.uetag, .size = j->d.usize, .vid = j->d.pub_vid, .gen = j->d.pub_gen, .content = true};
+    struct outcome out = {.key = j->o->key,
+                          .etag = j->d.uetag,
+                          .size = j->d.usize,
+                          .vid = j->d.pub_vid,
+                          .gen = j->d.pub_gen,
+                          .content = true};
     g_strlcpy(out.token, j->d.token, sizeof(out.token));
     return pubop_record(j->o, &j->d, j->in, &out);
 }
@@ -346,8 +361,8 @@ int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns)
 
 static bool hopeless(const struct op *o, int r)
 {
-    return r == -EFBIG || r == -ENAMETOOLONG || r == -EINVAL || r == -EOPNOTSUPP || r == -EUCLEAN || r == -ENODATA || r == -ENOTDIR ||
-           r == -EISDIR || (r == -EBADMSG && o->failures >= BAD_BYTES_MAX);
+    return r == -EFBIG || r == -ENAMETOOLONG || r == -EINVAL || r == -EOPNOTSUPP || r == -EUCLEAN || r == -ENODATA ||
+           r == -ENOTDIR || r == -EISDIR || (r == -EBADMSG && o->failures >= BAD_BYTES_MAX);
 }
 
 static void back_off_locked(struct op *o, int r) REQUIRES(o->p->mu)
@@ -363,11 +378,14 @@ static void back_off_locked(struct op *o, int r) REQUIRES(o->p->mu)
 static void note_failure(struct op *o, int r)
 {
     if (r == -ESTALE) {
-        log_warn("publish", "conflict: the object was changed elsewhere, the local copy is kept key='%s'; see `sluice conflicts`", o->key);
+        log_warn("publish",
+                 "conflict: the object was changed elsewhere, the local copy is kept key='%s'; see `sluice conflicts`",
+                 o->key);
         metric_inc(M_conflicts_total);
         pubop_park(o, OPS_CONFLICT, r);
     } else if (hopeless(o, r)) {
-        log_err("publish", "cannot be published, needs `sluice publish --retry` or --skip key='%s' r=%s", o->key, err_name(r));
+        log_err("publish", "cannot be published, needs `sluice publish --retry` or --skip key='%s' r=%s", o->key,
+                err_name(r));
         pubop_park(o, OPS_PARKED, r);
     } else {
         log_warn("publish", "not published yet, will be tried again key='%s' r=%s", o->key, err_name(r));
