@@ -426,6 +426,8 @@ static int rename_try(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, c
     if (r == 0)
         r = rename_locked(&m, dst, flags);
     publish_apply(fs, r == 0);
+    if (r == 0)
+        tree_keep_empty_dir(fs, m.b, p1);
     mutex_unlock(&fs->ns);
     meta_batch_free(m.b);
     meta_dentry_clear(&m.src);
