@@ -113,6 +113,19 @@ static bool is_below(struct fs *fs, uint64_t dir, uint64_t maybe_above)
     return dir == maybe_above;
 }
 
+/* The kernel may still hold a directory that was removed elsewhere: a name put there would be out of reach. */
+static int check_live_dir(struct fs *fs, uint64_t dir)
+{
+    INODE_REF in = NULL;
+    int r = inode_get(fs, dir, &in);
+    if (r < 0)
+        return r;
+    mutex_lock(&in->mu);
+    r = in->gone || in->rec.nlink == 0 ? -ENOENT : 0;
+    mutex_unlock(&in->mu);
+    return r;
+}
+
 static int check_target(struct move *m, unsigned flags)
 {
     bool there = m->dst.id != 0, src_dir = S_ISDIR(m->src.type), dst_dir = S_ISDIR(m->dst.type);
@@ -333,7 +346,9 @@ static int rename_locked(struct move *m, struct inode *other, unsigned flags) RE
     struct fs *fs = m->fs;
     if (m->dst.id && m->dst.ino == m->src.ino)
         return 0; /* two names of one file: POSIX leaves both */
-    int r = check_target(m, flags);
+    int r = check_live_dir(fs, m->p2);
+    if (r == 0)
+        r = check_target(m, flags);
     if (r < 0)
         return r;
     if (S_ISDIR(m->src.type) && is_below(fs, m->p2, m->src.ino))
