@@ -187,6 +187,7 @@ static int record_locked(struct op *o, const struct meta_dentry *before, struct 
     int r = meta_link_each(fs->meta, before->ino, on_link, &f);
     if (r < 0)
         return r;
+    note_clear(fs, b, out->key);
     if (f.found.id) {
         update_name(fs, b, o, &f.found, in, out);
         meta_dentry_clear(&f.found);
@@ -220,6 +221,40 @@ int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *i
     return r;
 }
 
+static int let_go_locked(struct fs *fs, struct meta_batch *b, const struct meta_dentry *before) REQUIRES(fs->ns)
+{
+    struct meta_dentry d = {0};
+    int r = meta_dentry_get(fs->meta, before->parent, before->name, &d);
+    if (r == 0 && d.id == before->id && d.ukey && (d.flags & DENTRY_UPSTREAM)) {
+        g_autofree char *old = g_steal_pointer(&d.ukey);
+        struct etag etag = d.uetag;
+        d.flags &= ~(uint32_t)DENTRY_UPSTREAM;
+        d.uetag = (struct etag){0};
+        d.pub_vid = d.pub_gen = 0;
+        d.token[0] = '\0';
+        d.stamp = meta_next_seq(fs->meta);
+        publish_drop_name(fs, b, &d);
+        disown_key(fs, b, old, &etag, d.id);
+        publish_name(fs, b, &d, S_ISDIR(d.type) ? PUBLISH_MARKER : PUBLISH_CONTENT);
+        meta_dentry_put(b, &d);
+        r = meta_commit(b, false);
+    }
+    meta_dentry_clear(&d);
+    return r == -ENOENT ? 0 : r;
+}
+
+int pubop_let_go(struct op *o, const struct meta_dentry *before)
+{
+    struct fs *fs = o->p->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    int r = let_go_locked(fs, b, before);
+    publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
 int pubop_forget(struct op *o)
 {
     struct fs *fs = o->p->fs;
@@ -227,6 +262,8 @@ int pubop_forget(struct op *o)
     struct meta_dentry d = {0};
     mutex_lock(&fs->ns);
     meta_op_del(b, o->rec.seq);
+    if (o->rec.kind == OP_DELETE)
+        note_clear(fs, b, o->key);
     if (o->rec.kind == OP_SYNC && meta_dentry_get(fs->meta, o->rec.parent, o->rec.name, &d) == 0 &&
         d.op_seq == o->rec.seq) {
         d.op_seq = 0;

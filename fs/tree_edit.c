@@ -19,6 +19,16 @@ bool tree_object_at_path(const struct meta_dentry *d, struct etag *ret_etag)
     return false;
 }
 
+bool tree_may_leave_object(struct fs *fs, const struct meta_dentry *d, const char *key, struct etag *ret_etag)
+{
+    if (tree_object_at_path(d, ret_etag))
+        return true;
+    if (!publish_has_note(fs, key))
+        return false;
+    *ret_etag = (struct etag){0};
+    return true;
+}
+
 static int copy_name(void *ctx, const struct meta_dentry *d)
 {
     meta_dentry_copy(ctx, d);
@@ -87,7 +97,7 @@ int tree_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, b
     bool slash = S_ISDIR(d->type);
     g_autofree char *key = tree_key(fs, d->parent, d->name, slash);
     uint64_t keep_ino = S_ISREG(d->type) ? d->ino : 0;
-    if (!keep_path_object && tree_object_at_path(d, &etag))
+    if (!keep_path_object && tree_may_leave_object(fs, d, key, &etag))
         publish_delete(fs, b, key, &etag, keep_ino);
     if (d->ukey && (d->flags & DENTRY_UPSTREAM))
         publish_delete(fs, b, d->ukey, &d->uetag, keep_ino);

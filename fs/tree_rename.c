@@ -56,10 +56,11 @@ static void relocate(struct move *m, struct meta_dentry *d, const char *old_key,
                      const struct etag *dest)
 {
     struct fs *fs = m->fs;
+    struct etag left;
     if ((d->flags & DENTRY_UPSTREAM) && !d->ukey)
         d->ukey = g_strdup(old_key);
-    else if ((d->flags & DENTRY_DEST_KNOWN) && etag_is_set(&d->dest_etag))
-        publish_delete(fs, m->b, old_key, &d->dest_etag, 0);
+    else if (tree_may_leave_object(fs, d, old_key, &left))
+        publish_delete(fs, m->b, old_key, &left, 0);
     d->flags &= ~(uint32_t)DENTRY_DEST_KNOWN;
     d->dest_etag = (struct etag){0};
     if (d->ukey && g_str_equal(d->ukey, new_key)) {
@@ -246,7 +247,7 @@ static void leave_place(struct move *m, struct swap *s)
 {
     struct etag etag;
     struct meta_dentry *d = &s->d;
-    if (tree_object_at_path(d, &etag))
+    if (tree_may_leave_object(m->fs, d, s->old_key, &etag))
         publish_delete(m->fs, m->b, s->old_key, &etag, 0);
     if (d->ukey && (d->flags & DENTRY_UPSTREAM))
         publish_delete(m->fs, m->b, d->ukey, &d->uetag, 0);
@@ -302,41 +303,32 @@ static int exchange_names(struct move *m, struct inode *other)
     return r;
 }
 
-static int detach_content(struct fs *fs, struct inode *in);
-
-static int detach_below(struct fs *fs, uint64_t dir)
+/* Content of files that change places is brought here and kept from being published until they have: see content_detach(). */
+static int detach_all(struct fs *fs, struct inode *in, GPtrArray *held)
 {
-    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_copy);
-    int r = meta_dentry_each(fs->meta, dir, 0, collect_copy, names);
-    for (unsigned i = 0; r == 0 && i < names->len; i++) {
-        INODE_REF in = NULL;
-        r = inode_get(fs, ((struct meta_dentry *)names->pdata[i])->ino, &in);
+    if (S_ISREG(in->rec.mode)) {
+        int r = content_detach(in);
         if (r == 0)
-            r = detach_content(fs, in);
+            g_ptr_array_add(held, inode_ref(in));
+        return r;
+    }
+    if (!inode_is_dir(in))
+        return 0;
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_copy);
+    int r = meta_dentry_each(fs->meta, in->ino, 0, collect_copy, names);
+    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+        INODE_REF child = NULL;
+        r = inode_get(fs, ((struct meta_dentry *)names->pdata[i])->ino, &child);
+        if (r == 0)
+            r = detach_all(fs, child, held);
     }
     return r;
 }
 
-/* Makes a file's content wholly local and unpublished, so that it is uploaded under its new name. */
-static int detach_content(struct fs *fs, struct inode *in)
+static void attach(void *in)
 {
-    if (inode_is_dir(in))
-        return detach_below(fs, in->ino);
-    if (!S_ISREG(in->rec.mode) || content_is_dirty(in))
-        return 0;
-    int r = content_open(in, true, false);
-    if (r < 0)
-        return r;
-    r = cache_file_fill(in->cf, true, true, NULL, NULL);
-    if (r == 0)
-        r = content_begin_change(in);
-    struct cache_source none = {0};
-    if (r == 0)
-        r = cache_file_set_source(in->cf, &none);
-    if (r == 0)
-        r = content_flush(in, false);
     content_release(in, true);
-    return r;
+    inode_put(in);
 }
 
 /* ---- the whole ---- */
@@ -373,7 +365,7 @@ static int rename_locked(struct move *m, struct inode *other, unsigned flags) RE
 }
 
 /* What must be known or here before ns is taken. */
-static int prepare(struct fs *fs, struct inode *src, struct inode *dst, unsigned flags)
+static int prepare(struct fs *fs, struct inode *src, struct inode *dst, unsigned flags, GPtrArray *held)
 {
     int r = 0;
     if (inode_is_dir(src))
@@ -388,9 +380,9 @@ static int prepare(struct fs *fs, struct inode *src, struct inode *dst, unsigned
         if (inode_is_dir(dst))
             r = tree_refresh_all(fs, dst, false);
         if (r == 0)
-            r = detach_content(fs, src);
+            r = detach_all(fs, src, held);
         if (r == 0)
-            r = detach_content(fs, dst);
+            r = dst == src ? 0 : detach_all(fs, dst, held);
     }
     return r;
 }
@@ -431,7 +423,8 @@ static int rename_try(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, c
         return r;
     if (dst && dst->ino != src->ino && (flags & RENAME_NOREPLACE))
         return -EEXIST;
-    r = prepare(fs, src, dst, flags);
+    g_autoptr(GPtrArray) held = g_ptr_array_new_with_free_func(attach);
+    r = prepare(fs, src, dst, flags, held);
     if (r < 0)
         return r;
     g_autoptr(GArray) dirty = g_array_new(FALSE, FALSE, sizeof(uint64_t));
