@@ -1,18 +1,19 @@
 /* See content.h. The gate is a flag and a condition under the inode's lock, so it may be held while the disk works. */
 #include "content.h"
 
-#include <assert.h>
-#include <jansson.h>
-
 #include "base/sm.h"
 #include "pin.h"
 #include "publish.h"
 #include "tree.h"
 
+#include <assert.h>
+#include <jansson.h>
+
 static const struct sm_row content_rows[] = {
     [CONTENT_CLEAN] = {"clean", SM_TO(CONTENT_OPEN)},
     [CONTENT_OPEN] = {"open", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLOSING) | SM_TO(CONTENT_QUARANTINED)},
-    [CONTENT_CLOSING] = {"closing", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLOSING) | SM_TO(CONTENT_SEALED) | SM_TO(CONTENT_QUARANTINED)},
+    [CONTENT_CLOSING] = {"closing", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLOSING) | SM_TO(CONTENT_SEALED) |
+                                        SM_TO(CONTENT_QUARANTINED)},
     [CONTENT_SEALED] = {"sealed", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLEAN) | SM_TO(CONTENT_QUARANTINED)},
     [CONTENT_QUARANTINED] = {"quarantined", SM_TO(CONTENT_OPEN)},
 };
@@ -91,7 +92,8 @@ static int open_cfile(struct inode *in)
     if (have)
         return 0;
     struct cfile *cf = NULL;
-    int r = !vid && !key ? cache_file_new(fs->cache, in->ino, &cf) : cache_file_open(fs->cache, vid, in->ino, size, &src, &cf);
+    int r = !vid && !key ? cache_file_new(fs->cache, in->ino, &cf)
+                         : cache_file_open(fs->cache, vid, in->ino, size, &src, &cf);
     if (r == -ENODATA) {
         log_err("content", "cache file of an unpublished file is gone ino=%" G_GUINT64_FORMAT, in->ino);
         return -EIO;
@@ -177,7 +179,8 @@ static void begin_stream(struct inode *in)
                                      .mode = in->rec.mode & ~(uint32_t)(S_ISUID | S_ISGID),
                                      .uid = in->rec.uid,
                                      .gid = in->rec.gid};
-    g_autofree char *token = g_strdup_printf("%s.%" G_GINT64_MODIFIER "x.%" G_GINT64_MODIFIER "x", meta_uuid(fs->meta), in->rec.vid, in->rec.gen);
+    g_autofree char *token = g_strdup_printf("%s.%" G_GINT64_MODIFIER "x.%" G_GINT64_MODIFIER "x", meta_uuid(fs->meta),
+                                             in->rec.vid, in->rec.gen);
     struct cfile *cf = in->cf ? cache_file_ref(in->cf) : NULL;
     mutex_unlock(&in->mu);
     meta.token = token;
@@ -441,7 +444,8 @@ void content_release(struct inode *in, bool for_write)
     cache_file_unref(cf);
     int r = seal ? content_seal(in) : 0;
     if (r < 0)
-        log_err("content", "a closed file could not be sealed, the next start does it ino=%" G_GUINT64_FORMAT " r=%s", in->ino, err_name(r));
+        log_err("content", "a closed file could not be sealed, the next start does it ino=%" G_GUINT64_FORMAT " r=%s",
+                in->ino, err_name(r));
     mutex_lock(&in->mu);
     in->n_open--;
     struct cfile *last = drop_unused_locked(in);
@@ -479,6 +483,28 @@ int content_sync(struct inode *in)
     return r < 0 ? r : meta_sync(fs->meta);
 }
 
+static int detach_opened(struct inode *in)
+{
+    struct cache_source none = {0};
+    int r = cache_file_fill(in->cf, true, true, NULL, NULL);
+    if (r == 0)
+        r = content_begin_change(in);
+    if (r == 0)
+        r = cache_file_set_source(in->cf, &none);
+    return r == 0 ? content_flush(in, false) : r;
+}
+
+int content_detach(struct inode *in)
+{
+    int r = content_open(in, true, false);
+    if (r < 0)
+        return r;
+    r = detach_opened(in);
+    if (r < 0)
+        content_release(in, true);
+    return r;
+}
+
 bool content_is_dirty(struct inode *in)
 {
     mutex_lock(&in->mu);
@@ -496,9 +522,10 @@ static char *intent_text(struct inode *in, const char *path, const struct meta_d
     (void)tree_object_at_path(d, &etag);
     mutex_lock(&in->mu);
     const struct meta_inode *rec = &in->rec;
-    json_t *o = json_pack("{s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:s, s:I, s:s, s:I, s:s, s:b}", "path", quoted, "mode", (int)rec->mode, "uid",
-                          (int)rec->uid, "gid", (int)rec->gid, "mtime_ns", (json_int_t)rec->mtime_ns, "size", (json_int_t)rec->size, "gen",
-                          (json_int_t)rec->gen, "state", content_rows[rec->content].name, "seq", (json_int_t)d->op_seq, "base_etag", etag.s,
+    json_t *o = json_pack("{s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:s, s:I, s:s, s:I, s:s, s:b}", "path", quoted, "mode",
+                          (int)rec->mode, "uid", (int)rec->uid, "gid", (int)rec->gid, "mtime_ns",
+                          (json_int_t)rec->mtime_ns, "size", (json_int_t)rec->size, "gen", (json_int_t)rec->gen,
+                          "state", content_rows[rec->content].name, "seq", (json_int_t)d->op_seq, "base_etag", etag.s,
                           "ino", (json_int_t)rec->ino, "boot", rec->boot_id, "partial", partial);
     mutex_unlock(&in->mu);
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
@@ -529,7 +556,10 @@ void content_write_intent(struct inode *in)
     if (cf) {
         char *text = intent_text(in, path, &d, !cache_file_complete(cf));
         if (!text || cache_file_set_intent(cf, text) < 0)
-            log_warn("content", "intent could not be written beside the data: without the database this file would not be found path='%s'", path);
+            log_warn(
+                "content",
+                "intent could not be written beside the data: without the database this file would not be found path='%s'",
+                path);
         free(text);
         cache_file_unref(cf);
     }

@@ -32,6 +32,8 @@ int content_flush(struct inode *in, bool want_sync) MUST_CHECK;
 /* Without writers: CLOSING or OPEN becomes SEALED and may be published. */
 int content_seal(struct inode *in) MUST_CHECK;
 int content_truncate(struct inode *in, uint64_t size) MUST_CHECK;
+/* Brings all bytes here and makes them a new version that needs nothing from the store; counted as a writer, so that it is not published before content_release(in, true). */
+int content_detach(struct inode *in) MUST_CHECK;
 /* fsync: bytes and record survive power loss. */
 int content_sync(struct inode *in) MUST_CHECK;
 /* The text of user.sluice.intent for one name of a dirty file. */

@@ -9,7 +9,9 @@ static void reply_attr(fuse_req_t req, struct inode *in)
     struct stat st;
     inode_stat(in, &st);
     metric_inc(M_fuse_requests);
-    (void)fuse_reply_attr(req, &st, (double)in->fs->cfg->metadata_ttl_ns / (double)NS_PER_S); /* an interrupted request has nobody to tell */
+    (void)fuse_reply_attr(req, &st,
+                          (double)in->fs->cfg->metadata_ttl_ns /
+                              (double)NS_PER_S); /* an interrupted request has nobody to tell */
 }
 
 void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -78,17 +80,21 @@ static void free_copy(void *d)
     g_free(d);
 }
 
-/* Names whose objects carry the old metadata get a journal record; content that is still to be published takes the metadata along. */
-static int journal_meta(struct fs *fs, struct meta_batch *b, uint64_t ino) REQUIRES(fs->ns)
+/*
+ * Names whose objects carry the old metadata get a journal record. Content that is still to be published takes the metadata along, if its upload has not
+ * read it yet: whoever records the upload sees by the mark that there may be more to do.
+ */
+static int journal_meta(struct fs *fs, struct meta_batch *b, uint64_t ino, bool clean) REQUIRES(fs->ns)
 {
     g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_copy);
     int r = meta_link_each(fs->meta, ino, collect_copy, names);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         struct meta_dentry *d = names->pdata[i];
-        if (!(d->flags & DENTRY_UPSTREAM))
+        if (clean ? !(d->flags & DENTRY_UPSTREAM) : (d->op_seq == 0 || (d->flags & DENTRY_META_DIRTY)))
             continue;
         d->flags |= DENTRY_META_DIRTY;
-        publish_name(fs, b, d, PUBLISH_META);
+        if (clean)
+            publish_name(fs, b, d, PUBLISH_META);
         d->stamp = meta_next_seq(fs->meta);
         meta_dentry_put(b, d);
     }
@@ -107,7 +113,7 @@ static int store_attr(struct inode *in, const struct stat *st, int set)
     if (!in->gone)
         meta_inode_put(b, &in->rec);
     mutex_unlock(&in->mu);
-    int r = file && clean ? journal_meta(fs, b, in->ino) : 0;
+    int r = file ? journal_meta(fs, b, in->ino, clean) : 0;
     if (r == 0)
         r = meta_commit(b, false);
     publish_apply(fs, r == 0);
@@ -155,9 +161,11 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, s
     INODE_REF in = NULL;
     int r = inode_get(fs, ino, &in);
     if (r == 0 && (to_set & FUSE_SET_ATTR_SIZE))
-        r = S_ISREG(in->rec.mode) ? set_size(in, fi ? handle_get(fs, fi->fh) : NULL, fuse_req_ctx(req), (uint64_t)attr->st_size) : -EISDIR;
-    int rest = to_set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW |
-                         FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW);
+        r = S_ISREG(in->rec.mode)
+                ? set_size(in, fi ? handle_get(fs, fi->fh) : NULL, fuse_req_ctx(req), (uint64_t)attr->st_size)
+                : -EISDIR;
+    int rest = to_set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID | FUSE_SET_ATTR_MTIME |
+                         FUSE_SET_ATTR_MTIME_NOW | FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW);
     if (r == 0 && rest)
         r = store_attr(in, attr, rest);
     if (r < 0)

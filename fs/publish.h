@@ -10,12 +10,13 @@
  */
 #pragma once
 #include "fs.h"
+
 #include <jansson.h>
 
 int publish_open(struct fs *fs, struct publisher **ret) MUST_CHECK; /* loads the journal; no threads yet */
 int publish_start(struct publisher *p) MUST_CHECK;
 void publish_interrupt(struct publisher *p); /* whoever waits for it returns soon */
-void publish_stop(struct publisher *p); /* ends threads; running uploads are left for the next start */
+void publish_stop(struct publisher *p);      /* ends threads; running uploads are left for the next start */
 void publish_close(struct publisher *p);
 
 /* ---- under ns, while the caller builds its batch; effective at publish_apply() after the commit ---- */
@@ -23,20 +24,23 @@ void publish_close(struct publisher *p);
 #define PROBE_DIR ".sluice-probe" /* below it the store's capabilities are tried out, each cache folder in its own; never listed */
 
 enum publish_why {
-    PUBLISH_CONTENT,  /* closed with new content */
-    PUBLISH_PLACE,    /* renamed or linked */
-    PUBLISH_META,     /* attributes only: waits 5 s, takes no part in the order */
-    PUBLISH_MARKER,   /* directory: waits 5 s, only if still empty then */
+    PUBLISH_CONTENT, /* closed with new content */
+    PUBLISH_PLACE,   /* renamed or linked */
+    PUBLISH_META,    /* attributes only: waits 5 s, takes no part in the order */
+    PUBLISH_MARKER,  /* directory: waits 5 s, only if still empty then */
 };
 /* The name needs upstream work: gives it a journal record (d->op_seq) or renews the one it has; d must be put by the caller afterwards. */
 void publish_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, enum publish_why why) REQUIRES(fs->ns);
 /* The name's record goes away. */
 void publish_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d) REQUIRES(fs->ns);
 /* Queues a delete of key while it has etag. keep_ino: an open, deleted file that still reads from it, or 0. */
-void publish_delete(struct fs *fs, struct meta_batch *b, const char *key, const struct etag *etag, uint64_t keep_ino) REQUIRES(fs->ns);
+void publish_delete(struct fs *fs, struct meta_batch *b, const char *key, const struct etag *etag, uint64_t keep_ino)
+    REQUIRES(fs->ns);
 /* A new name takes key: if a delete of it is queued or another op still copies from it, that delete is withdrawn (or will not happen) and
  * true says what object stands there. */
 bool publish_inherit(struct fs *fs, struct meta_batch *b, const char *key, struct etag *ret_etag) REQUIRES(fs->ns);
+/* May an object of ours stand at key though no record says so? Then a delete of it with no etag finds out, and deletes only that. */
+bool publish_has_note(struct fs *fs, const char *key);
 /* After the commit: queued changes take effect in memory. Also called (to forget them) when the commit failed. */
 void publish_apply(struct fs *fs, bool committed) REQUIRES(fs->ns);
 
@@ -57,13 +61,15 @@ struct publish_counts {
 void publish_count(struct publisher *p, const char *path, struct publish_counts *ret);
 /* Waits until nothing is left under path or the deadline (monotonic ns, 0 none) passes: 0, -ETIMEDOUT, -EIO when all that is left is parked.
  * tick is called about 4 times a second; non-zero from it ends the wait with -ECANCELED. */
-int publish_wait(struct publisher *p, const char *path, uint64_t deadline_ns, int (*tick)(void *ctx, const struct publish_counts *left), void *ctx) MUST_CHECK;
+int publish_wait(struct publisher *p, const char *path, uint64_t deadline_ns,
+                 int (*tick)(void *ctx, const struct publish_counts *left), void *ctx) MUST_CHECK;
 /* Publishes one file now and waits (close=remote, fsync=remote): ignores holds; snapshot while writers are active. */
 int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns) MUST_CHECK;
 /* For `info`: state ("uploading", "held", "parked", ...), error text, path that blocks it. Strings static or owned by the JSON object. */
 void publish_describe(struct publisher *p, uint64_t op_seq, json_t *obj);
 /* Each op with its path. */
-void publish_each(struct publisher *p, void (*fn)(void *ctx, const struct meta_op *op, const char *path, int err), void *ctx);
+void publish_each(struct publisher *p, void (*fn)(void *ctx, const struct meta_op *op, const char *path, int err),
+                  void *ctx);
 /* `publish --retry`: tries again now, also parked, held, conflicting (then overwriting). `--skip`: parked or conflicting ops are given up: they no longer block; the
  * local copy stays until the name's next change. Returns the number of ops touched. */
 int publish_retry(struct publisher *p, const char *path);

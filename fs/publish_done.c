@@ -20,9 +20,10 @@ static int on_link(void *ctx, const struct meta_dentry *d)
     return 0;
 }
 
-/* The name whose path is key, under ns. */
+/* The name whose object has this key, under ns: a directory's for a key that ends in '/', else another's. */
 static int name_at_key(struct fs *fs, const char *key, struct meta_dentry *ret)
 {
+    bool dir_key = g_str_has_suffix(key, "/");
     g_auto(GStrv) parts = g_strsplit(key, "/", -1);
     uint64_t dir = META_ROOT_INO;
     for (unsigned i = 0; parts[i] && *parts[i]; i++) {
@@ -31,8 +32,12 @@ static int name_at_key(struct fs *fs, const char *key, struct meta_dentry *ret)
         if (r < 0)
             return r;
         if (!parts[i + 1] || !*parts[i + 1]) {
-            *ret = d;
-            return 0;
+            r = S_ISDIR(d.type) == dir_key ? 0 : -ENOENT;
+            if (r == 0)
+                *ret = d;
+            else
+                meta_dentry_clear(&d);
+            return r;
         }
         dir = d.ino;
         meta_dentry_clear(&d);
@@ -80,7 +85,8 @@ static void parents_upstream(struct fs *fs, struct meta_batch *b, uint64_t dir)
     }
 }
 
-static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struct meta_dentry *d, struct inode *in, const struct outcome *out) REQUIRES(fs->ns)
+static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struct meta_dentry *d, struct inode *in,
+                        const struct outcome *out) REQUIRES(fs->ns)
 {
     g_autofree char *path = tree_key(fs, d->parent, d->name, S_ISDIR(d->type));
     g_autofree char *old_ukey = g_steal_pointer(&d->ukey);
@@ -97,6 +103,10 @@ static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struc
         struct etag dropped;
         (void)publish_inherit(fs, b, out->key, &dropped);
         d->ukey = g_strdup(out->key);
+        if (had && !old_ukey) { /* back at the place where its older object still stands */
+            d->flags |= DENTRY_DEST_KNOWN;
+            d->dest_etag = old_etag;
+        }
     } else {
         d->flags &= ~(uint32_t)DENTRY_DEST_KNOWN;
         d->dest_etag = (struct etag){0};
@@ -109,7 +119,7 @@ static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struc
         disown_key(fs, b, old_ukey, &old_etag, d->id);
     if (d->op_seq == o->rec.seq)
         publish_drop_name(fs, b, d);
-    if (moved && d->op_seq) { /* its op was made when the object was elsewhere */
+    if (moved) { /* its op, if it has one, was made when the object was elsewhere */
         publish_name(fs, b, d, PUBLISH_PLACE);
     } else if (!moved && (d->flags & DENTRY_META_DIRTY) && !d->op_seq) {
         publish_name(fs, b, d, PUBLISH_META);
@@ -169,14 +179,15 @@ static void mark_clean(struct inode *in, const struct outcome *out, bool was_dir
     content_unuse(in, cf);
 }
 
-static int record_locked(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out, struct meta_batch *b,
-                         bool *ret_clean) NO_TSA /* under ns */
+static int record_locked(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out,
+                         struct meta_batch *b, bool *ret_clean) NO_TSA /* under ns */
 {
     struct fs *fs = o->p->fs;
     struct find_name f = {.id = before->id, .vid = out->vid, .gen = out->gen};
     int r = meta_link_each(fs->meta, before->ino, on_link, &f);
     if (r < 0)
         return r;
+    note_clear(fs, b, out->key);
     if (f.found.id) {
         update_name(fs, b, o, &f.found, in, out);
         meta_dentry_clear(&f.found);
@@ -210,6 +221,40 @@ int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *i
     return r;
 }
 
+static int let_go_locked(struct fs *fs, struct meta_batch *b, const struct meta_dentry *before) REQUIRES(fs->ns)
+{
+    struct meta_dentry d = {0};
+    int r = meta_dentry_get(fs->meta, before->parent, before->name, &d);
+    if (r == 0 && d.id == before->id && d.ukey && (d.flags & DENTRY_UPSTREAM)) {
+        g_autofree char *old = g_steal_pointer(&d.ukey);
+        struct etag etag = d.uetag;
+        d.flags &= ~(uint32_t)DENTRY_UPSTREAM;
+        d.uetag = (struct etag){0};
+        d.pub_vid = d.pub_gen = 0;
+        d.token[0] = '\0';
+        d.stamp = meta_next_seq(fs->meta);
+        publish_drop_name(fs, b, &d);
+        disown_key(fs, b, old, &etag, d.id);
+        publish_name(fs, b, &d, S_ISDIR(d.type) ? PUBLISH_MARKER : PUBLISH_CONTENT);
+        meta_dentry_put(b, &d);
+        r = meta_commit(b, false);
+    }
+    meta_dentry_clear(&d);
+    return r == -ENOENT ? 0 : r;
+}
+
+int pubop_let_go(struct op *o, const struct meta_dentry *before)
+{
+    struct fs *fs = o->p->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    int r = let_go_locked(fs, b, before);
+    publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
 int pubop_forget(struct op *o)
 {
     struct fs *fs = o->p->fs;
@@ -217,7 +262,10 @@ int pubop_forget(struct op *o)
     struct meta_dentry d = {0};
     mutex_lock(&fs->ns);
     meta_op_del(b, o->rec.seq);
-    if (o->rec.kind == OP_SYNC && meta_dentry_get(fs->meta, o->rec.parent, o->rec.name, &d) == 0 && d.op_seq == o->rec.seq) {
+    if (o->rec.kind == OP_DELETE)
+        note_clear(fs, b, o->key);
+    if (o->rec.kind == OP_SYNC && meta_dentry_get(fs->meta, o->rec.parent, o->rec.name, &d) == 0 &&
+        d.op_seq == o->rec.seq) {
         d.op_seq = 0;
         d.stamp = meta_next_seq(fs->meta);
         meta_dentry_put(b, &d);

@@ -6,9 +6,9 @@
 
 /* All pending ops at a directory or below it: what an op there has to wait for. */
 struct dirnode {
-    char *prefix;      /* "" or "a/b/", owned */
-    GSequence *pubs;   /* struct op that become visible here or below, by seq */
-    GSequence *dels;   /* deletes */
+    char *prefix;       /* "" or "a/b/", owned */
+    GSequence *pubs;    /* struct op that become visible here or below, by seq */
+    GSequence *dels;    /* deletes */
     unsigned n_sources; /* ops elsewhere that still copy from a key below */
 };
 
@@ -20,10 +20,10 @@ struct order_link {
 struct op {
     /* immutable */
     struct publisher *p;
-    uint64_t ino;      /* OP_SYNC */
-    uint32_t type;     /* OP_SYNC: S_IFMT bits */
-    char *key;         /* OP_SYNC: path key when the op was made ('/' at the end for directories); OP_DELETE: the key */
-    char *source;      /* key that a rename still has to copy from, NULL */
+    uint64_t ino;  /* OP_SYNC */
+    uint32_t type; /* OP_SYNC: S_IFMT bits */
+    char *key;     /* OP_SYNC: path key when the op was made ('/' at the end for directories); OP_DELETE: the key */
+    char *source;  /* key that a rename still has to copy from, NULL */
     struct etag source_etag;
     enum publish_why why;
     uint64_t keep_ino; /* OP_DELETE */
@@ -34,13 +34,15 @@ struct op {
     bool running, dropped; /* dropped: no longer in the journal; freed by who runs it */
     bool staged;           /* parts are stored, waits for its turn */
     bool force;            /* --retry of a conflict: overwrite */
-    bool urgent;           /* publish_now: no hold, no delay */
-    uint32_t content;      /* enum content_state of the inode */
+    bool untangle;    /* what it copies from is waited for by what it waits for: the content is to be sent from here */
+    bool hasty;       /* that cannot be done: it does not wait for its turn */
+    bool urgent;      /* publish_now: no hold, no delay */
+    uint32_t content; /* enum content_state of the inode */
     uint64_t not_before_ns;
     unsigned failures;
     int last_err;
     GSequenceIter *all_iter;
-    GArray *links; /* struct order_link; empty while the op takes no part in the order */
+    GArray *links;           /* struct order_link; empty while the op takes no part in the order */
     uint64_t progress_bytes; /* atomic enough: written by the worker, read for display */
 };
 
@@ -51,17 +53,17 @@ struct publisher {
 
     struct mutex mu; /* class PUBLISH */
     /* guarded by mu */
-    struct cond work;  /* something may be runnable, or done */
+    struct cond work; /* something may be runnable, or done */
     bool stopping;
-    GSequence *all;            /* every op by seq */
-    GHashTable *by_seq;        /* &rec.seq -> op */
-    GHashTable *by_ino;        /* ino -> GPtrArray of op */
-    GHashTable *tombs;         /* key -> OP_DELETE op */
-    GHashTable *sources;       /* key -> op that copies from it */
-    GHashTable *running_keys;  /* key -> op */
-    GHashTable *running_inos;  /* &ino -> op: two names of one file, or a renamed one, are not published at once */
-    GHashTable *dirs;          /* prefix -> dirnode */
-    GHashTable *recent;        /* key or prefix deleted lately -> uint64_t* stamp */
+    GSequence *all;           /* every op by seq */
+    GHashTable *by_seq;       /* &rec.seq -> op */
+    GHashTable *by_ino;       /* ino -> GPtrArray of op */
+    GHashTable *tombs;        /* key -> OP_DELETE op */
+    GHashTable *sources;      /* key -> op that copies from it */
+    GHashTable *running_keys; /* key -> op */
+    GHashTable *running_inos; /* &ino -> op: two names of one file, or a renamed one, are not published at once */
+    GHashTable *dirs;         /* prefix -> dirnode */
+    GHashTable *recent;       /* key or prefix deleted lately -> uint64_t* stamp */
     uint64_t recent_pruned_ns;
 
     /* guarded by fs->ns */
@@ -101,6 +103,16 @@ int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns);
 /* Clears running, records failure or success, frees a dropped op. */
 void pubop_finish(struct op *o, int r);
 
+/* ---- publish_note.c: what may stand upstream though no record says so ---- */
+
+/* Before an upload to key becomes visible: its token begins with our id and `id` (cache file, or inode of a link or directory) and is not old_token. */
+int note_upload(struct fs *fs, const char *key, uint64_t id, const char *old_token) MUST_CHECK;
+/* Before a copy, which keeps its token ("" for none). */
+int note_copy(struct fs *fs, const char *key, const char *token, uint64_t size) MUST_CHECK;
+void note_clear(struct fs *fs, struct meta_batch *b, const char *key);
+/* The object at key if it is the one noted; asks the store. -ENOENT: no note, or it is not there. */
+int note_find(struct fs *fs, const char *key, struct obj_info *ret) MUST_CHECK;
+
 /* ---- publish_done.c ---- */
 
 /* What the store holds after an op. */
@@ -109,12 +121,15 @@ struct outcome {
     struct etag etag;
     uint64_t size;
     char token[TOKEN_MAX + 1];
-    uint64_t vid, gen;   /* content the object holds; 0 for markers and links */
-    bool content, meta;  /* content / metadata of the name are now upstream */
-    int64_t ctime_ns;    /* of the inode when the metadata was read */
+    uint64_t vid, gen;  /* content the object holds; 0 for markers and links */
+    bool content, meta; /* content / metadata of the name are now upstream */
+    int64_t ctime_ns;   /* of the inode when the metadata was read */
 };
 /* Records it: name, inode, journal, in one batch; also when the name was renamed, removed or written meanwhile. */
-int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out) MUST_CHECK;
+int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out)
+    MUST_CHECK;
+/* The name no longer needs its object at another key, which is disowned: the content is here and sent from here. */
+int pubop_let_go(struct op *o, const struct meta_dentry *before) MUST_CHECK;
 /* The op's journal record is removed: nothing to do upstream (any more). */
 int pubop_forget(struct op *o) MUST_CHECK;
 /* State and error are stored and the order follows. */

@@ -110,8 +110,8 @@ static size_t parent_len(const char *key, size_t from)
 }
 
 /* Calls fn for each directory prefix above key, innermost first, the root last. */
-static void each_ancestor(struct publisher *p, const char *key, void (*fn)(struct publisher *p, struct dirnode *n, struct op *o),
-                          struct op *o)
+static void each_ancestor(struct publisher *p, const char *key,
+                          void (*fn)(struct publisher *p, struct dirnode *n, struct op *o), struct op *o)
 {
     size_t len = strlen(key);
     if (len > 0 && key[len - 1] == '/')
@@ -245,7 +245,7 @@ static struct op *older(GSequence *seq, const struct op *o)
 
 static struct op *order_blocker(struct publisher *p, const struct op *o)
 {
-    if (p->fs->cfg->order == ORDER_NONE || o->why == PUBLISH_META || o->why == PUBLISH_MARKER)
+    if (p->fs->cfg->order == ORDER_NONE || o->hasty || o->why == PUBLISH_META || o->why == PUBLISH_MARKER)
         return NULL;
     struct dirnode *root = g_hash_table_lookup(p->dirs, "");
     struct op *b = NULL;
@@ -254,7 +254,8 @@ static struct op *order_blocker(struct publisher *p, const struct op *o)
     struct dirnode *n = root;
     if (p->fs->cfg->order == ORDER_ANCESTOR) {
         size_t len = strlen(o->key);
-        g_autofree char *prefix = g_strndup(o->key, parent_len(o->key, len > 0 && o->key[len - 1] == '/' ? len - 1 : len));
+        g_autofree char *prefix =
+            g_strndup(o->key, parent_len(o->key, len > 0 && o->key[len - 1] == '/' ? len - 1 : len));
         n = g_hash_table_lookup(p->dirs, prefix);
     }
     if (n)
@@ -300,7 +301,8 @@ static bool pubop_wants_run(const struct op *o, uint64_t now, uint64_t *wake)
 
 static bool pubop_large(const struct op *o)
 {
-    return o->rec.kind == OP_SYNC && S_ISREG(o->type) && o->bytes > o->p->fs->cfg->part_size && o->content == CONTENT_SEALED;
+    return o->rec.kind == OP_SYNC && S_ISREG(o->type) && o->bytes > o->p->fs->cfg->part_size &&
+           o->content == CONTENT_SEALED;
 }
 
 bool queue_busy_locked(struct publisher *p, const struct op *o)
@@ -327,6 +329,29 @@ void queue_untake_locked(struct publisher *p, struct op *o)
         g_hash_table_remove(p->running_inos, &o->ino);
     o->running = false;
     cond_broadcast(&p->work);
+}
+
+/* Will the op, which another waits for, not run for long, or not before that other? */
+static bool stands_in_the_way(struct publisher *p, const struct op *src, const struct op *o, uint64_t now) REQUIRES(p->mu)
+{
+    if (src->content == CONTENT_OPEN || (src->rec.state == OPS_HELD && src->not_before_ns > now))
+        return true;
+    return src->rec.seq > o->rec.seq && !queue_eligible_locked(p, src);
+}
+
+/* The op that copies from what o, whose turn it is, would overwrite, if it has to do without that object. */
+static struct op *find_tangle(struct publisher *p, const struct op *o, uint64_t now, uint64_t *wake) REQUIRES(p->mu)
+{
+    struct op *src = g_hash_table_lookup(p->sources, o->key);
+    if (!src || src == o || src->hasty || src->rec.state == OPS_PARKED || src->rec.state == OPS_CONFLICT ||
+        queue_busy_locked(p, src) || order_blocker(p, o) || !stands_in_the_way(p, src, o, now))
+        return NULL;
+    if (src->failures > 0 && src->not_before_ns > now) {
+        *wake = *wake == 0 ? src->not_before_ns : MIN(*wake, src->not_before_ns);
+        return NULL;
+    }
+    src->untangle = true;
+    return src;
 }
 
 /* Heads of directories whose turn it may be though they lie behind a long blocked stretch of the journal. */
@@ -358,6 +383,11 @@ struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns)
             queue_take_locked(p, o);
             return o;
         }
+        struct op *tangle = find_tangle(p, o, now, &wake);
+        if (tangle) {
+            queue_take_locked(p, tangle);
+            return tangle;
+        }
         if (!stage && !o->staged && pubop_large(o))
             stage = o;
     }
@@ -383,7 +413,8 @@ void queue_note_deleted_locked(struct publisher *p, const char *key)
 {
     mutex_assert_held(&p->mu);
     uint64_t now = clock_mono_ns(), stamp = meta_next_seq(p->fs->meta);
-    if (now - p->recent_pruned_ns > RECENT_MAX_NS) { /* no listing runs that long; a later one sees the store as it is */
+    if (now - p->recent_pruned_ns >
+        RECENT_MAX_NS) { /* no listing runs that long; a later one sees the store as it is */
         g_hash_table_remove_all(p->recent);
         p->recent_pruned_ns = now;
     }

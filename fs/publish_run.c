@@ -33,6 +33,10 @@ static int gate(void *ctx)
             r = -EAGAIN; /* renamed, removed or closed again: another op has taken over */
             break;
         }
+        if (!j->snapshot && j->o->content != CONTENT_SEALED && j->o->content != CONTENT_CLEAN) {
+            r = -EAGAIN; /* a writer came, and may have begun before the upload looked at the file */
+            break;
+        }
         if (p->stopping) {
             r = -ECANCELED;
             break;
@@ -50,6 +54,14 @@ static int gate(void *ctx)
     }
     mutex_unlock(&p->mu);
     return r;
+}
+
+/* The gate of uploads, which make something visible right after it. */
+static int upload_gate(void *ctx)
+{
+    struct job *j = ctx;
+    int r = gate(j);
+    return r < 0 ? r : note_upload(j->o->p->fs, j->o->key, j->in->rec.vid, j->d.token);
 }
 
 static void on_progress(void *ctx, uint64_t bytes)
@@ -80,13 +92,40 @@ static void posix_of(const struct meta_inode *rec, struct posix_attr *p)
     };
 }
 
+static void write_token(struct fs *fs, uint64_t id, uint64_t gen, char *ret)
+{
+    g_snprintf(ret, TOKEN_MAX + 1, "%s.%" G_GINT64_MODIFIER "x.%" G_GINT64_MODIFIER "x", meta_uuid(fs->meta), id, gen);
+}
+
 /* ---- kinds ---- */
+
+/* Deletes what may be deleted: the object with the etag known, or one of ours that was noted but not recorded. */
+static int delete_object(struct op *o)
+{
+    struct fs *fs = o->p->fs;
+    struct obj_cond cond = {.kind = etag_is_set(&o->rec.etag) ? OBJ_COND_ETAG : OBJ_COND_NONE, .etag = o->rec.etag};
+    bool noted = publish_has_note(fs, o->key);
+    int r = noted && cond.kind == OBJ_COND_NONE ? -ESTALE : objstore_delete(fs->store, o->key, &cond);
+    if (r != -ESTALE || !noted)
+        return r;
+    struct obj_info info = {0};
+    r = note_find(fs, o->key, &info);
+    if (r == 0) {
+        cond = (struct obj_cond){.kind = OBJ_COND_ETAG, .etag = info.etag};
+        r = objstore_delete(fs->store, o->key, &cond);
+    } else if (r == -ENOENT && etag_is_set(&o->rec.etag)) {
+        r = -ESTALE;
+    }
+    obj_info_clear(&info);
+    return r;
+}
 
 static int run_delete(struct op *o)
 {
     struct fs *fs = o->p->fs;
     INODE_REF in = NULL;
-    if (o->keep_ino && inode_get(fs, o->keep_ino, &in) == 0) { /* open and removed: its bytes must be here before the object goes */
+    if (o->keep_ino &&
+        inode_get(fs, o->keep_ino, &in) == 0) { /* open and removed: its bytes must be here before the object goes */
         struct cfile *cf = NULL;
         mutex_lock(&in->mu);
         if (in->n_open > 0 && in->cf)
@@ -97,8 +136,7 @@ static int run_delete(struct op *o)
         if (r < 0 && r != -ESTALE && r != -ENOENT)
             return r;
     }
-    struct obj_cond cond = {.kind = etag_is_set(&o->rec.etag) ? OBJ_COND_ETAG : OBJ_COND_NONE, .etag = o->rec.etag};
-    int r = objstore_delete(fs->store, o->key, &cond);
+    int r = delete_object(o);
     if (r == -ESTALE) {
         log_warn("publish", "object was changed elsewhere, it is kept key='%s'", o->key);
         metric_inc(M_conflicts_total);
@@ -123,13 +161,17 @@ static int run_marker(struct job *j)
         return pubop_forget(j->o); /* its files show it */
     struct outcome out = {.key = j->o->key, .content = true, .meta = true};
     struct obj_cond none = {.kind = OBJ_COND_NONE};
-    struct obj_meta meta = {0};
-    r = objstore_put(fs->store, j->o->key, "", 0, &meta, &none, &out.etag);
+    struct obj_meta meta = {.token = out.token};
+    write_token(fs, j->d.ino, j->o->rec.seq, out.token);
+    r = note_upload(fs, j->o->key, j->d.ino, "");
+    if (r == 0)
+        r = objstore_put(fs->store, j->o->key, "", 0, &meta, &none, &out.etag);
     return r < 0 ? r : pubop_record(j->o, &j->d, j->in, &out);
 }
 
 static int run_symlink(struct job *j)
 {
+    struct fs *fs = j->o->p->fs;
     struct outcome out = {.key = j->o->key, .content = true, .meta = true};
     struct obj_cond cond = condition(j);
     struct obj_meta meta = {0};
@@ -138,7 +180,11 @@ static int run_symlink(struct job *j)
     g_autofree char *target = g_strdup(j->in->rec.target);
     mutex_unlock(&j->in->mu);
     meta.symlink = target;
-    int r = objstore_put(j->o->p->fs->store, j->o->key, "", 0, &meta, &cond, &out.etag);
+    meta.token = out.token;
+    write_token(fs, j->d.ino, j->o->rec.seq, out.token);
+    int r = note_upload(fs, j->o->key, j->d.ino, j->d.token);
+    if (r == 0)
+        r = objstore_put(fs->store, j->o->key, "", 0, &meta, &cond, &out.etag);
     return r < 0 ? r : pubop_record(j->o, &j->d, j->in, &out);
 }
 
@@ -174,7 +220,9 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
     struct obj_cond cond = condition(j);
     if (in_place)
         cond = (struct obj_cond){.kind = OBJ_COND_NONE}; /* the source's condition says it */
-    int r = objstore_copy(fs->store, src, src_etag, j->o->key, new_meta ? &meta : NULL, &cond, &out.etag);
+    int r = note_copy(fs, j->o->key, j->d.token, out.size);
+    if (r == 0)
+        r = objstore_copy(fs->store, src, src_etag, j->o->key, new_meta ? &meta : NULL, &cond, &out.etag);
     if (r == 0)
         r = verify_copy(j, &out);
     if (r < 0)
@@ -221,7 +269,12 @@ static int upload_content(struct job *j, struct cfile *cf)
     struct fs *fs = j->o->p->fs;
     struct inode *in = j->in;
     struct outcome out = {.key = j->o->key, .content = true, .meta = true};
-    struct publish_req req = {.key = j->o->key, .cond = condition(j), .snapshot = j->snapshot, .gate = gate, .progress = on_progress, .ctx = j};
+    struct publish_req req = {.key = j->o->key,
+                              .cond = condition(j),
+                              .snapshot = j->snapshot,
+                              .gate = upload_gate,
+                              .progress = on_progress,
+                              .ctx = j};
     int r = make_durable(fs, in, cf);
     if (r < 0)
         return r;
@@ -236,8 +289,8 @@ static int upload_content(struct job *j, struct cfile *cf)
     mutex_unlock(&in->mu);
     if (!sealed && !j->snapshot)
         return -EAGAIN;
-    g_autofree char *token =
-        g_strdup_printf("%s.%" G_GINT64_MODIFIER "x.%" G_GINT64_MODIFIER "x", meta_uuid(fs->meta), out.vid, out.gen);
+    char token[TOKEN_MAX + 1];
+    write_token(fs, out.vid, out.gen, token);
     req.meta.token = token;
     struct publish_result res = {0};
     r = cache_publish(cf, &req, &res);
@@ -268,7 +321,12 @@ static int run_upload(struct job *j)
 /* A snapshot published this very content before the file was closed: only the record is missing. */
 static int record_snapshot(struct job *j)
 {
-    struct outcome out = {.key = j->o->key, .etag = j->d.uetag, .size = j->d.usize, .vid = j->d.pub_vid, .gen = j->d.pub_gen, .content = true};
+    struct outcome out = {.key = j->o->key,
+                          .etag = j->d.uetag,
+                          .size = j->d.usize,
+                          .vid = j->d.pub_vid,
+                          .gen = j->d.pub_gen,
+                          .content = true};
     g_strlcpy(out.token, j->d.token, sizeof(out.token));
     return pubop_record(j->o, &j->d, j->in, &out);
 }
@@ -315,18 +373,103 @@ static int read_job(struct job *j)
     return r;
 }
 
+/* The object of an earlier try is what stands at the name's own key: the condition of this one follows. */
+static int adopt_locked(struct job *j, const struct etag *etag) NO_TSA /* under ns */
+{
+    struct fs *fs = j->o->p->fs;
+    struct meta_dentry d = {0};
+    int r = meta_dentry_get(fs->meta, j->o->rec.parent, j->o->rec.name, &d);
+    if (r == 0 && d.op_seq != j->o->rec.seq)
+        r = -EAGAIN;
+    if (r < 0) {
+        meta_dentry_clear(&d);
+        return r == -ENOENT ? -EAGAIN : r;
+    }
+    if ((d.flags & DENTRY_UPSTREAM) && !d.ukey) {
+        d.uetag = *etag;
+        d.pub_vid = d.pub_gen = 0;
+    } else {
+        d.flags |= DENTRY_DEST_KNOWN;
+        d.dest_etag = *etag;
+    }
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    meta_dentry_put(b, &d);
+    r = meta_commit(b, false);
+    meta_batch_free(b);
+    meta_dentry_clear(&j->d);
+    j->d = d;
+    return r;
+}
+
+/* Did a try that was cut off make an object visible? 1: it is the content we have, and recorded now. */
+static int settle_note(struct job *j)
+{
+    struct fs *fs = j->o->p->fs;
+    struct obj_info info = {0};
+    struct etag known = {0};
+    int r = note_find(fs, j->o->key, &info);
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    struct outcome out = {.key = j->o->key, .etag = info.etag, .size = info.size, .content = true};
+    mutex_lock(&j->in->mu);
+    const struct meta_inode *rec = &j->in->rec;
+    out.vid = rec->vid;
+    out.gen = rec->gen;
+    bool sealed = S_ISREG(rec->mode) && rec->content == CONTENT_SEALED && rec->size == info.size;
+    mutex_unlock(&j->in->mu);
+    write_token(fs, out.vid, out.gen, out.token);
+    if (sealed && strcmp(out.token, info.token) == 0) {
+        r = pubop_record(j->o, &j->d, j->in, &out);
+        r = r < 0 ? r : 1;
+    } else if (!tree_object_at_path(&j->d, &known) || !etag_equal(&known, &info.etag)) {
+        mutex_lock(&fs->ns);
+        r = adopt_locked(j, &info.etag);
+        mutex_unlock(&fs->ns);
+    }
+    obj_info_clear(&info);
+    return r;
+}
+
 static int run_sync(struct op *o, bool snapshot, uint64_t deadline_ns)
 {
     struct job j = {.o = o, .snapshot = snapshot, .deadline_ns = deadline_ns};
     int r = read_job(&j);
     if (r == -ENOENT)
         r = pubop_forget(o); /* the name went another way */
-    else if (r == 0 && S_ISDIR(o->type))
-        r = run_marker(&j);
-    else if (r == 0 && S_ISLNK(o->type))
-        r = run_symlink(&j);
     else if (r == 0)
-        r = run_file(&j);
+        r = S_ISDIR(o->type) ? run_marker(&j) : settle_note(&j);
+    if (r == 0 && j.in && !S_ISDIR(o->type))
+        r = S_ISLNK(o->type) ? run_symlink(&j) : run_file(&j);
+    r = MIN(r, 0);
+    meta_dentry_clear(&j.d);
+    inode_put(j.in);
+    return r;
+}
+
+/*
+ * An older op would overwrite what this one still copies from, and must not wait for it, because this one waits for older ones (or for that very op, where names
+ * changed places). So the content is brought here, and sent from here when its turn comes. What does not fit into the cache goes before its turn instead.
+ */
+static int run_untangle(struct op *o)
+{
+    struct job j = {.o = o};
+    int r = read_job(&j);
+    bool file = r == 0 && S_ISREG(o->type);
+    if (r == -ENOENT) {
+        r = pubop_forget(o);
+    } else if (r == 0) {
+        r = file ? content_detach(j.in) : 0;
+        bool detached = file && r == 0;
+        if (r == 0)
+            r = pubop_let_go(o, &j.d);
+        if (detached)
+            content_release(j.in, true);
+        mutex_lock(&o->p->mu);
+        o->untangle = false;
+        o->hasty = r == -EFBIG;
+        mutex_unlock(&o->p->mu);
+        r = r == -EFBIG ? -EAGAIN : r;
+    }
     meta_dentry_clear(&j.d);
     inode_put(j.in);
     return r;
@@ -380,6 +523,8 @@ int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns)
     int r = probe_once(o->p->fs);
     if (r < 0)
         return r;
+    if (o->untangle)
+        return run_untangle(o);
     return o->rec.kind == OP_DELETE ? run_delete(o) : run_sync(o, snapshot, deadline_ns);
 }
 
@@ -387,8 +532,8 @@ int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns)
 
 static bool hopeless(const struct op *o, int r)
 {
-    return r == -EFBIG || r == -ENAMETOOLONG || r == -EINVAL || r == -EOPNOTSUPP || r == -EUCLEAN || r == -ENODATA || r == -ENOTDIR ||
-           r == -EISDIR || (r == -EBADMSG && o->failures >= BAD_BYTES_MAX);
+    return r == -EFBIG || r == -ENAMETOOLONG || r == -EINVAL || r == -EOPNOTSUPP || r == -EUCLEAN || r == -ENODATA ||
+           r == -ENOTDIR || r == -EISDIR || (r == -EBADMSG && o->failures >= BAD_BYTES_MAX);
 }
 
 static void back_off_locked(struct op *o, int r) /* under the publisher\'s mu */
@@ -404,11 +549,14 @@ static void back_off_locked(struct op *o, int r) /* under the publisher\'s mu */
 static void note_failure(struct op *o, int r)
 {
     if (r == -ESTALE) {
-        log_warn("publish", "conflict: the object was changed elsewhere, the local copy is kept key='%s'; see `sluice conflicts`", o->key);
+        log_warn("publish",
+                 "conflict: the object was changed elsewhere, the local copy is kept key='%s'; see `sluice conflicts`",
+                 o->key);
         metric_inc(M_conflicts_total);
         pubop_park(o, OPS_CONFLICT, r);
     } else if (hopeless(o, r)) {
-        log_err("publish", "cannot be published, needs `sluice publish --retry` or --skip key='%s' r=%s", o->key, err_name(r));
+        log_err("publish", "cannot be published, needs `sluice publish --retry` or --skip key='%s' r=%s", o->key,
+                err_name(r));
         pubop_park(o, OPS_PARKED, r);
     } else {
         log_warn("publish", "not published yet, will be tried again key='%s' r=%s", o->key, err_name(r));

@@ -92,9 +92,14 @@ static int settle_open(struct fs *fs, struct meta_batch *b, uint64_t ino)
         rec.content = CONTENT_QUARANTINED;
     } else if (rec.content == CONTENT_CLOSING) {
         rec.content = CONTENT_SEALED;
+    } else if (rec.content == CONTENT_OPEN) {
+        rec.gen++; /* a snapshot of the present generation may be published: what is written from now on is another */
     }
     if (rec.content == CONTENT_OPEN)
-        log_warn("recover", "a file was being written when the daemon ended; it is kept here and published after its next close ino=%" G_GUINT64_FORMAT, ino);
+        log_warn(
+            "recover",
+            "a file was being written when the daemon ended; it is kept here and published after its next close ino=%" G_GUINT64_FORMAT,
+            ino);
     else
         meta_value_del(b, name);
     meta_inode_put(b, &rec);
@@ -128,8 +133,12 @@ static int check_op(void *ctx, const struct meta_op *op)
     struct meta_inode rec = {0};
     if (op->kind != OP_SYNC || meta_dentry_get(c->fs->meta, op->parent, op->name, &d) < 0)
         return 0;
-    if (S_ISREG(d.type) && meta_inode_get(c->fs->meta, d.ino, &rec) == 0 && rec.content == CONTENT_SEALED && lost_with_power(&rec)) {
-        log_err("recover", "unpublished content may not have reached the disk before the machine went down, it is quarantined name='%s'", op->name);
+    if (S_ISREG(d.type) && meta_inode_get(c->fs->meta, d.ino, &rec) == 0 && rec.content == CONTENT_SEALED &&
+        lost_with_power(&rec)) {
+        log_err(
+            "recover",
+            "unpublished content may not have reached the disk before the machine went down, it is quarantined name='%s'",
+            op->name);
         rec.content = CONTENT_QUARANTINED;
         meta_inode_put(c->b, &rec);
     }

@@ -19,22 +19,33 @@ bool tree_object_at_path(const struct meta_dentry *d, struct etag *ret_etag)
     return false;
 }
 
+bool tree_may_leave_object(struct fs *fs, const struct meta_dentry *d, const char *key, struct etag *ret_etag)
+{
+    if (tree_object_at_path(d, ret_etag))
+        return true;
+    if (!publish_has_note(fs, key))
+        return false;
+    *ret_etag = (struct etag){0};
+    return true;
+}
+
 static int copy_name(void *ctx, const struct meta_dentry *d)
 {
     meta_dentry_copy(ctx, d);
     return 1;
 }
 
-/* A directory that was implicit and lost its last name needs a marker, or other tools (and the next listing) see it vanish. */
-static void keep_empty_dir(struct fs *fs, struct meta_batch *b, uint64_t dir) REQUIRES(fs->ns)
+void tree_keep_empty_dir(struct fs *fs, struct meta_batch *b, uint64_t dir)
 {
     struct meta_dentry d = {0};
-    if (dir == META_ROOT_INO || meta_link_each(fs->meta, dir, copy_name, &d) <= 0)
+    if (dir == META_ROOT_INO || meta_dir_has_entries(fs->meta, dir) != 0 ||
+        meta_link_each(fs->meta, dir, copy_name, &d) <= 0)
         return;
     if (d.flags & DENTRY_IMPLICIT) {
         publish_name(fs, b, &d, PUBLISH_MARKER);
         d.stamp = meta_next_seq(fs->meta);
         meta_dentry_put(b, &d);
+        publish_apply(fs, meta_commit(b, false) == 0);
     }
     meta_dentry_clear(&d);
 }
@@ -86,7 +97,7 @@ int tree_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, b
     bool slash = S_ISDIR(d->type);
     g_autofree char *key = tree_key(fs, d->parent, d->name, slash);
     uint64_t keep_ino = S_ISREG(d->type) ? d->ino : 0;
-    if (!keep_path_object && tree_object_at_path(d, &etag))
+    if (!keep_path_object && tree_may_leave_object(fs, d, key, &etag))
         publish_delete(fs, b, key, &etag, keep_ino);
     if (d->ukey && (d->flags & DENTRY_UPSTREAM))
         publish_delete(fs, b, d->ukey, &d->uetag, keep_ino);
@@ -176,8 +187,8 @@ static void inherit_key(struct fs *fs, struct meta_batch *b, struct meta_dentry 
         d->dest_etag = etag;
 }
 
-static int create_locked(struct fs *fs, struct meta_batch *b, const struct node_spec *spec, bool open, uint64_t *ret_ino)
-    REQUIRES(fs->ns)
+static int create_locked(struct fs *fs, struct meta_batch *b, const struct node_spec *spec, bool open,
+                         uint64_t *ret_ino) REQUIRES(fs->ns)
 {
     struct node_spec s = *spec;
     int r = check_parent(fs, s.parent, &s.who.gid, &s.mode);
@@ -357,11 +368,8 @@ static int drop_child(struct fs *fs, uint64_t parent, const char *name, bool dir
         r = meta_commit(b, false);
     }
     publish_apply(fs, r == 0);
-    if (r == 0 && meta_dir_has_entries(fs->meta, parent) == 0) {
-        keep_empty_dir(fs, b, parent);
-        int kept = meta_commit(b, false);
-        publish_apply(fs, kept == 0);
-    }
+    if (r == 0)
+        tree_keep_empty_dir(fs, b, parent);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     meta_dentry_clear(&d);

@@ -47,17 +47,20 @@ static bool content_closed(struct fs *fs, const struct meta_dentry *d, GArray *d
     mutex_unlock(&in->mu);
     if (content != CONTENT_CLEAN)
         g_array_append_val(dirty, d->ino);
-    return content == CONTENT_CLOSING || content == CONTENT_SEALED || (content == CONTENT_CLEAN && !(d->flags & DENTRY_UPSTREAM));
+    return content == CONTENT_CLOSING || content == CONTENT_SEALED ||
+           (content == CONTENT_CLEAN && !(d->flags & DENTRY_UPSTREAM));
 }
 
 /* The name's object, dest and journal record after its path changed from old_key to new_key; the caller puts the record. */
-static void relocate(struct move *m, struct meta_dentry *d, const char *old_key, const char *new_key, bool have_dest, const struct etag *dest) NO_TSA /* under ns */
+static void relocate(struct move *m, struct meta_dentry *d, const char *old_key, const char *new_key, bool have_dest,
+                     const struct etag *dest) NO_TSA /* under ns */
 {
     struct fs *fs = m->fs;
+    struct etag left;
     if ((d->flags & DENTRY_UPSTREAM) && !d->ukey)
         d->ukey = g_strdup(old_key);
-    else if ((d->flags & DENTRY_DEST_KNOWN) && etag_is_set(&d->dest_etag))
-        publish_delete(fs, m->b, old_key, &d->dest_etag, 0);
+    else if (tree_may_leave_object(fs, d, old_key, &left))
+        publish_delete(fs, m->b, old_key, &left, 0);
     d->flags &= ~(uint32_t)DENTRY_DEST_KNOWN;
     d->dest_etag = (struct etag){0};
     if (d->ukey && g_str_equal(d->ukey, new_key)) {
@@ -68,12 +71,10 @@ static void relocate(struct move *m, struct meta_dentry *d, const char *old_key,
             d->dest_etag = *dest;
     }
     d->stamp = meta_next_seq(fs->meta);
-    if (d->ukey || content_closed(fs, d, m->dirty) || (d->flags & DENTRY_META_DIRTY))
+    bool had_op = d->op_seq != 0;
+    publish_drop_name(fs, m->b, d); /* it was made for the old key */
+    if (d->ukey || content_closed(fs, d, m->dirty) || (d->flags & DENTRY_META_DIRTY) || (S_ISDIR(d->type) && had_op))
         publish_name(fs, m->b, d, S_ISDIR(d->type) ? PUBLISH_MARKER : PUBLISH_PLACE);
-    else if (S_ISDIR(d->type) && d->op_seq)
-        publish_name(fs, m->b, d, PUBLISH_PLACE);
-    else
-        publish_drop_name(fs, m->b, d);
 }
 
 /* Everything below a directory whose path changed. */
@@ -111,6 +112,19 @@ static bool is_below(struct fs *fs, uint64_t dir, uint64_t maybe_above)
         dir = in->rec.parent;
     }
     return dir == maybe_above;
+}
+
+/* The kernel may still hold a directory that was removed elsewhere: a name put there would be out of reach. */
+static int check_live_dir(struct fs *fs, uint64_t dir)
+{
+    INODE_REF in = NULL;
+    int r = inode_get(fs, dir, &in);
+    if (r < 0)
+        return r;
+    mutex_lock(&in->mu);
+    r = in->gone || in->rec.nlink == 0 ? -ENOENT : 0;
+    mutex_unlock(&in->mu);
+    return r;
 }
 
 static int check_target(struct move *m, unsigned flags)
@@ -208,7 +222,8 @@ static struct swap *swap_add(GPtrArray *all, const struct meta_dentry *d, char *
     return s;
 }
 
-static int collect_below(struct move *m, GPtrArray *all, uint64_t dir, const char *old_prefix, const char *new_prefix, unsigned depth)
+static int collect_below(struct move *m, GPtrArray *all, uint64_t dir, const char *old_prefix, const char *new_prefix,
+                         unsigned depth)
 {
     if (depth > 512)
         return -ELOOP;
@@ -217,7 +232,8 @@ static int collect_below(struct move *m, GPtrArray *all, uint64_t dir, const cha
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         const struct meta_dentry *d = names->pdata[i];
         const char *slash = S_ISDIR(d->type) ? "/" : "";
-        struct swap *s = swap_add(all, d, g_strconcat(old_prefix, d->name, slash, NULL), g_strconcat(new_prefix, d->name, slash, NULL));
+        struct swap *s = swap_add(all, d, g_strconcat(old_prefix, d->name, slash, NULL),
+                                  g_strconcat(new_prefix, d->name, slash, NULL));
         if (strlen(s->new_key) > objstore_limits(m->fs->store)->key_max_bytes)
             r = -ENAMETOOLONG;
         else if (S_ISDIR(d->type))
@@ -231,7 +247,7 @@ static void leave_place(struct move *m, struct swap *s) NO_TSA /* under ns */
 {
     struct etag etag;
     struct meta_dentry *d = &s->d;
-    if (tree_object_at_path(d, &etag))
+    if (tree_may_leave_object(m->fs, d, s->old_key, &etag))
         publish_delete(m->fs, m->b, s->old_key, &etag, 0);
     if (d->ukey && (d->flags & DENTRY_UPSTREAM))
         publish_delete(m->fs, m->b, d->ukey, &d->uetag, 0);
@@ -250,10 +266,9 @@ static void enter_place(struct move *m, struct swap *s) NO_TSA /* under ns */
     struct meta_dentry *d = &s->d;
     if (publish_inherit(m->fs, m->b, s->new_key, &etag))
         d->dest_etag = etag;
+    publish_drop_name(m->fs, m->b, d); /* it was made for the other place */
     if (content_closed(m->fs, d, m->dirty) || S_ISDIR(d->type))
         publish_name(m->fs, m->b, d, S_ISDIR(d->type) ? PUBLISH_MARKER : PUBLISH_PLACE);
-    else
-        publish_drop_name(m->fs, m->b, d);
     meta_dentry_put(m->b, d);
 }
 
@@ -268,7 +283,8 @@ static int exchange_names(struct move *m, struct inode *other) NO_TSA /* under n
     for (unsigned i = 0; r == 0 && i < 2; i++) {
         const struct meta_dentry *d = ends[i], *to = ends[1 - i];
         bool dir = S_ISDIR(d->type);
-        struct swap *s = swap_add(all, d, tree_key(fs, d->parent, d->name, dir), tree_key(fs, to->parent, to->name, dir));
+        struct swap *s =
+            swap_add(all, d, tree_key(fs, d->parent, d->name, dir), tree_key(fs, to->parent, to->name, dir));
         r = dir ? collect_below(m, all, d->ino, s->old_key, s->new_key, 0) : 0;
         s->d.parent = to->parent;
         g_free(s->d.name);
@@ -287,41 +303,32 @@ static int exchange_names(struct move *m, struct inode *other) NO_TSA /* under n
     return r;
 }
 
-static int detach_content(struct fs *fs, struct inode *in);
-
-static int detach_below(struct fs *fs, uint64_t dir)
+/* Content of files that change places is brought here and kept from being published until they have: see content_detach(). */
+static int detach_all(struct fs *fs, struct inode *in, GPtrArray *held)
 {
-    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_copy);
-    int r = meta_dentry_each(fs->meta, dir, 0, collect_copy, names);
-    for (unsigned i = 0; r == 0 && i < names->len; i++) {
-        INODE_REF in = NULL;
-        r = inode_get(fs, ((struct meta_dentry *)names->pdata[i])->ino, &in);
+    if (S_ISREG(in->rec.mode)) {
+        int r = content_detach(in);
         if (r == 0)
-            r = detach_content(fs, in);
+            g_ptr_array_add(held, inode_ref(in));
+        return r;
+    }
+    if (!inode_is_dir(in))
+        return 0;
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_copy);
+    int r = meta_dentry_each(fs->meta, in->ino, 0, collect_copy, names);
+    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+        INODE_REF child = NULL;
+        r = inode_get(fs, ((struct meta_dentry *)names->pdata[i])->ino, &child);
+        if (r == 0)
+            r = detach_all(fs, child, held);
     }
     return r;
 }
 
-/* Makes a file's content wholly local and unpublished, so that it is uploaded under its new name. */
-static int detach_content(struct fs *fs, struct inode *in)
+static void attach(void *in)
 {
-    if (inode_is_dir(in))
-        return detach_below(fs, in->ino);
-    if (!S_ISREG(in->rec.mode) || content_is_dirty(in))
-        return 0;
-    int r = content_open(in, true, false);
-    if (r < 0)
-        return r;
-    r = cache_file_fill(in->cf, true, true, NULL, NULL);
-    if (r == 0)
-        r = content_begin_change(in);
-    struct cache_source none = {0};
-    if (r == 0)
-        r = cache_file_set_source(in->cf, &none);
-    if (r == 0)
-        r = content_flush(in, false);
     content_release(in, true);
-    return r;
+    inode_put(in);
 }
 
 /* ---- the whole ---- */
@@ -331,7 +338,9 @@ static int rename_locked(struct move *m, struct inode *other, unsigned flags) NO
     struct fs *fs = m->fs;
     if (m->dst.id && m->dst.ino == m->src.ino)
         return 0; /* two names of one file: POSIX leaves both */
-    int r = check_target(m, flags);
+    int r = check_live_dir(fs, m->p2);
+    if (r == 0)
+        r = check_target(m, flags);
     if (r < 0)
         return r;
     if (S_ISDIR(m->src.type) && is_below(fs, m->p2, m->src.ino))
@@ -356,7 +365,7 @@ static int rename_locked(struct move *m, struct inode *other, unsigned flags) NO
 }
 
 /* What must be known or here before ns is taken. */
-static int prepare(struct fs *fs, struct inode *src, struct inode *dst, unsigned flags)
+static int prepare(struct fs *fs, struct inode *src, struct inode *dst, unsigned flags, GPtrArray *held)
 {
     int r = 0;
     if (inode_is_dir(src))
@@ -371,9 +380,9 @@ static int prepare(struct fs *fs, struct inode *src, struct inode *dst, unsigned
         if (inode_is_dir(dst))
             r = tree_refresh_all(fs, dst, false);
         if (r == 0)
-            r = detach_content(fs, src);
+            r = detach_all(fs, src, held);
         if (r == 0)
-            r = detach_content(fs, dst);
+            r = dst == src ? 0 : detach_all(fs, dst, held);
     }
     return r;
 }
@@ -414,7 +423,8 @@ static int rename_try(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, c
         return r;
     if (dst && dst->ino != src->ino && (flags & RENAME_NOREPLACE))
         return -EEXIST;
-    r = prepare(fs, src, dst, flags);
+    g_autoptr(GPtrArray) held = g_ptr_array_new_with_free_func(attach);
+    r = prepare(fs, src, dst, flags, held);
     if (r < 0)
         return r;
     g_autoptr(GArray) dirty = g_array_new(FALSE, FALSE, sizeof(uint64_t));
@@ -424,6 +434,8 @@ static int rename_try(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, c
     if (r == 0)
         r = rename_locked(&m, dst, flags);
     publish_apply(fs, r == 0);
+    if (r == 0)
+        tree_keep_empty_dir(fs, m.b, p1);
     mutex_unlock(&fs->ns);
     meta_batch_free(m.b);
     meta_dentry_clear(&m.src);

@@ -1,0 +1,94 @@
+/*
+ * Notes of visible steps: what may stand in the store though no record says so.
+ *
+ * Between the moment at which an object becomes visible and the commit that records it the daemon may be killed, or the reply lost. So before the step a note
+ * is committed under the key: by what token (and size) the object would be known as ours. The commit that records the object removes the note. Whoever finds a
+ * note at a key before he publishes there, or deletes it, asks the store once: an object that fits is ours to replace or delete, any other is somebody else's.
+ * Value "note/KEY": kind, token or its beginning, token not meant or size; one a line.
+ */
+#include "publish_internal.h"
+
+#include <stdlib.h>
+
+static char *note_name(const char *key)
+{
+    return g_strconcat("note/", key, NULL);
+}
+
+static int note_put(struct fs *fs, const char *key, const char *text)
+{
+    g_autofree char *name = note_name(key);
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    meta_value_put(b, name, text, strlen(text));
+    int r = meta_commit(b, false);
+    meta_batch_free(b);
+    return r;
+}
+
+int note_upload(struct fs *fs, const char *key, uint64_t id, const char *old_token)
+{
+    g_autofree char *text =
+        g_strdup_printf("upload\n%s.%" G_GINT64_MODIFIER "x.\n%s", meta_uuid(fs->meta), id, old_token);
+    return note_put(fs, key, text);
+}
+
+int note_copy(struct fs *fs, const char *key, const char *token, uint64_t size)
+{
+    g_autofree char *text = g_strdup_printf("copy\n%s\n%" G_GUINT64_FORMAT, token, size);
+    return note_put(fs, key, text);
+}
+
+void note_clear(struct fs *fs, struct meta_batch *b, const char *key)
+{
+    GBytes *value = NULL;
+    g_autofree char *name = note_name(key);
+    if (meta_value_get(fs->meta, name, &value) < 0)
+        return;
+    g_bytes_unref(value);
+    meta_value_del(b, name);
+}
+
+static char *note_get(struct fs *fs, const char *key)
+{
+    GBytes *value = NULL;
+    g_autofree char *name = note_name(key);
+    if (meta_value_get(fs->meta, name, &value) < 0)
+        return NULL;
+    gsize len;
+    const char *data = g_bytes_get_data(value, &len);
+    char *text = g_strndup(data, len);
+    g_bytes_unref(value);
+    return text;
+}
+
+bool publish_has_note(struct fs *fs, const char *key)
+{
+    g_autofree char *text = note_get(fs, key);
+    return text != NULL;
+}
+
+static bool note_fits(const char *text, const struct obj_info *info)
+{
+    g_auto(GStrv) lines = g_strsplit(text, "\n", 3);
+    if (g_strv_length(lines) != 3)
+        return false;
+    if (g_str_equal(lines[0], "upload"))
+        return g_str_has_prefix(info->token, lines[1]) && strcmp(info->token, lines[2]) != 0;
+    return strcmp(info->token, lines[1]) == 0 && info->size == strtoull(lines[2], NULL, 10);
+}
+
+int note_find(struct fs *fs, const char *key, struct obj_info *ret)
+{
+    g_autofree char *text = note_get(fs, key);
+    if (!text)
+        return -ENOENT;
+    struct obj_info info = {0};
+    int r = objstore_head(fs->store, key, &info);
+    if (r == 0 && !note_fits(text, &info))
+        r = -ENOENT;
+    if (r == 0)
+        *ret = info;
+    else
+        obj_info_clear(&info);
+    return r;
+}

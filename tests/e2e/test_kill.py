@@ -1,0 +1,203 @@
+"""kill -9 of the daemon again and again under load: what close() acknowledged is there after every restart, and in the end the store holds exactly the tree."""
+import os
+import pathlib
+import random
+import signal
+import threading
+import time
+
+import pytest
+from mounts import MIB, NIGHT, QUICK, eventually
+
+CYCLES = 4 if QUICK else 60 if NIGHT else 16
+SIZES = (0, 1, 700, 5000, 70000, 300000, 6 * MIB)
+
+
+class Worker:
+    """One program in a directory of its own. `files` maps name -> bytes acknowledged; a call that fails leaves its names in `unsure`: either state is right."""
+
+    def __init__(self, top, number, seed):
+        self.random = random.Random(seed)
+        self.dir = top / f"w{number}"
+        self.files, self.unsure, self.count = {}, {}, 0
+
+    def write(self, name, data):
+        self.unsure = {name: {self.files.get(name), data, "torn"}}
+        with open(self.dir / name, "wb", buffering=0) as f:
+            for off in range(0, len(data), 256 << 10):
+                f.write(data[off:off + (256 << 10)])
+        self.files[name] = data
+        self.unsure = {}
+
+    def unlink(self, name):
+        self.unsure = {name: {self.files[name], None}}
+        os.unlink(self.dir / name)
+        del self.files[name]
+        self.unsure = {}
+
+    def rename(self, old, new):
+        self.unsure = {old: {self.files[old], None}, new: {self.files.get(new), self.files[old]}}
+        os.rename(self.dir / old, self.dir / new)
+        self.files[new] = self.files.pop(old)
+        self.unsure = {}
+
+    def fresh(self):
+        self.count += 1
+        return f"f{self.count % 40}"
+
+    def data(self):
+        return self.random.randbytes(self.random.choice(SIZES))
+
+    def step(self):
+        what, names = self.random.random(), sorted(self.files)
+        if what < 0.35 or len(names) < 3:
+            self.write(self.fresh(), self.data())
+        elif what < 0.55:
+            self.write(self.random.choice(names), self.data())
+        elif what < 0.7:
+            self.unlink(self.random.choice(names))
+        elif what < 0.8:
+            self.write("save.tmp", self.data())
+            self.rename("save.tmp", self.random.choice(names))
+        elif what < 0.9:
+            self.rename(self.random.choice(names), self.fresh())
+        else:
+            self.rename(*self.random.sample(names, 2))
+
+    def run(self, stop):
+        try:
+            while not stop.is_set():
+                self.step()
+                if self.random.random() < 0.3:
+                    time.sleep(self.random.random() * 0.05)
+        except OSError:
+            pass
+
+    def settle(self):
+        """After a restart: finds out what became of the call that was cut off; what was torn is written again."""
+        for name, may in self.unsure.items():
+            path = self.dir / name
+            now = path.read_bytes() if path.exists() else None
+            if now in may:
+                if now is None:
+                    self.files.pop(name, None)
+                else:
+                    self.files[name] = now
+                if "torn" not in may:
+                    continue
+            assert "torn" in may, f"{path} is neither what it was nor what it was to be"
+            self.unsure = {}
+            self.write(name, self.data())
+        self.unsure = {}
+
+    def check(self):
+        assert sorted(os.listdir(self.dir)) == sorted(self.files)
+        for name, data in self.files.items():
+            assert (self.dir / name).read_bytes() == data, f"{self.dir / name} differs"
+
+
+class Saver:
+    """Writes step_N/*, then `latest`, as a training job does; a reader of the store must always find what `latest` names."""
+
+    def __init__(self, top, store):
+        self.top, self.store, self.step, self.bad = top, store, 0, []
+        self.files, self.sure = {}, True
+
+    def run(self, stop):
+        try:
+            while not stop.is_set():
+                self.save()
+                time.sleep(0.1)
+        except OSError:
+            self.sure = False
+
+    def save(self):
+        self.step += 1
+        name = f"step_{self.step}"
+        files = {f"{name}/shard{i}": os.urandom(random.choice(SIZES)) for i in range(3)}
+        os.mkdir(self.top / name)
+        for key, data in files.items():
+            (self.top / key).write_bytes(data)
+            self.files[key] = data
+        (self.top / "latest.tmp").write_text(name)
+        os.rename(self.top / "latest.tmp", self.top / "latest")
+        self.files["latest"] = name.encode()
+
+    def settle(self):
+        """A save that was cut off is taken away, as a job that starts again does."""
+        if self.sure:
+            return
+        self.sure = True
+        name = f"step_{self.step}"
+        (self.top / "latest.tmp").unlink(missing_ok=True)
+        latest = self.top / "latest"
+        if latest.exists() and latest.read_text() == name:
+            self.files["latest"] = name.encode()
+            return
+        for key in [k for k in self.files if k.startswith(name + "/")]:
+            del self.files[key]
+        if (self.top / name).exists():
+            for path in (self.top / name).iterdir():
+                path.unlink()
+            (self.top / name).rmdir()
+
+    def check(self):
+        for key, data in self.files.items():
+            assert (self.top / key).read_bytes() == data, f"{key} differs"
+
+    def poll(self, stop):
+        while not stop.is_set():
+            try:
+                name = self.store.get("latest").decode()
+                missing = [i for i in range(3) if self.store.head(f"{name}/shard{i}") is None]
+                if missing:
+                    self.bad.append((name, missing))
+            except (FileNotFoundError, KeyError):
+                pass
+            time.sleep(0.005)
+
+
+def objects(store):
+    return {k: v for k, v in store.list().items() if not k.endswith("/")}
+
+
+@pytest.mark.parametrize("seed", [int(os.environ.get("SLUICE_SEED", "7"))])
+def test_kill_under_load_loses_nothing_acknowledged(make_mount, store, seed):
+    chance = random.Random(seed)
+    m = make_mount(part_size="5M", fault="op=put,prob=0.2,action=delay:30ms;op=part,prob=0.2,action=delay:60ms;op=head,prob=0.3,action=delay:80ms")
+    saver = Saver(m.path, store)
+    workers = [Worker(m.path, i, seed * 100 + i) for i in range(3)]
+    for w in workers:
+        w.dir.mkdir()
+    over = threading.Event()
+    watcher = threading.Thread(target=saver.poll, args=(over,), daemon=True)
+    watcher.start()
+    for cycle in range(CYCLES):
+        stop = threading.Event()
+        threads = [threading.Thread(target=w.run, args=(stop,), daemon=True) for w in [*workers, saver]]
+        for t in threads:
+            t.start()
+        time.sleep(chance.uniform(0.1, 2.5))
+        os.kill(m.status()["pid"], signal.SIGKILL)
+        stop.set()
+        for t in threads: # before the dead mount is taken away: nobody writes into the folder below it
+            t.join(30)
+            assert not t.is_alive(), f"a program hangs after the kill in cycle {cycle}"
+        m.detach()
+        m.mount()
+        for w in [*workers, saver]:
+            w.settle()
+            w.check()
+    want = {f"{w.dir.name}/{name}": data for w in workers for name, data in w.files.items()} | saver.files
+    m.wait(timeout=180)
+    over.set()
+    watcher.join(30)
+    assert not saver.bad, f"`latest` pointed to what was not there: {saver.bad[:5]}"
+    assert m.status()["conflicts"] == 0
+    assert sorted(objects(store)) == sorted(want)
+    for key, data in want.items():
+        assert store.get(key) == data, f"object {key} differs"
+    for w in workers:
+        w.check()
+    assert eventually(lambda: store.uploads() == [], 20), "multipart uploads were left behind"
+    assert not [p for p in pathlib.Path(m.cache).rglob("*.tmp") if p.is_file()]
