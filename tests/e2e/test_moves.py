@@ -80,6 +80,22 @@ def test_name_that_was_renamed_to_a_held_one_is_written_again(mount, store):
     check(mount, store, {"f": b"new", "g": b"old"})
 
 
+@pytest.mark.parametrize("closed_first", [False, True])
+def test_renamed_file_removed_after_its_old_name_was_taken(make_mount, store, closed_first):
+    m = make_mount(fault=SLOW + ";op=put,action=delay:500ms")
+    publish(m, a=b"old")
+    hold_up(m)
+    os.rename(m.path / "a", m.path / "b")
+    with open(m.path / "a", "wb", buffering=0) as f:
+        f.write(b"new")
+        if not closed_first:
+            os.unlink(m.path / "b")
+    if closed_first:
+        os.unlink(m.path / "b")
+    check(m, store, {"a": b"new", "first": b"1"})
+    assert "changed elsewhere" not in m.log()
+
+
 @pytest.mark.parametrize("pause", [0, 0.15, 0.5])
 def test_rename_there_and_back(make_mount, store, pause):
     m = make_mount(fault=SLOW)
