@@ -7,9 +7,9 @@
 
 #include <fnmatch.h>
 
-#define LAZY_DELAY_NS (5 * NS_PER_S)
+#define LAZY_DELAY_NS    (5 * NS_PER_S)
 #define SMALL_KEEP_BYTES (32u << 20)
-#define TICK_NS (250 * NS_PER_MS)
+#define TICK_NS          (250 * NS_PER_MS)
 
 struct change {
     struct op *add;  /* owned until applied */
@@ -65,7 +65,8 @@ static bool pubop_suffices(struct publisher *p, uint64_t seq, enum publish_why w
     mutex_lock(&p->mu);
     struct op *o = g_hash_table_lookup(p->by_seq, &seq);
     bool ok = o && !o->running && o->rec.state != OPS_PARKED && o->rec.state != OPS_CONFLICT &&
-              (why == PUBLISH_META || why == PUBLISH_MARKER || (why == PUBLISH_CONTENT && o->why == PUBLISH_CONTENT && o->bytes > SMALL_KEEP_BYTES));
+              (why == PUBLISH_META || why == PUBLISH_MARKER ||
+               (why == PUBLISH_CONTENT && o->why == PUBLISH_CONTENT && o->bytes > SMALL_KEEP_BYTES));
     mutex_unlock(&p->mu);
     return ok;
 }
@@ -229,8 +230,9 @@ bool publish_key_deleted(struct publisher *p, const char *key, uint64_t stamp)
     size_t len = strlen(key);
     mutex_lock(&p->mu);
     uint64_t *recent = g_hash_table_lookup(p->recent, key);
-    bool gone = (recent && *recent > stamp) || g_hash_table_contains(p->tombs, key) || g_hash_table_contains(p->sources, key) ||
-                g_hash_table_contains(p->running_keys, key) || (len > 0 && key[len - 1] == '/' && queue_prefix_leaving_locked(p, key));
+    bool gone = (recent && *recent > stamp) || g_hash_table_contains(p->tombs, key) ||
+                g_hash_table_contains(p->sources, key) || g_hash_table_contains(p->running_keys, key) ||
+                (len > 0 && key[len - 1] == '/' && queue_prefix_leaving_locked(p, key));
     mutex_unlock(&p->mu);
     return gone;
 }
@@ -272,8 +274,8 @@ void publish_count(struct publisher *p, const char *path, struct publish_counts 
     mutex_unlock(&p->mu);
 }
 
-int publish_wait(struct publisher *p, const char *path, uint64_t deadline_ns, int (*tick)(void *ctx, const struct publish_counts *left),
-                 void *ctx)
+int publish_wait(struct publisher *p, const char *path, uint64_t deadline_ns,
+                 int (*tick)(void *ctx, const struct publish_counts *left), void *ctx)
 {
     for (;;) {
         struct publish_counts left;
@@ -317,12 +319,14 @@ void publish_describe(struct publisher *p, uint64_t op_seq, json_t *obj)
             json_object_set_new(obj, "error", json_string(err_name(o->last_err)));
         struct op *blocker = o->running ? NULL : queue_blocker_locked(p, o);
         if (blocker)
-            json_object_set_new(obj, "blocked_by", json_string(blocker->key) ?: json_string("(a name that is not UTF-8)"));
+            json_object_set_new(obj, "blocked_by",
+                                json_string(blocker->key) ?: json_string("(a name that is not UTF-8)"));
     }
     mutex_unlock(&p->mu);
 }
 
-void publish_each(struct publisher *p, void (*fn)(void *ctx, const struct meta_op *op, const char *path, int err), void *ctx)
+void publish_each(struct publisher *p, void (*fn)(void *ctx, const struct meta_op *op, const char *path, int err),
+                  void *ctx)
 {
     mutex_lock(&p->mu);
     GSequenceIter *it = g_sequence_get_begin_iter(p->all);
@@ -363,7 +367,8 @@ static struct op *take_stuck(struct publisher *p, const char *path)
     GSequenceIter *it = g_sequence_get_begin_iter(p->all);
     for (; !found && !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
         struct op *o = g_sequence_get(it);
-        if (!queue_busy_locked(p, o) && (o->rec.state == OPS_PARKED || o->rec.state == OPS_CONFLICT) && key_below(o->key, path, len))
+        if (!queue_busy_locked(p, o) && (o->rec.state == OPS_PARKED || o->rec.state == OPS_CONFLICT) &&
+            key_below(o->key, path, len))
             found = o;
     }
     if (found)
@@ -417,6 +422,8 @@ int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
         pubop_finish(o, r);
         if (r < 0 && r != -EAGAIN)
             return r;
+        if (r == -EAGAIN && clock_mono_ns() >= deadline_ns) /* writers that never pause */
+            return -ETIMEDOUT;
     }
 }
 
@@ -426,7 +433,8 @@ static enum publish_why derive_why(struct fs *fs, const struct meta_dentry *d, s
 {
     if (S_ISDIR(d->type))
         return PUBLISH_MARKER;
-    bool content_there = (d->flags & DENTRY_UPSTREAM) && !d->ukey && (!S_ISREG(d->type) || in->rec.content == CONTENT_CLEAN);
+    bool content_there =
+        (d->flags & DENTRY_UPSTREAM) && !d->ukey && (!S_ISREG(d->type) || in->rec.content == CONTENT_CLEAN);
     return content_there && (d->flags & DENTRY_META_DIRTY) ? PUBLISH_META : PUBLISH_CONTENT;
 }
 
@@ -445,7 +453,8 @@ static int load_op(void *ctx, const struct meta_op *rec) NO_TSA /* under ns: pub
             r = inode_get(fs, d.ino, &in);
         if (r < 0) {
             meta_dentry_clear(&d);
-            log_warn("publish", "journal record without a name seq=%" G_GUINT64_FORMAT " name='%s' r=%s", rec->seq, rec->name, err_name(r));
+            log_warn("publish", "journal record without a name seq=%" G_GUINT64_FORMAT " name='%s' r=%s", rec->seq,
+                     rec->name, err_name(r));
             return 0; /* `sluice fsck` reports it */
         }
         o = sync_op(fs, &d, derive_why(fs, &d, in));

@@ -45,8 +45,8 @@ static int name_at_key(struct fs *fs, const char *key, struct meta_dentry *ret)
     return -ENOENT;
 }
 
-/* The object at `key` belongs to no name of ours any more: whoever took the place will overwrite it, else it is deleted. */
-static void disown_key(struct fs *fs, struct meta_batch *b, const char *key, const struct etag *etag, uint64_t not_id) REQUIRES(fs->ns)
+void publish_disown(struct fs *fs, struct meta_batch *b, const char *key, const struct etag *etag, uint64_t not_id,
+                    uint64_t keep_ino)
 {
     struct meta_dentry d = {0};
     if (name_at_key(fs, key, &d) == 0 && d.id != not_id) {
@@ -61,7 +61,7 @@ static void disown_key(struct fs *fs, struct meta_batch *b, const char *key, con
     meta_dentry_clear(&d);
     struct etag old;
     (void)publish_inherit(fs, b, key, &old); /* a queued delete of what was there before is replaced by ours */
-    publish_delete(fs, b, key, etag, 0);
+    publish_delete(fs, b, key, etag, keep_ino);
 }
 
 /* Directories above a published name exist upstream from now on: they are listed like others. */
@@ -116,7 +116,7 @@ static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struc
         mutex_unlock(&in->mu);
     }
     if (had && old_ukey && !g_str_equal(old_ukey, out->key))
-        disown_key(fs, b, old_ukey, &old_etag, d->id);
+        publish_disown(fs, b, old_ukey, &old_etag, d->id, 0);
     if (d->op_seq == o->rec.seq)
         publish_drop_name(fs, b, d);
     if (moved) { /* its op, if it has one, was made when the object was elsewhere */
@@ -192,7 +192,7 @@ static int record_locked(struct op *o, const struct meta_dentry *before, struct 
         update_name(fs, b, o, &f.found, in, out);
         meta_dentry_clear(&f.found);
     } else {
-        disown_key(fs, b, out->key, &out->etag, 0);
+        publish_disown(fs, b, out->key, &out->etag, 0, 0);
     }
     if (S_ISREG(o->type))
         *ret_clean = update_inode(in, b, out, f.others_unpublished);
@@ -234,7 +234,7 @@ static int let_go_locked(struct fs *fs, struct meta_batch *b, const struct meta_
         d.token[0] = '\0';
         d.stamp = meta_next_seq(fs->meta);
         publish_drop_name(fs, b, &d);
-        disown_key(fs, b, old, &etag, d.id);
+        publish_disown(fs, b, old, &etag, d.id, 0);
         publish_name(fs, b, &d, S_ISDIR(d.type) ? PUBLISH_MARKER : PUBLISH_CONTENT);
         meta_dentry_put(b, &d);
         r = meta_commit(b, false);

@@ -192,7 +192,7 @@ void queue_insert_locked(struct publisher *p, struct op *o)
     o->all_iter = g_sequence_insert_sorted(p->all, o, by_seq_cmp, NULL);
     g_hash_table_insert(p->by_seq, &o->rec.seq, o);
     if (o->rec.kind == OP_DELETE)
-        g_hash_table_insert(p->tombs, o->key, o);
+        g_hash_table_replace(p->tombs, o->key, o); /* one that runs may be there: the key must outlive it */
     else
         g_ptr_array_add(ops_of_ino(p, o->ino, true), o);
     if (o->source) {

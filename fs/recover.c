@@ -67,6 +67,44 @@ static int take_size(struct fs *fs, struct meta_inode *rec)
     return 0;
 }
 
+static int collect_unjournalled(void *ctx, const struct meta_dentry *d)
+{
+    if (d->op_seq != 0)
+        return 0;
+    struct meta_dentry *copy = g_new0(struct meta_dentry, 1);
+    meta_dentry_copy(copy, d);
+    g_ptr_array_add(ctx, copy);
+    return 0;
+}
+
+static void free_name(void *d)
+{
+    meta_dentry_clear(d);
+    g_free(d);
+}
+
+/* A snapshot published before the end used up the journal record that a closed file needs. The publisher, not yet there, reads the journal later. */
+static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino)
+{
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_name);
+    int r = meta_link_each(fs->meta, ino, collect_unjournalled, names);
+    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+        struct meta_dentry *d = names->pdata[i];
+        struct meta_op op = {
+            .seq = meta_next_seq(fs->meta),
+            .kind = OP_SYNC,
+            .state = OPS_QUEUED,
+            .parent = d->parent,
+            .name = d->name,
+            .created_ns = clock_wall_ns(),
+        };
+        meta_op_put(b, &op);
+        d->op_seq = d->stamp = op.seq;
+        meta_dentry_put(b, d);
+    }
+    return r;
+}
+
 static bool lost_with_power(const struct meta_inode *rec)
 {
     return rec->boot_id[0] && strcmp(rec->boot_id, clock_boot_id()) != 0 && !(rec->flags & INODE_DATA_SYNCED);
@@ -92,6 +130,7 @@ static int settle_open(struct fs *fs, struct meta_batch *b, uint64_t ino)
         rec.content = CONTENT_QUARANTINED;
     } else if (rec.content == CONTENT_CLOSING) {
         rec.content = CONTENT_SEALED;
+        r = journal_names(fs, b, ino);
     } else if (rec.content == CONTENT_OPEN) {
         rec.gen++; /* a snapshot of the present generation may be published: what is written from now on is another */
     }
@@ -104,7 +143,7 @@ static int settle_open(struct fs *fs, struct meta_batch *b, uint64_t ino)
         meta_value_del(b, name);
     meta_inode_put(b, &rec);
     meta_inode_clear(&rec);
-    return 0;
+    return r;
 }
 
 static int settle_open_files(struct fs *fs)

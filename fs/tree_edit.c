@@ -100,7 +100,7 @@ int tree_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, b
     if (!keep_path_object && tree_may_leave_object(fs, d, key, &etag))
         publish_delete(fs, b, key, &etag, keep_ino);
     if (d->ukey && (d->flags & DENTRY_UPSTREAM))
-        publish_delete(fs, b, d->ukey, &d->uetag, keep_ino);
+        publish_disown(fs, b, d->ukey, &d->uetag, d->id, keep_ino);
     publish_drop_name(fs, b, d);
     meta_dentry_del(b, d);
     fs->ns_changes++;

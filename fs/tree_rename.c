@@ -250,7 +250,7 @@ static void leave_place(struct move *m, struct swap *s) NO_TSA /* under ns */
     if (tree_may_leave_object(m->fs, d, s->old_key, &etag))
         publish_delete(m->fs, m->b, s->old_key, &etag, 0);
     if (d->ukey && (d->flags & DENTRY_UPSTREAM))
-        publish_delete(m->fs, m->b, d->ukey, &d->uetag, 0);
+        publish_disown(m->fs, m->b, d->ukey, &d->uetag, d->id, 0);
     g_clear_pointer(&d->ukey, g_free);
     d->flags &= ~(uint32_t)DENTRY_UPSTREAM;
     d->flags |= DENTRY_DEST_KNOWN;

@@ -33,22 +33,29 @@ def check(m, store, want):
     assert {n: (m.path / n).read_bytes() for n in os.listdir(m.path) if (m.path / n).is_file()} == want
 
 
+def hold_up(m):
+    """The renames that follow have to wait for this file's upload, so that none is carried out before the last is asked for."""
+    (m.path / "first").write_bytes(b"1")
+
+
 def test_three_renames_swap_two_files(make_mount, store):
-    m = make_mount(fault=SLOW)
+    m = make_mount(fault=SLOW + ";op=put,action=delay:500ms")
     publish(m, a=b"A", b=b"BB")
+    hold_up(m)
     os.rename(m.path / "a", m.path / "t")
     os.rename(m.path / "b", m.path / "a")
     os.rename(m.path / "t", m.path / "b")
-    check(m, store, {"a": b"BB", "b": b"A"})
+    check(m, store, {"a": b"BB", "b": b"A", "first": b"1"})
 
 
 def test_file_moved_on_after_its_first_name_was_taken(make_mount, store):
-    m = make_mount(fault=SLOW)
+    m = make_mount(fault=SLOW + ";op=put,action=delay:500ms")
     publish(m, a=b"old")
+    hold_up(m)
     os.rename(m.path / "a", m.path / "t")
     (m.path / "a").write_bytes(b"new one")
     os.rename(m.path / "t", m.path / "u")
-    check(m, store, {"a": b"new one", "u": b"old"})
+    check(m, store, {"a": b"new one", "first": b"1", "u": b"old"})
 
 
 def test_renamed_file_still_written_does_not_block_its_old_name(make_mount, store):
@@ -71,6 +78,22 @@ def test_name_that_was_renamed_to_a_held_one_is_written_again(mount, store):
     time.sleep(0.3)
     os.rename(mount.path / "f.tmp", mount.path / "g")
     check(mount, store, {"f": b"new", "g": b"old"})
+
+
+@pytest.mark.parametrize("closed_first", [False, True])
+def test_renamed_file_removed_after_its_old_name_was_taken(make_mount, store, closed_first):
+    m = make_mount(fault=SLOW + ";op=put,action=delay:500ms")
+    publish(m, a=b"old")
+    hold_up(m)
+    os.rename(m.path / "a", m.path / "b")
+    with open(m.path / "a", "wb", buffering=0) as f:
+        f.write(b"new")
+        if not closed_first:
+            os.unlink(m.path / "b")
+    if closed_first:
+        os.unlink(m.path / "b")
+    check(m, store, {"a": b"new", "first": b"1"})
+    assert "changed elsewhere" not in m.log()
 
 
 @pytest.mark.parametrize("pause", [0, 0.15, 0.5])

@@ -1,0 +1,135 @@
+/* What a start makes of files that were open, closing or half published when the daemon ended. Without FUSE; a close of the fixture drops open files as a kill would. */
+#include "fs/content.h"
+#include "fs/publish.h"
+#include "fs/tree.h"
+#include "fs_fixture.h"
+
+#include <check.h>
+#include <stdlib.h>
+
+static struct fs_fixture fx;
+
+static void setup(void)
+{
+    fs_fixture_init(&fx);
+    fs_fixture_open(&fx);
+}
+
+static void teardown(void)
+{
+    fs_fixture_fini(&fx);
+}
+
+static void restart(void)
+{
+    fs_fixture_close(&fx);
+    fs_fixture_open(&fx);
+}
+
+static void wait_published(void)
+{
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+}
+
+/* Never let go: the inode belongs to the table, which is taken down with it. */
+static struct inode *begin(const char *name, const char *text)
+{
+    struct node_spec spec = {.parent = META_ROOT_INO, .name = name, .mode = S_IFREG | 0644};
+    struct inode *in = NULL;
+    ck_assert_int_eq(tree_create(fx.fs, &spec, true, &in), 0);
+    ck_assert_int_eq(content_open_new(in), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    ck_assert_int_eq(cache_file_write(in->cf, text, strlen(text), 0), (ssize_t)strlen(text));
+    return in;
+}
+
+static uint32_t content_of(const char *name)
+{
+    INODE_REF in = fs_fixture_inode(&fx, name);
+    return in->rec.content;
+}
+
+static char *object(const char *key)
+{
+    g_autofree char *path = g_build_filename(fx.lake, key, NULL);
+    char *text = NULL;
+    return g_file_get_contents(path, &text, NULL, NULL) ? text : NULL;
+}
+
+START_TEST(closing_file_is_sealed_and_published)
+{
+    struct inode *in = begin("f", "text");
+    ck_assert_int_eq(content_flush(in, false), 0);
+    restart();
+    ck_assert_uint_eq(content_of("f"), CONTENT_SEALED);
+    wait_published();
+    ck_assert_uint_eq(content_of("f"), CONTENT_CLEAN);
+    g_autofree char *text = object("f");
+    ck_assert_pstr_eq(text, "text");
+}
+END_TEST
+
+START_TEST(file_never_closed_stays_here_unpublished)
+{
+    (void)begin("f", "text");
+    restart();
+    ck_assert_uint_eq(content_of("f"), CONTENT_OPEN);
+    wait_published();
+    ck_assert(!fs_fixture_object_exists(&fx, "f"));
+}
+END_TEST
+
+START_TEST(closing_file_whose_snapshot_is_published_becomes_clean)
+{
+    struct inode *in = begin("f", "text");
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 20 * NS_PER_S), 0);
+    ck_assert(fs_fixture_object_exists(&fx, "f"));
+    restart();
+    wait_published();
+    ck_assert_uint_eq(content_of("f"), CONTENT_CLEAN);
+}
+END_TEST
+
+START_TEST(file_written_on_after_a_published_snapshot_is_published_again)
+{
+    struct inode *in = begin("f", "text");
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    ck_assert_int_eq(content_begin_change(in),
+                     0); /* another writer: open again while the first one's close is published */
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 20 * NS_PER_S), 0);
+    restart();
+    INODE_REF again = fs_fixture_inode(&fx, "f");
+    ck_assert_int_eq(content_open(again, true, false), 0);
+    ck_assert_int_eq(content_begin_change(again), 0);
+    ck_assert_int_eq(cache_file_write(again->cf, "TEXT", 4, 0), 4);
+    ck_assert_int_eq(content_flush(again, false), 0);
+    content_release(again, true);
+    inode_put(g_steal_pointer(&again));
+    restart(); /* before it is published: what only memory knew is gone */
+    wait_published();
+    g_autofree char *text = object("f");
+    ck_assert_pstr_eq(text, "TEXT");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("recover");
+    TCase *t = tcase_create("start");
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, closing_file_is_sealed_and_published);
+    tcase_add_test(t, file_never_closed_stays_here_unpublished);
+    tcase_add_test(t, closing_file_whose_snapshot_is_published_becomes_clean);
+    tcase_add_test(t, file_written_on_after_a_published_snapshot_is_published_again);
+    suite_add_tcase(s, t);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
