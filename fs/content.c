@@ -194,15 +194,16 @@ static void begin_stream(struct inode *in)
 static int open_counted(struct inode *in, bool for_write)
 {
     content_gate_enter(in);
+    mutex_lock(&in->mu); /* counted first: from here on nobody lets the cache file go */
+    in->n_open++;
+    in->n_writers += for_write;
+    mutex_unlock(&in->mu);
     int r = open_cfile(in);
-    if (r == 0) {
-        mutex_lock(&in->mu);
-        in->n_open++;
-        in->n_writers += for_write;
-        mutex_unlock(&in->mu);
+    if (r == 0)
         cache_file_touch(in->cf);
-    }
     content_gate_leave(in);
+    if (r < 0)
+        content_abandon(in, for_write);
     return r;
 }
 
