@@ -203,7 +203,7 @@ static int open_counted(struct inode *in, bool for_write)
         cache_file_touch(in->cf);
     content_gate_leave(in);
     if (r < 0)
-        content_abandon(in, for_write);
+        content_release(in, for_write); /* seals what another writer left, if its release found us counted */
     return r;
 }
 
