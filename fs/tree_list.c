@@ -188,20 +188,13 @@ static int finish_locked(struct listing *l, struct meta_batch *b, struct inode *
     return 0;
 }
 
-static int set_marker(void *ctx, const struct meta_dentry *d)
-{
-    struct meta_dentry *copy = ctx;
-    meta_dentry_copy(copy, d);
-    return 1;
-}
-
 /* The directory's own name knows whether it has a marker object. */
 static int note_marker(struct listing *l, struct meta_batch *b)
 {
     struct meta_dentry d = {0};
-    int r = meta_link_each(l->fs->meta, l->ino, set_marker, &d);
-    if (r <= 0)
-        return r;
+    int r = meta_link_first(l->fs->meta, l->ino, &d);
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
     uint32_t want = l->marker ? d.flags & ~DENTRY_IMPLICIT : d.flags | DENTRY_IMPLICIT;
     if (want != d.flags && d.op_seq == 0 && d.stamp <= l->stamp && !d.ukey) {
         d.flags = l->marker ? want | DENTRY_UPSTREAM : want & ~DENTRY_UPSTREAM;
