@@ -409,6 +409,8 @@ static int rename_try(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, c
         return r;
     if (dst && dst->ino != src->ino && (flags & RENAME_NOREPLACE))
         return -EEXIST;
+    if (dst && !(flags & RENAME_EXCHANGE))
+        tree_save_open_content(fs, p2, n2);
     g_autoptr(GPtrArray) held = g_ptr_array_new_with_free_func(attach);
     r = prepare(fs, src, dst, flags, held);
     if (r < 0)
