@@ -357,6 +357,29 @@ START_TEST(lasting_corruption_is_not_published)
 }
 END_TEST
 
+START_TEST(part_replaced_before_complete_is_sent_again)
+{
+    unsigned n = 0;
+    struct meta_upload rec;
+    struct publish_req req = request("a");
+    struct publish_result res;
+    struct obj_part late = {.number = 3, .size = PART};
+    g_autofree uint8_t *old = g_malloc0(PART);
+    struct cfile *cf = new_file(8 * PART, 1);
+    req.gate = refuse;
+    req.ctx = &n;
+    ck_assert_int_eq(cache_publish(cf, &req, &res), -EINPROGRESS);
+    ck_assert_int_eq(meta_upload_get(rig.m, cache_file_vid(cf), &rec), 0);
+    ck_assert_int_eq(objstore_mpu_part(rig.st, "a", rec.upload_id, old, &late),
+                     0); /* a request that was under way for long */
+    meta_upload_clear(&rec);
+    ck_assert_int_eq(publish(cf, "a"), 0);
+    assert_published(cf, "a");
+    ck_assert_uint_eq(n_uploads(), 0);
+    cache_file_unref(cf);
+}
+END_TEST
+
 static void add_plain(Suite *s)
 {
     TCase *tc = add_case(s, "plain");
@@ -390,6 +413,7 @@ static void add_failures(Suite *s)
     tcase_add_test(tc, upload_lost_for_ever_is_an_error);
     tcase_add_test(tc, corruption_on_the_wire_is_repaired);
     tcase_add_test(tc, lasting_corruption_is_not_published);
+    tcase_add_test(tc, part_replaced_before_complete_is_sent_again);
 }
 
 int main(void)
