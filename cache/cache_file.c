@@ -480,6 +480,7 @@ void cache_forget(struct cache *c, uint64_t vid)
         mutex_lock(&cf->mu);
         fetch_carve_locked(cf, 0, UINT64_MAX / 2);
         mutex_unlock(&cf->mu);
+        upload_cfile_forgotten(cf);
         cache_file_unref(cf);
         return;
     }

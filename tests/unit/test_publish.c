@@ -207,6 +207,43 @@ START_TEST(forgotten_closed_file_takes_its_upload_along)
 }
 END_TEST
 
+START_TEST(letting_go_of_a_file_does_not_wait_for_its_parts)
+{
+    fault("op=part,action=delay:1s");
+    struct cfile *cf = streamed("a", 12), *again = NULL;
+    uint64_t vid = cache_file_vid(cf), size = 12 * PART;
+    g_usleep(50000);
+    uint64_t began = clock_mono_ns();
+    cache_file_unref(cf);
+    ck_assert_int_eq(cache_file_open(rig.c, vid, INO, size, NULL, &again), 0);
+    ck_assert_uint_lt(clock_mono_ns() - began, 500 * NS_PER_MS);
+    fault("");
+    EVENTUALLY(cache_uploaded_bytes(again) == 11 * PART); /* and they go on */
+    ck_assert_int_eq(publish(again, "a"), 0);
+    assert_published(again, "a");
+    cache_file_unref(again);
+}
+END_TEST
+
+START_TEST(stop_drops_parts_that_wait)
+{
+    fault("op=part,action=delay:200ms");
+    struct cfile *cf = streamed("a", 200), *again = NULL;
+    uint64_t vid = cache_file_vid(cf), size = 200 * PART;
+    cache_file_unref(cf);
+    uint64_t began = clock_mono_ns();
+    stop();
+    ck_assert_uint_lt(clock_mono_ns() - began, 2 * NS_PER_S);
+    fault("");
+    start();
+    ck_assert_int_eq(cache_file_open(rig.c, vid, INO, size, NULL, &again), 0);
+    ck_assert_int_eq(publish(again, "a"), 0);
+    assert_published(again, "a");
+    ck_assert_uint_eq(n_uploads(), 0);
+    cache_file_unref(again);
+}
+END_TEST
+
 START_TEST(failing_stream_is_made_up_for_by_publish)
 {
     fault("op=part,nth=2,count=3,action=error:-EIO");
@@ -398,6 +435,8 @@ static void add_plain(Suite *s)
     tcase_add_test(tc, aborted_stream_leaves_nothing);
     tcase_add_test(tc, forgotten_file_takes_its_upload_along);
     tcase_add_test(tc, forgotten_closed_file_takes_its_upload_along);
+    tcase_add_test(tc, letting_go_of_a_file_does_not_wait_for_its_parts);
+    tcase_add_test(tc, stop_drops_parts_that_wait);
     tcase_add_test(tc, failing_stream_is_made_up_for_by_publish);
 }
 
