@@ -163,5 +163,5 @@ struct publish_result {
 int cache_publish(struct cfile *cf, const struct publish_req *req, struct publish_result *ret) MUST_CHECK;
 /* Bytes of this file that are stored in the upload now running, 0 when none. */
 uint64_t cache_uploaded_bytes(struct cfile *cf);
-/* Multipart uploads of ours that no cache file needs any more are aborted (called once after start). */
+/* Multipart uploads of ours that no cache file needs any more are aborted, behind: no wait for the store (called once after start). */
 void cache_abort_stale_uploads(struct cache *c);
