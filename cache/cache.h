@@ -40,6 +40,8 @@ int cache_dir_prepare(const char *dir, int *ret_lock_fd, char **ret_msg) MUST_CH
 
 /* Starts the threads. Loads the index; no scan of the folder. */
 int cache_open(const struct cache_config *cfg, struct meta *m, struct objstore *st, struct cache **ret_cache) MUST_CHECK;
+/* Ends waits for room with -ECANCELED, now and from now on: a stop does not wait for dirty data to be published. No room is made any more. */
+void cache_interrupt(struct cache *c);
 /* Stops threads, writes the index. All cfiles must have been released. NULL allowed. */
 void cache_close(struct cache *c);
 
