@@ -69,6 +69,9 @@ int cache_file_fd(const struct cfile *cf);
 void cache_file_set_passthrough(struct cfile *cf, bool on);
 /* The source after a rename carried out upstream, or after publishing (key = the published object); NULL key = none. */
 int cache_file_set_source(struct cfile *cf, const struct cache_source *src) MUST_CHECK;
+/* Absent bytes are fetched from another object from now on, in which they are the same: one made from this file, which may have been changed
+ * since. The limit stays. No effect without a source. */
+void cache_file_rebase(struct cfile *cf, const char *key, const struct etag *etag);
 
 /* Reads up to len bytes at off, fetching what is absent (parallel ranged GETs, one per range however many readers); short only at the end of file.
  * Sequential readers get read-ahead. Interrupted never; fails after op_timeout without progress (-ETIMEDOUT). */

@@ -41,7 +41,8 @@ static int name_at_key(struct fs *fs, const char *key, struct meta_dentry *ret)
 }
 
 /* The object at `key` belongs to no name of ours any more: whoever took the place will overwrite it, else it is deleted. */
-static void disown_key(struct fs *fs, struct meta_batch *b, const char *key, const struct etag *etag, uint64_t not_id) REQUIRES(fs->ns)
+static void disown_key(struct fs *fs, struct meta_batch *b, const char *key, const struct etag *etag, uint64_t not_id)
+    REQUIRES(fs->ns)
 {
     struct meta_dentry d = {0};
     if (name_at_key(fs, key, &d) == 0 && d.id != not_id) {
@@ -80,7 +81,8 @@ static void parents_upstream(struct fs *fs, struct meta_batch *b, uint64_t dir)
     }
 }
 
-static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struct meta_dentry *d, struct inode *in, const struct outcome *out) REQUIRES(fs->ns)
+static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struct meta_dentry *d, struct inode *in,
+                        const struct outcome *out) REQUIRES(fs->ns)
 {
     g_autofree char *path = tree_key(fs, d->parent, d->name, S_ISDIR(d->type));
     g_autofree char *old_ukey = g_steal_pointer(&d->ukey);
@@ -119,7 +121,10 @@ static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struc
     parents_upstream(fs, b, d->parent);
 }
 
-/* Under ns and the content gate. True when the content is now safe upstream under all its names. */
+/*
+ * Under ns and the content gate. True when the content is now safe upstream under all its names. When it was changed meanwhile, what is not here
+ * is still the same in the new object, and only there: the old one was replaced, or will be removed.
+ */
 static bool update_inode(struct inode *in, struct meta_batch *b, const struct outcome *out, bool others_unpublished)
 {
     mutex_lock(&in->mu);
@@ -141,6 +146,10 @@ static bool update_inode(struct inode *in, struct meta_batch *b, const struct ou
         rec->base_key = g_strdup(out->key);
         rec->base_etag = out->etag;
         rec->base_limit = out->size;
+    } else if (rec->base_key && (out->vid == 0 || rec->vid == out->vid)) {
+        g_free(rec->base_key);
+        rec->base_key = g_strdup(out->key);
+        rec->base_etag = out->etag;
     }
     if (!in->gone)
         meta_inode_put(b, rec);
@@ -169,8 +178,20 @@ static void mark_clean(struct inode *in, const struct outcome *out, bool was_dir
     content_unuse(in, cf);
 }
 
-static int record_locked(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out, struct meta_batch *b,
-                         bool *ret_clean) NO_TSA /* under ns */
+/* Changed since it was published: see update_inode(). */
+static void rebase(struct inode *in, const struct outcome *out)
+{
+    mutex_lock(&in->mu);
+    bool same = out->vid == 0 || in->rec.vid == out->vid;
+    struct cfile *cf = same && in->cf ? cache_file_ref(in->cf) : NULL;
+    mutex_unlock(&in->mu);
+    if (cf)
+        cache_file_rebase(cf, out->key, &out->etag);
+    cache_file_unref(cf);
+}
+
+static int record_locked(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out,
+                         struct meta_batch *b, bool *ret_clean) NO_TSA /* under ns */
 {
     struct fs *fs = o->p->fs;
     struct find_name f = {.id = before->id, .vid = out->vid, .gen = out->gen};
@@ -203,6 +224,8 @@ int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *i
     meta_batch_free(b);
     if (r == 0 && clean)
         mark_clean(in, out, was_dirty);
+    else if (r == 0 && regular)
+        rebase(in, out);
     if (regular)
         content_gate_leave(in);
     if (r == 0 && regular)
@@ -217,7 +240,8 @@ int pubop_forget(struct op *o)
     struct meta_dentry d = {0};
     mutex_lock(&fs->ns);
     meta_op_del(b, o->rec.seq);
-    if (o->rec.kind == OP_SYNC && meta_dentry_get(fs->meta, o->rec.parent, o->rec.name, &d) == 0 && d.op_seq == o->rec.seq) {
+    if (o->rec.kind == OP_SYNC && meta_dentry_get(fs->meta, o->rec.parent, o->rec.name, &d) == 0 &&
+        d.op_seq == o->rec.seq) {
         d.op_seq = 0;
         d.stamp = meta_next_seq(fs->meta);
         meta_dentry_put(b, &d);

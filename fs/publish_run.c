@@ -86,7 +86,8 @@ static int run_delete(struct op *o)
 {
     struct fs *fs = o->p->fs;
     INODE_REF in = NULL;
-    if (o->keep_ino && inode_get(fs, o->keep_ino, &in) == 0) { /* open and removed: its bytes must be here before the object goes */
+    if (o->keep_ino &&
+        inode_get(fs, o->keep_ino, &in) == 0) { /* open and removed: its bytes must be here before the object goes */
         struct cfile *cf = NULL;
         mutex_lock(&in->mu);
         if (in->n_open > 0 && in->cf)
@@ -128,8 +129,30 @@ static int run_marker(struct job *j)
     return r < 0 ? r : pubop_record(j->o, &j->d, j->in, &out);
 }
 
+/* Token of an object made by this op without sending content: of no other op, or a lost reply would be taken for a success of the one before. */
+static char *op_token(struct job *j, uint64_t id)
+{
+    return g_strdup_printf("%s.%" G_GINT64_MODIFIER "x.op%" G_GINT64_MODIFIER "x", meta_uuid(j->o->p->fs->meta), id,
+                           j->o->rec.seq);
+}
+
+/* The condition failed: is what stands there a version of this file, made by us and not recorded (killed in between, reply lost)? Or the copied bytes? */
+static bool own_version(struct fs *fs, const char *key, uint64_t id, const struct etag *copied, struct etag *ret_etag)
+{
+    struct obj_info info = {0};
+    g_autofree char *prefix = g_strdup_printf("%s.%" G_GINT64_MODIFIER "x.", meta_uuid(fs->meta), id);
+    bool own =
+        objstore_head(fs->store, key, &info) == 0 &&
+        (g_str_has_prefix(info.token, prefix) || (copied && etag_is_set(copied) && etag_equal(copied, &info.etag)));
+    if (own)
+        *ret_etag = info.etag;
+    obj_info_clear(&info);
+    return own;
+}
+
 static int run_symlink(struct job *j)
 {
+    struct fs *fs = j->o->p->fs;
     struct outcome out = {.key = j->o->key, .content = true, .meta = true};
     struct obj_cond cond = condition(j);
     struct obj_meta meta = {0};
@@ -138,7 +161,14 @@ static int run_symlink(struct job *j)
     g_autofree char *target = g_strdup(j->in->rec.target);
     mutex_unlock(&j->in->mu);
     meta.symlink = target;
-    int r = objstore_put(j->o->p->fs->store, j->o->key, "", 0, &meta, &cond, &out.etag);
+    g_autofree char *token = op_token(j, j->in->ino);
+    meta.token = token;
+    g_strlcpy(out.token, token, sizeof(out.token));
+    int r = objstore_put(fs->store, j->o->key, "", 0, &meta, &cond, &out.etag);
+    if (r == -ESTALE && own_version(fs, j->o->key, j->in->ino, NULL, &cond.etag)) {
+        cond.kind = OBJ_COND_ETAG;
+        r = objstore_put(fs->store, j->o->key, "", 0, &meta, &cond, &out.etag);
+    }
     return r < 0 ? r : pubop_record(j->o, &j->d, j->in, &out);
 }
 
@@ -169,12 +199,21 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
     out.gen = j->in->rec.gen;
     out.ctime_ns = j->in->rec.ctime_ns;
     mutex_unlock(&j->in->mu);
-    meta.token = j->d.token;
+    uint64_t id = out.vid ? out.vid : j->in->ino;
+    g_autofree char *token = op_token(j, id);
+    meta.token = token;
     bool in_place = g_str_equal(src, j->o->key), new_meta = in_place || (j->d.flags & DENTRY_META_DIRTY);
     struct obj_cond cond = condition(j);
     if (in_place)
         cond = (struct obj_cond){.kind = OBJ_COND_NONE}; /* the source's condition says it */
     int r = objstore_copy(fs->store, src, src_etag, j->o->key, new_meta ? &meta : NULL, &cond, &out.etag);
+    struct etag now;
+    if (r == -ESTALE && own_version(fs, j->o->key, id, in_place ? NULL : src_etag, &now)) {
+        if (!in_place)
+            cond = (struct obj_cond){.kind = OBJ_COND_ETAG, .etag = now};
+        r = objstore_copy(fs->store, src, in_place ? &now : src_etag, j->o->key, new_meta ? &meta : NULL, &cond,
+                          &out.etag);
+    }
     if (r == 0)
         r = verify_copy(j, &out);
     if (r < 0)
@@ -204,24 +243,17 @@ static int make_durable(struct fs *fs, struct inode *in, struct cfile *cf)
     return r < 0 ? r : meta_sync(fs->meta);
 }
 
-/* The condition failed: is what stands there an earlier version of this file, published by us and not recorded (killed in between)? */
-static bool own_version(struct fs *fs, const char *key, uint64_t vid, struct etag *ret_etag)
-{
-    struct obj_info info = {0};
-    g_autofree char *prefix = g_strdup_printf("%s.%" G_GINT64_MODIFIER "x.", meta_uuid(fs->meta), vid);
-    bool own = objstore_head(fs->store, key, &info) == 0 && g_str_has_prefix(info.token, prefix);
-    if (own)
-        *ret_etag = info.etag;
-    obj_info_clear(&info);
-    return own;
-}
-
 static int upload_content(struct job *j, struct cfile *cf)
 {
     struct fs *fs = j->o->p->fs;
     struct inode *in = j->in;
     struct outcome out = {.key = j->o->key, .content = true, .meta = true};
-    struct publish_req req = {.key = j->o->key, .cond = condition(j), .snapshot = j->snapshot, .gate = gate, .progress = on_progress, .ctx = j};
+    struct publish_req req = {.key = j->o->key,
+                              .cond = condition(j),
+                              .snapshot = j->snapshot,
+                              .gate = gate,
+                              .progress = on_progress,
+                              .ctx = j};
     int r = make_durable(fs, in, cf);
     if (r < 0)
         return r;
@@ -241,9 +273,9 @@ static int upload_content(struct job *j, struct cfile *cf)
     req.meta.token = token;
     struct publish_result res = {0};
     r = cache_publish(cf, &req, &res);
-    if (r == -ESTALE && own_version(fs, j->o->key, out.vid, &req.cond.etag)) {
+    if (r == -ESTALE && own_version(fs, j->o->key, out.vid, NULL, &req.cond.etag)) {
         req.cond.kind = OBJ_COND_ETAG;
-        req.copy_unchanged = false; /* the recorded source is not what is there now */
+        cache_file_rebase(cf, j->o->key, &req.cond.etag); /* the recorded source may be what it replaced */
         r = cache_publish(cf, &req, &res);
     }
     if (r < 0)
@@ -268,7 +300,12 @@ static int run_upload(struct job *j)
 /* A snapshot published this very content before the file was closed: only the record is missing. */
 static int record_snapshot(struct job *j)
 {
-    struct outcome out = {.key = j->o->key, .etag = j->d.uetag, .size = j->d.usize, .vid = j->d.pub_vid, .gen = j->d.pub_gen, .content = true};
+    struct outcome out = {.key = j->o->key,
+                          .etag = j->d.uetag,
+                          .size = j->d.usize,
+                          .vid = j->d.pub_vid,
+                          .gen = j->d.pub_gen,
+                          .content = true};
     g_strlcpy(out.token, j->d.token, sizeof(out.token));
     return pubop_record(j->o, &j->d, j->in, &out);
 }
@@ -387,8 +424,8 @@ int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns)
 
 static bool hopeless(const struct op *o, int r)
 {
-    return r == -EFBIG || r == -ENAMETOOLONG || r == -EINVAL || r == -EOPNOTSUPP || r == -EUCLEAN || r == -ENODATA || r == -ENOTDIR ||
-           r == -EISDIR || (r == -EBADMSG && o->failures >= BAD_BYTES_MAX);
+    return r == -EFBIG || r == -ENAMETOOLONG || r == -EINVAL || r == -EOPNOTSUPP || r == -EUCLEAN || r == -ENODATA ||
+           r == -ENOTDIR || r == -EISDIR || (r == -EBADMSG && o->failures >= BAD_BYTES_MAX);
 }
 
 static void back_off_locked(struct op *o, int r) /* under the publisher\'s mu */
@@ -404,11 +441,14 @@ static void back_off_locked(struct op *o, int r) /* under the publisher\'s mu */
 static void note_failure(struct op *o, int r)
 {
     if (r == -ESTALE) {
-        log_warn("publish", "conflict: the object was changed elsewhere, the local copy is kept key='%s'; see `sluice conflicts`", o->key);
+        log_warn("publish",
+                 "conflict: the object was changed elsewhere, the local copy is kept key='%s'; see `sluice conflicts`",
+                 o->key);
         metric_inc(M_conflicts_total);
         pubop_park(o, OPS_CONFLICT, r);
     } else if (hopeless(o, r)) {
-        log_err("publish", "cannot be published, needs `sluice publish --retry` or --skip key='%s' r=%s", o->key, err_name(r));
+        log_err("publish", "cannot be published, needs `sluice publish --retry` or --skip key='%s' r=%s", o->key,
+                err_name(r));
         pubop_park(o, OPS_PARKED, r);
     } else {
         log_warn("publish", "not published yet, will be tried again key='%s' r=%s", o->key, err_name(r));
