@@ -40,6 +40,8 @@ int cache_dir_prepare(const char *dir, int *ret_lock_fd, char **ret_msg) MUST_CH
 
 /* Starts the threads. Loads the index; no scan of the folder. */
 int cache_open(const struct cache_config *cfg, struct meta *m, struct objstore *st, struct cache **ret_cache) MUST_CHECK;
+/* Ends waits for room with -ECANCELED, now and from now on: a stop does not wait for dirty data to be published. No room is made any more. */
+void cache_interrupt(struct cache *c);
 /* Stops threads, writes the index. All cfiles must have been released. NULL allowed. */
 void cache_close(struct cache *c);
 
@@ -67,6 +69,9 @@ int cache_file_fd(const struct cfile *cf);
 void cache_file_set_passthrough(struct cfile *cf, bool on);
 /* The source after a rename carried out upstream, or after publishing (key = the published object); NULL key = none. */
 int cache_file_set_source(struct cfile *cf, const struct cache_source *src) MUST_CHECK;
+/* Absent bytes are fetched from another object from now on, in which they are the same: one made from this file, which may have been changed
+ * since. The limit stays. No effect without a source. */
+void cache_file_rebase(struct cfile *cf, const char *key, const struct etag *etag);
 
 /* Reads up to len bytes at off, fetching what is absent (parallel ranged GETs, one per range however many readers); short only at the end of file.
  * Sequential readers get read-ahead. Interrupted never; fails after op_timeout without progress (-ETIMEDOUT). */
@@ -163,5 +168,5 @@ struct publish_result {
 int cache_publish(struct cfile *cf, const struct publish_req *req, struct publish_result *ret) MUST_CHECK;
 /* Bytes of this file that are stored in the upload now running, 0 when none. */
 uint64_t cache_uploaded_bytes(struct cfile *cf);
-/* Multipart uploads of ours that no cache file needs any more are aborted (called once after start). */
+/* Multipart uploads of ours that no cache file needs any more are aborted, behind: no wait for the store (called once after start). */
 void cache_abort_stale_uploads(struct cache *c);

@@ -402,6 +402,19 @@ int cache_file_set_source(struct cfile *cf, const struct cache_source *src)
     return cfile_save_if_needed(cf);
 }
 
+void cache_file_rebase(struct cfile *cf, const char *key, const struct etag *etag)
+{
+    mutex_lock(&cf->mu);
+    if (cf->src_key) {
+        g_free(cf->src_key);
+        cf->src_key = g_strdup(key);
+        cf->src_etag = *etag;
+        cf->src_gen++;
+        cond_broadcast(&cf->changed);
+    }
+    mutex_unlock(&cf->mu);
+}
+
 bool cfile_source(struct cfile *cf, char **ret_key, struct etag *ret_etag, uint64_t *ret_limit)
 {
     mutex_lock(&cf->mu);
@@ -480,6 +493,7 @@ void cache_forget(struct cache *c, uint64_t vid)
         mutex_lock(&cf->mu);
         fetch_carve_locked(cf, 0, UINT64_MAX / 2);
         mutex_unlock(&cf->mu);
+        upload_cfile_forgotten(cf);
         cache_file_unref(cf);
         return;
     }

@@ -157,7 +157,8 @@ int index_load_segments(struct cfile *cf)
     chunkset_unset(&cf->dirty_chunks, n_chunks, UINT64_MAX / 2);
     if (!(flags & CACHED_SUSPECT))
         return 0;
-    for (uint64_t i = 0; i < n_chunks; i++) {
+    /* Checksums are of what came from the source: beyond its limit there is nothing to compare. */
+    for (uint64_t i = 0; i < n_chunks && chunk_start(i) < cf->limit; i++) {
         if (chunkset_get(&cf->present, i) && !chunkset_get(&cf->dirty_chunks, i))
             chunkset_set(&cf->verify, i, 1);
     }

@@ -126,9 +126,9 @@ struct cfile {
     struct cond changed; /* any chunk, io, fetch or resizing state changed */
     /* guarded by mu */
     uint64_t size;
-    uint64_t stamp; /* grows with every change of content */
+    uint64_t stamp;    /* grows with every change of content */
     unsigned changing; /* changes of content in progress: from before the first byte until uploads have been told */
-    char *src_key;  /* owned, NULL: no source */
+    char *src_key;     /* owned, NULL: no source */
     struct etag src_etag;
     uint64_t limit;     /* of the source, <= size; 0 without source */
     uint64_t src_gen;   /* grows when the source is replaced */
@@ -177,7 +177,9 @@ void cfile_change_end(struct cfile *cf);
 
 /* Content of [off, off+len) changed (len 0: the size); called after the bytes are in the file, no lock held. Cheap without an upload. */
 void upload_note_write(struct cfile *cf, uint64_t off, uint64_t len);
-/* The last reference is gone: waits for what is in flight, frees cf->upload. No lock held. */
+/* An open file's content will never be published: what is queued is not sent. No lock held. */
+void upload_cfile_forgotten(struct cfile *cf);
+/* The last reference is gone, so nothing is in flight: frees cf->upload. No lock held. */
 void upload_cfile_free(struct cfile *cf);
 /* The content will never be published: an upload recorded for it is aborted behind. No lock held. */
 void upload_vid_forgotten(struct cache *c, uint64_t vid);

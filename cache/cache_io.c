@@ -185,10 +185,22 @@ static bool covers_locked(const struct cfile *cf, uint64_t chunk, uint64_t off, 
     return off <= chunk_start(chunk) && end >= MIN(chunk_start(chunk + 1), cf->limit);
 }
 
-/* One step towards owning the chunk: 0 it may be claimed, 1 look again from the start, -errno. */
-static int prepare_chunk_locked(struct cfile *cf, uint64_t chunk, uint64_t off, uint64_t end) REQUIRES(cf->mu)
+/* A write must have the chunk in the file, so unlike a read it waits until there is room for it. cf->mu is released meanwhile. */
+static int wait_for_chunk_room_locked(struct cfile *cf) NO_TSA
 {
-    bool covered = covers_locked(cf, chunk, off, end), local;
+    mutex_unlock(&cf->mu);
+    int r = space_reserve(cf->c, META_CHUNK_BYTES, SPACE_WRITE);
+    if (r == 0)
+        space_release(cf->c, META_CHUNK_BYTES);
+    mutex_lock(&cf->mu);
+    return r;
+}
+
+/* One step towards owning the chunk: 0 it may be claimed, 1 look again from the start, -errno. *tries counts fetches that found no room. */
+static int prepare_chunk_locked(struct cfile *cf, uint64_t chunk, uint64_t off, uint64_t end, unsigned *tries)
+    REQUIRES(cf->mu)
+{
+    bool covered = covers_locked(cf, chunk, off, end), local = false;
     if (chunkset_get(&cf->busy, chunk)) {
         struct fetch *f = fetch_find_locked(cf, chunk);
         if (f && covered && !f->running) {
@@ -199,6 +211,8 @@ static int prepare_chunk_locked(struct cfile *cf, uint64_t chunk, uint64_t off, 
         return 0;
     }
     int r = fetch_wait_locked(cf, chunk, chunk + 1, FETCH_URGENT, &local);
+    if (r == -ENOSPC && local && !covered && ++*tries < MAX_TRIES)
+        r = wait_for_chunk_room_locked(cf);
     return r < 0 && !covered ? r : 1;
 }
 
@@ -206,11 +220,12 @@ static int prepare_chunk_locked(struct cfile *cf, uint64_t chunk, uint64_t off, 
 static int claim_range_locked(struct cfile *cf, struct cfile_io *io, uint64_t off, uint64_t end) REQUIRES(cf->mu)
 {
     uint64_t first = chunk_of(off), stop = chunks_for(end);
+    unsigned tries = 0;
 again:
     while (cf->resizing)
         cond_wait(&cf->changed, &cf->mu);
     for (uint64_t i = first; i < stop; i++) {
-        int r = prepare_chunk_locked(cf, i, off, end);
+        int r = prepare_chunk_locked(cf, i, off, end, &tries);
         if (r < 0)
             return r;
         if (r > 0 || cf->resizing)

@@ -507,18 +507,23 @@ int space_start(struct cache *c)
     return r;
 }
 
-void space_stop(struct cache *c)
+void cache_interrupt(struct cache *c)
 {
     struct cache_space *s = &c->space;
-    if (!s->evictor_running)
-        return;
     mutex_lock(&s->mu);
     s->stop = true;
     cond_broadcast(&s->kick);
     cond_broadcast(&s->changed);
     mutex_unlock(&s->mu);
-    (void)pthread_join(s->evictor, NULL);
-    s->evictor_running = false;
+}
+
+void space_stop(struct cache *c)
+{
+    if (!c->space.evictor_running)
+        return;
+    cache_interrupt(c);
+    (void)pthread_join(c->space.evictor, NULL);
+    c->space.evictor_running = false;
 }
 
 void cache_usage(struct cache *c, struct cache_usage *ret)

@@ -85,7 +85,7 @@ void upload_part_move(struct upload_part *p, enum upload_part_state to);
 /* Marks what lies in [off, end) as written; end UINT64_MAX: all from off. */
 void upload_mark_written_locked(struct upload *u, uint64_t off, uint64_t end) REQUIRES(u->mu);
 void upload_queue_part_locked(struct upload *u, uint32_t i) REQUIRES(u->mu);
-/* Takes back what no worker has begun. */
+/* Takes back what no worker has begun. The caller has a reference of the cfile. */
 void upload_cancel_locked(struct upload *u) REQUIRES(u->mu);
 /* Cancels and waits until no worker is on this session. */
 void upload_quiesce_locked(struct upload *u) REQUIRES(u->mu);

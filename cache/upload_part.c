@@ -190,5 +190,7 @@ void upload_part_run(struct upload *u, uint32_t i)
         r = run(u, &j);
     if (r < 0)
         log_debug("upload", "part failed key='%s' part=%u r=%s", j.key, i + 1, err_name(r));
+    struct cfile *cf = u->cf;
     end(u, &j, r);
+    cache_file_unref(cf); /* perhaps the last: u is gone then */
 }

@@ -8,6 +8,8 @@
  * Memory: max_uploads x part_bytes, given out in the order of asking. A part larger than that (they double every 1,000 parts) gets it
  * when nobody else has any.
  *
+ * A worker that carries a file's last part lets go of the file, and may close it.
+ *
  * Threads upload-N: started by upload_pool_start, end in upload_pool_stop; they block on store, disk and database.
  */
 #include "base/log.h"
@@ -102,6 +104,20 @@ int upload_pool_start(struct cache *c)
     return 0;
 }
 
+/* What no worker has begun is taken back; its files go with it. Workers have ended. */
+static void drop_queued(struct upload_pool *pool)
+{
+    struct upload *u;
+    while ((u = g_queue_peek_head(&pool->ready)) != NULL) {
+        struct cfile *cf = cache_file_ref(u->cf);
+        mutex_lock(&u->mu);
+        u->streaming = false;
+        upload_cancel_locked(u);
+        mutex_unlock(&u->mu);
+        cache_file_unref(cf);
+    }
+}
+
 void upload_pool_stop(struct cache *c)
 {
     struct upload_pool *pool = c->uploads;
@@ -114,6 +130,7 @@ void upload_pool_stop(struct cache *c)
     mutex_unlock(&pool->mu);
     for (unsigned i = 0; i < pool->n_threads; i++)
         (void)pthread_join(pool->threads[i], NULL); /* joinable and ours */
+    drop_queued(pool);
     g_assert(g_queue_is_empty(&pool->ready) && pool->used_bytes == 0);
     for (struct meta_upload *rec; (rec = g_queue_pop_head(&pool->aborts)) != NULL;)
         abort_free(rec);

@@ -188,11 +188,8 @@ void cache_abort_stale_uploads(struct cache *c)
     if (r < 0)
         log_debug("upload", "cannot list recorded uploads r=%s", err_name(r));
     for (guint i = 0; i < recs->len; i++) {
-        const struct meta_upload *rec = g_ptr_array_index(recs, i);
-        if (cache_vid_is_dirty(c, rec->vid))
-            continue;
-        r = upload_abort_recorded(c, rec);
-        if (r < 0)
-            log_debug("upload", "stale upload not aborted key='%s' r=%s", rec->key, err_name(r));
+        struct meta_upload *rec = g_ptr_array_index(recs, i);
+        if (!cache_vid_is_dirty(c, rec->vid))
+            upload_pool_abort_later(c->uploads, rec);
     }
 }

@@ -3,6 +3,7 @@
  *
  * Made on first use (upload_ensure), found by upload_of; freed with the cfile. u->mu is ranked above the file's lock, so the
  * pointer is read under cf->mu first and the session locked afterwards; it does not go away while the caller has the cfile.
+ * Every active part has a reference of the cfile: who lets go of a file never waits for the store, and opening it again finds it.
  *
  * Records: meta_upload + meta_part per stored part, and the token in the value upload_token_name(vid), because a resumed upload carries the token
  * it was created with. The record is synced when the upload is created: what is not recorded can never be aborted by us.
@@ -110,6 +111,7 @@ void upload_queue_part_locked(struct upload *u, uint32_t i)
     }
     upload_part_move(p, PART_QUEUED);
     u->n_active++;
+    (void)cache_file_ref(u->cf); /* the part's, until it ended */
     upload_pool_push(u, i);
 }
 
@@ -121,6 +123,7 @@ void upload_cancel_locked(struct upload *u)
     for (guint k = 0; k < back->len; k++) {
         struct upload_part *p = upload_part_locked(u, g_array_index(back, uint32_t, k));
         upload_part_move(p, etag_is_set(&p->etag) ? PART_STALE : PART_NONE);
+        cache_file_unref(u->cf); /* never the last: the caller has one */
     }
     u->n_active -= back->len;
     u->next_part = 0;
@@ -294,6 +297,19 @@ uint64_t cache_uploaded_bytes(struct cfile *cf)
     return n;
 }
 
+void upload_cfile_forgotten(struct cfile *cf)
+{
+    struct upload *u = upload_of(cf);
+    if (!u)
+        return;
+    mutex_lock(&u->mu);
+    if (!u->publishing) {
+        u->streaming = false;
+        upload_cancel_locked(u);
+    }
+    mutex_unlock(&u->mu);
+}
+
 void upload_cfile_free(struct cfile *cf)
 {
     struct cache *c = cf->c;
@@ -301,11 +317,7 @@ void upload_cfile_free(struct cfile *cf)
     bool forgotten = cf->forgotten;
     mutex_unlock(&c->table.mu);
     struct upload *u = upload_of(cf);
-    if (u) {
-        mutex_lock(&u->mu);
-        u->streaming = false;
-        upload_quiesce_locked(u);
-        mutex_unlock(&u->mu);
+    if (u) { /* no part is active: each would have a reference */
         mutex_lock(&cf->mu);
         cf->upload = NULL;
         mutex_unlock(&cf->mu);

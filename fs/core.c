@@ -319,6 +319,8 @@ void fs_interrupt(struct fs *fs)
         objstore_shutdown(fs->store);
     if (fs->pub)
         publish_interrupt(fs->pub);
+    if (fs->cache)
+        cache_interrupt(fs->cache);
     mutex_lock(&fs->list_mu);
     cond_broadcast(&fs->list_done);
     mutex_unlock(&fs->list_mu);

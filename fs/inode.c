@@ -44,13 +44,8 @@ static void reap_run(void *arg)
     }
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
-    if (reap && vid) {
-        struct meta_upload u = {0};
-        cache_forget(fs->cache, vid);
-        if (meta_upload_get(fs->meta, vid, &u) == 0)
-            cache_abort_stale_uploads(fs->cache); /* parts of a file that will not be published */
-        meta_upload_clear(&u);
-    }
+    if (reap && vid)
+        cache_forget(fs->cache, vid); /* an upload begun for it is aborted behind */
     meta_inode_clear(&rec);
     g_free(job);
 }

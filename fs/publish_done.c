@@ -129,7 +129,10 @@ static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struc
     parents_upstream(fs, b, d->parent);
 }
 
-/* Under ns and the content gate. True when the content is now safe upstream under all its names. */
+/*
+ * Under ns and the content gate. True when the content is now safe upstream under all its names. When it was changed meanwhile, what is not here
+ * is still the same in the new object, and only there: the old one was replaced, or will be removed.
+ */
 static bool update_inode(struct inode *in, struct meta_batch *b, const struct outcome *out, bool others_unpublished)
 {
     mutex_lock(&in->mu);
@@ -151,6 +154,10 @@ static bool update_inode(struct inode *in, struct meta_batch *b, const struct ou
         rec->base_key = g_strdup(out->key);
         rec->base_etag = out->etag;
         rec->base_limit = out->size;
+    } else if (rec->base_key && (out->vid == 0 || rec->vid == out->vid)) {
+        g_free(rec->base_key);
+        rec->base_key = g_strdup(out->key);
+        rec->base_etag = out->etag;
     }
     if (!in->gone)
         meta_inode_put(b, rec);
@@ -177,6 +184,18 @@ static void mark_clean(struct inode *in, const struct outcome *out, bool was_dir
     if (r < 0) /* stays marked dirty: kept longer than needed, never lost */
         log_debug("publish", "cache file could not be marked clean key='%s' r=%s", out->key, err_name(r));
     content_unuse(in, cf);
+}
+
+/* Changed since it was published: see update_inode(). */
+static void rebase(struct inode *in, const struct outcome *out)
+{
+    mutex_lock(&in->mu);
+    bool same = out->vid == 0 || in->rec.vid == out->vid;
+    struct cfile *cf = same && in->cf ? cache_file_ref(in->cf) : NULL;
+    mutex_unlock(&in->mu);
+    if (cf)
+        cache_file_rebase(cf, out->key, &out->etag);
+    cache_file_unref(cf);
 }
 
 static int record_locked(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out,
@@ -214,6 +233,8 @@ int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *i
     meta_batch_free(b);
     if (r == 0 && clean)
         mark_clean(in, out, was_dirty);
+    else if (r == 0 && regular)
+        rebase(in, out);
     if (regular)
         content_gate_leave(in);
     if (r == 0 && regular)

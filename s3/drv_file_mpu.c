@@ -151,12 +151,14 @@ static int join_part(struct drv_file *f, int out, uint64_t off, const char *id, 
     g_autofree char *path = part_path(id, part->number);
     CLEANUP_FD int in = RET_ERRNO(openat(f->root_fd, path, O_RDONLY | O_CLOEXEC));
     if (in < 0)
-        return in == -ENOENT ? -EINVAL : in; /* InvalidPart */
+        return in == -ENOENT ? -EBADMSG : in; /* InvalidPart */
     int r = RET_ERRNO(fstat(in, &st));
     if (r < 0)
         return r;
     file_etag(&st, &have);
-    if (!etag_equal(&have, &part->etag) || (!last && (uint64_t)st.st_size < FILE_PART_MIN))
+    if (!etag_equal(&have, &part->etag))
+        return -EBADMSG; /* InvalidPart */
+    if (!last && (uint64_t)st.st_size < FILE_PART_MIN)
         return -EINVAL;
     *ret_size = (uint64_t)st.st_size;
     return file_copy_range(f, in, 0, out, off, (uint64_t)st.st_size);

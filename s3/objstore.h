@@ -168,7 +168,8 @@ int objstore_mpu_part(struct objstore *st, const char *key, const char *upload_i
 /* Part from bytes [off, off+part->size) of src as it was at src_etag. */
 int objstore_mpu_part_copy(struct objstore *st, const char *key, const char *upload_id, const char *src,
                            const struct etag *src_etag, uint64_t off, struct obj_part *part) MUST_CHECK;
-/* Parts ascending. A 200 with <Error> is an error; an ambiguous reply is settled by HEAD and token (the one given at create). -ENOENT: no such upload. */
+/* Parts ascending. A 200 with <Error> is an error; an ambiguous reply is settled by HEAD and token (the one given at create). -ENOENT: no such upload.
+ * -EBADMSG: a part is not there or not the one meant. */
 int objstore_mpu_complete(struct objstore *st, const char *key, const char *upload_id, const struct obj_part *parts,
                           size_t n_parts, const char *token, const struct obj_cond *cond, struct etag *ret_etag) MUST_CHECK;
 int objstore_mpu_abort(struct objstore *st, const char *key, const char *upload_id) MUST_CHECK;

@@ -55,7 +55,7 @@ static const struct {
     {0, "EntityTooSmall", -EINVAL, S3_RETRY_NO, NULL},
     {0, "KeyTooLongError", -EINVAL, S3_RETRY_NO, NULL},
     {0, "QuotaExceeded", -EDQUOT, S3_RETRY_NO, "the store's quota is used up"},
-    {0, "InvalidPart", -EINVAL, S3_RETRY_NO, NULL},
+    {0, "InvalidPart", -EBADMSG, S3_RETRY_NO, NULL},
     {0, "InvalidPartOrder", -EINVAL, S3_RETRY_NO, NULL},
     {0, "InvalidRange", -ERANGE, S3_RETRY_NO, NULL},
     {0, "NotImplemented", -EOPNOTSUPP, S3_RETRY_NO, NULL},

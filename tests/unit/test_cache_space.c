@@ -279,6 +279,47 @@ START_TEST(stalled_writer_goes_on_when_dirty_data_became_clean)
 }
 END_TEST
 
+START_TEST(write_that_needs_a_fetch_waits_for_room_as_any_other)
+{
+    struct cfile *published, *cf;
+    pthread_t t;
+    uint64_t size = CACHE_BYTES - 96 * KIB; /* room for the write, none for the fetch */
+    ck_assert_int_eq(cache_file_new(fx.cache, 9, &published), 0);
+    ck_assert_int_eq(try_write(published, 0, size, 5), size);
+    struct cache_source src = put_object(&fx, "p", size, 5), other = put_object(&fx, "a", SIZE, 1);
+    ck_assert_int_eq(cache_file_set_source(published, &src), 0);
+    cf = open_object(&fx, 50, &other, SIZE);
+    ck_assert_int_eq(pthread_create(&t, NULL, clean_later, published), 0);
+    ck_assert_int_eq(try_write(cf, 100, 10, 6), 10);
+    pthread_join(t, NULL);
+    assert_reads(cf, 110, 1000, 1);
+    assert_reads(cf, 100, 10, 6);
+    cache_file_unref(cf);
+}
+END_TEST
+
+static void *interrupt_later(void *arg)
+{
+    g_usleep(200000);
+    cache_interrupt(arg);
+    return NULL;
+}
+
+START_TEST(interrupt_ends_the_wait_of_a_writer)
+{
+    struct cfile *cf;
+    pthread_t t;
+    ck_assert_int_eq(cache_file_new(fx.cache, 9, &cf), 0);
+    ck_assert_int_eq(try_write(cf, 0, 30 * MIB, 5), 30 * MIB);
+    ck_assert_int_eq(pthread_create(&t, NULL, interrupt_later, fx.cache), 0);
+    uint64_t began = clock_mono_ns();
+    ck_assert_int_eq(try_write(cf, 30 * MIB, 4 * MIB, 5), -ECANCELED);
+    ck_assert_uint_lt(clock_mono_ns() - began, fx.cfg.op_timeout_ns / 2);
+    pthread_join(t, NULL);
+    cache_file_unref(cf);
+}
+END_TEST
+
 START_TEST(reads_work_while_dirty_data_fills_the_cache)
 {
     struct cfile *cf, *other;
@@ -459,6 +500,8 @@ int main(int argc, char **argv)
     tcase_add_test(tc, space_comes_from_clean_files_only);
     tcase_add_test(tc, writers_get_enospc_after_the_timeout);
     tcase_add_test(tc, stalled_writer_goes_on_when_dirty_data_became_clean);
+    tcase_add_test(tc, write_that_needs_a_fetch_waits_for_room_as_any_other);
+    tcase_add_test(tc, interrupt_ends_the_wait_of_a_writer);
     tcase_add_test(tc, reads_work_while_dirty_data_fills_the_cache);
     tcase_add_test(tc, file_larger_than_half_the_cache_keeps_a_window);
     tcase_add_test(tc, punched_chunks_are_fetched_again_after_restart);

@@ -83,7 +83,7 @@ START_TEST(final_error_inside_a_200_of_complete_is_an_error)
     struct obj_part p = one_part();
     struct etag etag = {"untouched"};
     http_stub_reply(stub, 200, "", ERROR_XML("InvalidPart"));
-    ck_assert_int_eq(objstore_mpu_complete(st, "k", "U", &p, 1, "tok", NULL, &etag), -EINVAL);
+    ck_assert_int_eq(objstore_mpu_complete(st, "k", "U", &p, 1, "tok", NULL, &etag), -EBADMSG);
     ck_assert_str_eq(etag.s, "untouched");
 }
 END_TEST

@@ -207,6 +207,43 @@ START_TEST(forgotten_closed_file_takes_its_upload_along)
 }
 END_TEST
 
+START_TEST(letting_go_of_a_file_does_not_wait_for_its_parts)
+{
+    fault("op=part,action=delay:1s");
+    struct cfile *cf = streamed("a", 12), *again = NULL;
+    uint64_t vid = cache_file_vid(cf), size = 12 * PART;
+    g_usleep(50000);
+    uint64_t began = clock_mono_ns();
+    cache_file_unref(cf);
+    ck_assert_int_eq(cache_file_open(rig.c, vid, INO, size, NULL, &again), 0);
+    ck_assert_uint_lt(clock_mono_ns() - began, 500 * NS_PER_MS);
+    fault("");
+    EVENTUALLY(cache_uploaded_bytes(again) == 11 * PART); /* and they go on */
+    ck_assert_int_eq(publish(again, "a"), 0);
+    assert_published(again, "a");
+    cache_file_unref(again);
+}
+END_TEST
+
+START_TEST(stop_drops_parts_that_wait)
+{
+    fault("op=part,action=delay:200ms");
+    struct cfile *cf = streamed("a", 200), *again = NULL;
+    uint64_t vid = cache_file_vid(cf), size = 200 * PART;
+    cache_file_unref(cf);
+    uint64_t began = clock_mono_ns();
+    stop();
+    ck_assert_uint_lt(clock_mono_ns() - began, 2 * NS_PER_S);
+    fault("");
+    start();
+    ck_assert_int_eq(cache_file_open(rig.c, vid, INO, size, NULL, &again), 0);
+    ck_assert_int_eq(publish(again, "a"), 0);
+    assert_published(again, "a");
+    ck_assert_uint_eq(n_uploads(), 0);
+    cache_file_unref(again);
+}
+END_TEST
+
 START_TEST(failing_stream_is_made_up_for_by_publish)
 {
     fault("op=part,nth=2,count=3,action=error:-EIO");
@@ -357,6 +394,29 @@ START_TEST(lasting_corruption_is_not_published)
 }
 END_TEST
 
+START_TEST(part_replaced_before_complete_is_sent_again)
+{
+    unsigned n = 0;
+    struct meta_upload rec;
+    struct publish_req req = request("a");
+    struct publish_result res;
+    struct obj_part late = {.number = 3, .size = PART};
+    g_autofree uint8_t *old = g_malloc0(PART);
+    struct cfile *cf = new_file(8 * PART, 1);
+    req.gate = refuse;
+    req.ctx = &n;
+    ck_assert_int_eq(cache_publish(cf, &req, &res), -EINPROGRESS);
+    ck_assert_int_eq(meta_upload_get(rig.m, cache_file_vid(cf), &rec), 0);
+    ck_assert_int_eq(objstore_mpu_part(rig.st, "a", rec.upload_id, old, &late),
+                     0); /* a request that was under way for long */
+    meta_upload_clear(&rec);
+    ck_assert_int_eq(publish(cf, "a"), 0);
+    assert_published(cf, "a");
+    ck_assert_uint_eq(n_uploads(), 0);
+    cache_file_unref(cf);
+}
+END_TEST
+
 static void add_plain(Suite *s)
 {
     TCase *tc = add_case(s, "plain");
@@ -375,6 +435,8 @@ static void add_plain(Suite *s)
     tcase_add_test(tc, aborted_stream_leaves_nothing);
     tcase_add_test(tc, forgotten_file_takes_its_upload_along);
     tcase_add_test(tc, forgotten_closed_file_takes_its_upload_along);
+    tcase_add_test(tc, letting_go_of_a_file_does_not_wait_for_its_parts);
+    tcase_add_test(tc, stop_drops_parts_that_wait);
     tcase_add_test(tc, failing_stream_is_made_up_for_by_publish);
 }
 
@@ -390,6 +452,7 @@ static void add_failures(Suite *s)
     tcase_add_test(tc, upload_lost_for_ever_is_an_error);
     tcase_add_test(tc, corruption_on_the_wire_is_repaired);
     tcase_add_test(tc, lasting_corruption_is_not_published);
+    tcase_add_test(tc, part_replaced_before_complete_is_sent_again);
 }
 
 int main(void)

@@ -1,0 +1,170 @@
+/* What was done in the store without our knowing or recording it, over a lake in a folder, without FUSE. */
+#include "fs/content.h"
+#include "fs/publish.h"
+#include "fs/tree.h"
+#include "fs_fixture.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PART (64u << 10)
+#define SIZE (40u * PART)
+
+static struct fs_fixture fx;
+
+static void setup(void)
+{
+    fs_fixture_init(&fx);
+    fx.cfg.part_size = PART;
+    fx.cfg.fault = g_strdup("op=get,nth=1000000,action=error:-EIO"); /* none yet */
+}
+
+static void teardown(void)
+{
+    fs_fixture_fini(&fx);
+}
+
+static void open_and_start(void)
+{
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+}
+
+static void fault(const char *rules)
+{
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, rules), 0);
+}
+
+static void all_published(void)
+{
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+}
+
+/* The store's capabilities are asked for with the first change. */
+static void first_change(void)
+{
+    fs_fixture_write(&fx, "first", "1", 1);
+    all_published();
+}
+
+static char *bytes(void)
+{
+    char *b = g_malloc(SIZE);
+    for (unsigned i = 0; i < SIZE; i++)
+        b[i] = (char)((i * 2654435761u) >> 13);
+    return b;
+}
+
+static void write_in(struct inode *in, char *model, unsigned off, const char *text)
+{
+    size_t len = strlen(text);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    ck_assert_int_eq(cache_file_write(in->cf, text, len, off), (ssize_t)len);
+    mutex_lock(&in->mu); /* as op_write does */
+    in->changed = true;
+    mutex_unlock(&in->mu);
+    memcpy(model + off, text, len);
+}
+
+static void assert_object(const char *key, const char *want, size_t len)
+{
+    g_autofree char *path = g_build_filename(fx.lake, key, NULL), *data = NULL;
+    gsize n = 0;
+    ck_assert(g_file_get_contents(path, &data, &n, NULL));
+    ck_assert_uint_eq(n, len);
+    ck_assert_int_eq(memcmp(data, want, len), 0);
+}
+
+START_TEST(absent_bytes_of_a_published_snapshot_can_still_be_read)
+{
+    g_autofree char *model = bytes(), *got = g_malloc(SIZE);
+    fs_fixture_object(&fx, "big", model, SIZE);
+    open_and_start();
+    INODE_REF in = fs_fixture_inode(&fx, "big");
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    write_in(in, model, 5 * PART, "first");
+    ck_assert_int_eq(content_flush(in, true), 0);
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 10 * NS_PER_S), 0);
+    assert_object("big", model, SIZE);
+    ck_assert_uint_lt(cache_file_present_bytes(in->cf), SIZE / 2);
+    ck_assert_int_eq(cache_file_read(in->cf, got, PART, 30 * PART), PART);
+    ck_assert_int_eq(memcmp(got, model + 30 * PART, PART), 0);
+    write_in(in, model, 20 * PART + 7, "second");
+    content_release(in, true);
+    all_published();
+    assert_object("big", model, SIZE);
+}
+END_TEST
+
+START_TEST(version_made_by_a_run_that_was_killed_is_replaced)
+{
+    g_autofree char *model = bytes();
+    fs_fixture_object(&fx, "big", model, SIZE);
+    open_and_start();
+    first_change();
+    INODE_REF in = fs_fixture_inode(&fx, "big");
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    write_in(in, model, 5 * PART, "first");
+    g_autofree char *older = g_memdup2(model, SIZE);
+    write_in(in, model, 20 * PART + 7, "second");
+    g_autofree char *token = g_strdup_printf("%s.%lx.1", meta_uuid(fx.fs->meta), (unsigned long)in->rec.vid);
+    struct obj_meta meta = {.token = token};
+    struct obj_cond none = {.kind = OBJ_COND_NONE};
+    ck_assert_int_eq(objstore_put(fx.fs->store, "big", older, SIZE, &meta, &none, NULL), 0);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    content_release(in, true);
+    all_published();
+    assert_object("big", model, SIZE);
+}
+END_TEST
+
+START_TEST(link_whose_reply_was_lost_is_no_conflict)
+{
+    open_and_start();
+    first_change();
+    fault("op=put,nth=1,action=lost:-EIO");
+    struct node_spec spec = {.parent = META_ROOT_INO,
+                             .name = "l",
+                             .mode = S_IFLNK | 0777,
+                             .target = "first",
+                             .who = {fx.fs->uid, fx.fs->gid}};
+    INODE_REF in = NULL;
+    ck_assert_int_eq(tree_create(fx.fs, &spec, false, &in), 0);
+    all_published();
+    struct obj_info info = {0};
+    ck_assert_int_eq(objstore_head(fx.fs->store, "l", &info), 0);
+    ck_assert_str_eq(info.symlink, "first");
+    obj_info_clear(&info);
+}
+END_TEST
+
+START_TEST(rename_whose_reply_was_lost_is_no_conflict)
+{
+    open_and_start();
+    first_change();
+    fault("op=copy,nth=1,action=lost:-EIO");
+    ck_assert_int_eq(tree_rename(fx.fs, META_ROOT_INO, "first", META_ROOT_INO, "second", 0), 0);
+    all_published();
+    assert_object("second", "1", 1);
+    ck_assert(!fs_fixture_object_exists(&fx, "first"));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("publish_lost");
+    TCase *tc = tcase_create("lost");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_set_timeout(tc, 60);
+    tcase_add_test(tc, absent_bytes_of_a_published_snapshot_can_still_be_read);
+    tcase_add_test(tc, version_made_by_a_run_that_was_killed_is_replaced);
+    tcase_add_test(tc, link_whose_reply_was_lost_is_no_conflict);
+    tcase_add_test(tc, rename_whose_reply_was_lost_is_no_conflict);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
