@@ -194,15 +194,16 @@ static void begin_stream(struct inode *in)
 static int open_counted(struct inode *in, bool for_write)
 {
     content_gate_enter(in);
+    mutex_lock(&in->mu); /* counted first: from here on nobody lets the cache file go */
+    in->n_open++;
+    in->n_writers += for_write;
+    mutex_unlock(&in->mu);
     int r = open_cfile(in);
-    if (r == 0) {
-        mutex_lock(&in->mu);
-        in->n_open++;
-        in->n_writers += for_write;
-        mutex_unlock(&in->mu);
+    if (r == 0)
         cache_file_touch(in->cf);
-    }
     content_gate_leave(in);
+    if (r < 0)
+        content_release(in, for_write); /* seals what another writer left, if its release found us counted */
     return r;
 }
 
@@ -298,25 +299,11 @@ int content_truncate(struct inode *in, uint64_t size)
 
 /* ---- flush, seal ---- */
 
-static int collect_copy(void *ctx, const struct meta_dentry *d)
-{
-    struct meta_dentry *copy = g_new0(struct meta_dentry, 1);
-    meta_dentry_copy(copy, d);
-    g_ptr_array_add(ctx, copy);
-    return 0;
-}
-
-static void free_copy(void *d)
-{
-    meta_dentry_clear(d);
-    g_free(d);
-}
-
 /* Journal records for every name of the inode, or for those that have none. Under ns. */
 static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino, bool missing_only) REQUIRES(fs->ns)
 {
-    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_copy);
-    int r = meta_link_each(fs->meta, ino, collect_copy, names);
+    g_autoptr(GPtrArray) names = NULL;
+    int r = meta_link_list(fs->meta, ino, &names);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         struct meta_dentry *d = names->pdata[i];
         if (missing_only && d->op_seq)
@@ -533,17 +520,11 @@ static char *intent_text(struct inode *in, const char *path, const struct meta_d
     return text;
 }
 
-static int take_copy(void *ctx, const struct meta_dentry *d)
-{
-    meta_dentry_copy(ctx, d);
-    return 1;
-}
-
 void content_write_intent(struct inode *in)
 {
     struct fs *fs = in->fs;
     struct meta_dentry d = {0};
-    if (meta_link_each(fs->meta, in->ino, take_copy, &d) <= 0)
+    if (meta_link_first(fs->meta, in->ino, &d) < 0)
         return;
     mutex_lock(&fs->ns);
     g_autofree char *path = tree_key(fs, d.parent, d.name, false);

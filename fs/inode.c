@@ -104,20 +104,16 @@ void inode_table_fini(struct fs *fs)
     mutex_fini(&fs->table_mu);
 }
 
-static int take_name(void *ctx, const struct meta_dentry *d)
-{
-    struct inode *in = ctx;
-    in->name = g_strdup(d->name);
-    return 1;
-}
-
 static int load_locked(struct inode *in) REQUIRES(in->mu)
 {
     mutex_assert_held(&in->mu);
     int r = meta_inode_get(in->fs->meta, in->ino, &in->rec);
     if (r == 0 && S_ISDIR(in->rec.mode) && in->ino != META_ROOT_INO) {
-        r = meta_link_each(in->fs->meta, in->ino, take_name, in);
-        r = r > 0 ? 0 : r;
+        struct meta_dentry d = {0};
+        r = meta_link_first(in->fs->meta, in->ino, &d);
+        r = r == -ENOENT ? 0 : r; /* removed while in use */
+        in->name = g_strdup(d.name);
+        meta_dentry_clear(&d);
     }
     in->loaded = true;
     in->gone = r < 0;

@@ -66,28 +66,14 @@ static void apply_attr(struct meta_inode *rec, const struct stat *st, int set)
     rec->ctime_ns = now;
 }
 
-static int collect_copy(void *ctx, const struct meta_dentry *d)
-{
-    struct meta_dentry *copy = g_new0(struct meta_dentry, 1);
-    meta_dentry_copy(copy, d);
-    g_ptr_array_add(ctx, copy);
-    return 0;
-}
-
-static void free_copy(void *d)
-{
-    meta_dentry_clear(d);
-    g_free(d);
-}
-
 /*
  * Names whose objects carry the old metadata get a journal record. Content that is still to be published takes the metadata along, if its upload has not
  * read it yet: whoever records the upload sees by the mark that there may be more to do.
  */
 static int journal_meta(struct fs *fs, struct meta_batch *b, uint64_t ino, bool clean) REQUIRES(fs->ns)
 {
-    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_copy);
-    int r = meta_link_each(fs->meta, ino, collect_copy, names);
+    g_autoptr(GPtrArray) names = NULL;
+    int r = meta_link_list(fs->meta, ino, &names);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         struct meta_dentry *d = names->pdata[i];
         if (clean ? !(d->flags & DENTRY_UPSTREAM) : (d->op_seq == 0 || (d->flags & DENTRY_META_DIRTY)))

@@ -69,24 +69,15 @@ static int take_size(struct fs *fs, struct meta_inode *rec)
 
 static int collect_unjournalled(void *ctx, const struct meta_dentry *d)
 {
-    if (d->op_seq != 0)
-        return 0;
-    struct meta_dentry *copy = g_new0(struct meta_dentry, 1);
-    meta_dentry_copy(copy, d);
-    g_ptr_array_add(ctx, copy);
+    if (d->op_seq == 0)
+        meta_dentry_collect(ctx, d);
     return 0;
-}
-
-static void free_name(void *d)
-{
-    meta_dentry_clear(d);
-    g_free(d);
 }
 
 /* A snapshot published before the end used up the journal record that a closed file needs. The publisher, not yet there, reads the journal later. */
 static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino)
 {
-    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_name);
+    g_autoptr(GPtrArray) names = meta_dentry_array();
     int r = meta_link_each(fs->meta, ino, collect_unjournalled, names);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         struct meta_dentry *d = names->pdata[i];

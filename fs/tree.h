@@ -58,6 +58,9 @@ int tree_rmdir(struct fs *fs, uint64_t parent, const char *name) MUST_CHECK;
 /* flags: 0, RENAME_NOREPLACE, RENAME_EXCHANGE. */
 int tree_rename(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, const char *n2, unsigned flags) MUST_CHECK;
 
+/* The file of that name is about to lose its object: if somebody has it open and it is not wholly here, its bytes are fetched behind. */
+void tree_save_open_content(struct fs *fs, uint64_t parent, const char *name);
+
 /* Pieces shared by the files above, all under ns; they add to the batch. */
 void tree_touch_dir(struct fs *fs, struct meta_batch *b, uint64_t dir) REQUIRES(fs->ns);
 /* Removes a name record and its journal record; queues deletes for what it left upstream unless keep_path_object. Lowers nlink. */

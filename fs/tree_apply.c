@@ -177,20 +177,6 @@ int tree_apply_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const stru
     return insert_name(fs, b, dir, row, 0);
 }
 
-static int collect_name(void *ctx, const struct meta_dentry *d)
-{
-    struct meta_dentry *copy = g_new0(struct meta_dentry, 1);
-    meta_dentry_copy(copy, d);
-    g_ptr_array_add(ctx, copy);
-    return 0;
-}
-
-static void free_name(void *d)
-{
-    meta_dentry_clear(d);
-    g_free(d);
-}
-
 /* Drops what a vanished directory held; *ret_empty tells whether nothing local is left in it. */
 static int drop_below(struct fs *fs, struct meta_batch *b, uint64_t dir, uint64_t stamp, unsigned depth, bool *ret_empty) REQUIRES(fs->ns);
 
@@ -220,8 +206,8 @@ static int drop_vanished(struct fs *fs, struct meta_batch *b, struct meta_dentry
 
 static int drop_below(struct fs *fs, struct meta_batch *b, uint64_t dir, uint64_t stamp, unsigned depth, bool *ret_empty) REQUIRES(fs->ns)
 {
-    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_name);
-    int r = meta_dentry_each(fs->meta, dir, 0, collect_name, names);
+    g_autoptr(GPtrArray) names = NULL;
+    int r = meta_dentry_list(fs->meta, dir, &names);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         bool dropped = false;
         r = drop_vanished(fs, b, names->pdata[i], stamp, depth, &dropped);
@@ -239,13 +225,15 @@ struct unseen {
 static int collect_unseen(void *ctx, const struct meta_dentry *d)
 {
     struct unseen *u = ctx;
-    return g_hash_table_contains(u->seen, d->name) ? 0 : collect_name(u->names, d);
+    if (!g_hash_table_contains(u->seen, d->name))
+        meta_dentry_collect(u->names, d);
+    return 0;
 }
 
 int tree_drop_unseen(struct fs *fs, struct meta_batch *b, uint64_t dir, GHashTable *seen, uint64_t stamp)
 {
     mutex_assert_held(&fs->ns);
-    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_name);
+    g_autoptr(GPtrArray) names = meta_dentry_array();
     struct unseen u = {seen, names};
     int r = meta_dentry_each(fs->meta, dir, 0, collect_unseen, &u);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {

@@ -29,17 +29,11 @@ bool tree_may_leave_object(struct fs *fs, const struct meta_dentry *d, const cha
     return true;
 }
 
-static int copy_name(void *ctx, const struct meta_dentry *d)
-{
-    meta_dentry_copy(ctx, d);
-    return 1;
-}
-
 void tree_keep_empty_dir(struct fs *fs, struct meta_batch *b, uint64_t dir)
 {
     struct meta_dentry d = {0};
     if (dir == META_ROOT_INO || meta_dir_has_entries(fs->meta, dir) != 0 ||
-        meta_link_each(fs->meta, dir, copy_name, &d) <= 0)
+        meta_link_first(fs->meta, dir, &d) < 0)
         return;
     if (d.flags & DENTRY_IMPLICIT) {
         publish_name(fs, b, &d, PUBLISH_MARKER);
@@ -376,8 +370,7 @@ static int drop_child(struct fs *fs, uint64_t parent, const char *name, bool dir
     return r;
 }
 
-/* An open file that is not wholly here must be fetched before its object goes. */
-static void save_open_content(struct fs *fs, uint64_t parent, const char *name)
+void tree_save_open_content(struct fs *fs, uint64_t parent, const char *name)
 {
     struct meta_dentry d = {0};
     if (meta_dentry_get(fs->meta, parent, name, &d) < 0)
@@ -396,7 +389,7 @@ static void save_open_content(struct fs *fs, uint64_t parent, const char *name)
 
 int tree_unlink(struct fs *fs, uint64_t parent, const char *name)
 {
-    save_open_content(fs, parent, name);
+    tree_save_open_content(fs, parent, name);
     return drop_child(fs, parent, name, false);
 }
 

@@ -12,6 +12,7 @@
 #define STALE_WAIT_NS     (2 * NS_PER_S)
 #define OFFLINE_RETRY_NS  (5 * NS_PER_S)
 #define ROWS_PER_BATCH    500
+#define TARGET_MAX        4095
 #define HEADS_AT_ONCE     32
 
 struct listing {
@@ -47,6 +48,23 @@ struct head_job {
     struct list_row *row;
 };
 
+static int keep_target(void *ctx, uint64_t off, const void *buf, size_t len)
+{
+    g_string_append_len(ctx, buf, (gssize)len);
+    return 0;
+}
+
+/* s3fs keeps a symbolic link's target in the object's body. */
+static void read_s3fs_link(struct fs *fs, const char *key, struct obj_info *info)
+{
+    bool link = fs->cfg->posix_meta == POSIX_META_ON && (info->posix.fields & POSIX_MODE) && S_ISLNK(info->posix.mode);
+    if (!link || info->symlink || info->size == 0 || info->size > TARGET_MAX)
+        return;
+    g_autoptr(GString) target = g_string_new(NULL);
+    if (objstore_get(fs->store, key, 0, 0, &info->etag, keep_target, target, NULL) == 0 && strlen(target->str) == target->len)
+        info->symlink = g_strdup(g_strchomp(target->str));
+}
+
 static void head_run(void *arg)
 {
     struct head_job *job = arg;
@@ -54,6 +72,7 @@ static void head_run(void *arg)
     g_autofree char *key = g_strconcat(l->prefix, job->row->name, NULL);
     struct obj_info info = {0};
     if (objstore_head(l->fs->store, key, &info) == 0) {
+        read_s3fs_link(l->fs, key, &info);
         job->row->info = info; /* takes over its strings */
         job->row->has_info = true;
     }
@@ -188,20 +207,13 @@ static int finish_locked(struct listing *l, struct meta_batch *b, struct inode *
     return 0;
 }
 
-static int set_marker(void *ctx, const struct meta_dentry *d)
-{
-    struct meta_dentry *copy = ctx;
-    meta_dentry_copy(copy, d);
-    return 1;
-}
-
 /* The directory's own name knows whether it has a marker object. */
 static int note_marker(struct listing *l, struct meta_batch *b)
 {
     struct meta_dentry d = {0};
-    int r = meta_link_each(l->fs->meta, l->ino, set_marker, &d);
-    if (r <= 0)
-        return r;
+    int r = meta_link_first(l->fs->meta, l->ino, &d);
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
     uint32_t want = l->marker ? d.flags & ~DENTRY_IMPLICIT : d.flags | DENTRY_IMPLICIT;
     if (want != d.flags && d.op_seq == 0 && d.stamp <= l->stamp && !d.ukey) {
         d.flags = l->marker ? want | DENTRY_UPSTREAM : want & ~DENTRY_UPSTREAM;

@@ -26,33 +26,20 @@ char *tree_key(struct fs *fs, uint64_t parent, const char *name, bool slash)
     return g_strconcat(prefix, name, slash ? "/" : NULL, NULL);
 }
 
-struct first_name {
-    uint64_t parent;
-    char *name;
-};
-
-static int take_first(void *ctx, const struct meta_dentry *d)
-{
-    struct first_name *f = ctx;
-    f->parent = d->parent;
-    f->name = g_strdup(d->name);
-    return 1;
-}
-
 int tree_path_of(struct fs *fs, uint64_t ino, char **ret)
 {
     if (ino == META_ROOT_INO) {
         *ret = g_strdup("");
         return 0;
     }
-    struct first_name f = {0};
+    struct meta_dentry d = {0};
     mutex_lock(&fs->ns);
-    int r = meta_link_each(fs->meta, ino, take_first, &f);
-    if (r > 0)
-        *ret = tree_key(fs, f.parent, f.name, false);
+    int r = meta_link_first(fs->meta, ino, &d);
+    if (r == 0)
+        *ret = tree_key(fs, d.parent, d.name, false);
     mutex_unlock(&fs->ns);
-    g_free(f.name);
-    return r > 0 ? 0 : r < 0 ? r : -ENOENT;
+    meta_dentry_clear(&d);
+    return r;
 }
 
 int tree_resolve(struct fs *fs, const char *path, struct inode **ret)

@@ -21,20 +21,6 @@ struct move {
     GArray *dirty;    /* inos whose intents name the old path */
 };
 
-static int collect_copy(void *ctx, const struct meta_dentry *d)
-{
-    struct meta_dentry *copy = g_new0(struct meta_dentry, 1);
-    meta_dentry_copy(copy, d);
-    g_ptr_array_add(ctx, copy);
-    return 0;
-}
-
-static void free_copy(void *d)
-{
-    meta_dentry_clear(d);
-    g_free(d);
-}
-
 static bool content_closed(struct fs *fs, const struct meta_dentry *d, GArray *dirty)
 {
     INODE_REF in = NULL;
@@ -82,8 +68,8 @@ static int relocate_below(struct move *m, uint64_t dir, const char *old_prefix, 
 {
     if (depth > 512)
         return -ELOOP;
-    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_copy);
-    int r = meta_dentry_each(m->fs->meta, dir, 0, collect_copy, names);
+    g_autoptr(GPtrArray) names = NULL;
+    int r = meta_dentry_list(m->fs->meta, dir, &names);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         struct meta_dentry *d = names->pdata[i];
         const char *slash = S_ISDIR(d->type) ? "/" : "";
@@ -227,8 +213,8 @@ static int collect_below(struct move *m, GPtrArray *all, uint64_t dir, const cha
 {
     if (depth > 512)
         return -ELOOP;
-    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_copy);
-    int r = meta_dentry_each(m->fs->meta, dir, 0, collect_copy, names);
+    g_autoptr(GPtrArray) names = NULL;
+    int r = meta_dentry_list(m->fs->meta, dir, &names);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         const struct meta_dentry *d = names->pdata[i];
         const char *slash = S_ISDIR(d->type) ? "/" : "";
@@ -314,8 +300,8 @@ static int detach_all(struct fs *fs, struct inode *in, GPtrArray *held)
     }
     if (!inode_is_dir(in))
         return 0;
-    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_copy);
-    int r = meta_dentry_each(fs->meta, in->ino, 0, collect_copy, names);
+    g_autoptr(GPtrArray) names = NULL;
+    int r = meta_dentry_list(fs->meta, in->ino, &names);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         INODE_REF child = NULL;
         r = inode_get(fs, ((struct meta_dentry *)names->pdata[i])->ino, &child);
@@ -423,6 +409,8 @@ static int rename_try(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, c
         return r;
     if (dst && dst->ino != src->ino && (flags & RENAME_NOREPLACE))
         return -EEXIST;
+    if (dst && !(flags & RENAME_EXCHANGE))
+        tree_save_open_content(fs, p2, n2);
     g_autoptr(GPtrArray) held = g_ptr_array_new_with_free_func(attach);
     r = prepare(fs, src, dst, flags, held);
     if (r < 0)

@@ -139,6 +139,14 @@ int meta_dentry_each(struct meta *m, uint64_t parent, uint64_t after, int (*fn)(
                      void *ctx) MUST_CHECK;
 /* Names of an inode (hard links); order not defined. */
 int meta_link_each(struct meta *m, uint64_t ino, int (*fn)(void *ctx, const struct meta_dentry *d), void *ctx) MUST_CHECK;
+/* Copies (struct meta_dentry) of all names of a directory, ascending id, or of an inode; the array owns them. */
+int meta_dentry_list(struct meta *m, uint64_t parent, GPtrArray **ret) MUST_CHECK;
+int meta_link_list(struct meta *m, uint64_t ino, GPtrArray **ret) MUST_CHECK;
+/* An array like theirs, for callers that choose what goes in; meta_dentry_collect() copies one in. */
+GPtrArray *meta_dentry_array(void);
+void meta_dentry_collect(GPtrArray *a, const struct meta_dentry *d);
+/* Any one name of an inode. -ENOENT: it has none. */
+int meta_link_first(struct meta *m, uint64_t ino, struct meta_dentry *ret) MUST_CHECK;
 /* 1 if the directory has at least one name, 0 if not. */
 int meta_dir_has_entries(struct meta *m, uint64_t parent) MUST_CHECK;
 

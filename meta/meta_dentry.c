@@ -112,3 +112,59 @@ int meta_dir_has_entries(struct meta *m, uint64_t parent)
 {
     return meta_db_any(m->db, meta_key1(TAG_DENTRY, parent, NULL));
 }
+
+/* ---- copies ---- */
+
+static void free_copy(void *arg)
+{
+    meta_dentry_clear(arg);
+    g_free(arg);
+}
+
+GPtrArray *meta_dentry_array(void)
+{
+    return g_ptr_array_new_with_free_func(free_copy);
+}
+
+void meta_dentry_collect(GPtrArray *a, const struct meta_dentry *d)
+{
+    struct meta_dentry *copy = g_new0(struct meta_dentry, 1);
+    meta_dentry_copy(copy, d);
+    g_ptr_array_add(a, copy);
+}
+
+static int collect(void *ctx, const struct meta_dentry *d)
+{
+    meta_dentry_collect(ctx, d);
+    return 0;
+}
+
+int meta_dentry_list(struct meta *m, uint64_t parent, GPtrArray **ret)
+{
+    g_autoptr(GPtrArray) a = meta_dentry_array();
+    int r = meta_dentry_each(m, parent, 0, collect, a);
+    if (r == 0)
+        *ret = g_steal_pointer(&a);
+    return r;
+}
+
+int meta_link_list(struct meta *m, uint64_t ino, GPtrArray **ret)
+{
+    g_autoptr(GPtrArray) a = meta_dentry_array();
+    int r = meta_link_each(m, ino, collect, a);
+    if (r == 0)
+        *ret = g_steal_pointer(&a);
+    return r;
+}
+
+static int take_first(void *ctx, const struct meta_dentry *d)
+{
+    meta_dentry_copy(ctx, d);
+    return 1;
+}
+
+int meta_link_first(struct meta *m, uint64_t ino, struct meta_dentry *ret)
+{
+    int r = meta_link_each(m, ino, take_first, ret);
+    return r > 0 ? 0 : r < 0 ? r : -ENOENT;
+}

@@ -1,4 +1,5 @@
 """Bytes in are bytes out: through the mount, in the store, after a restart, into and out of other programs."""
+import concurrent.futures
 import hashlib
 import mmap
 import os
@@ -128,3 +129,17 @@ def test_keys_that_are_no_names_harm_nobody(mount, store):
     assert mount.status()["hidden_keys"] >= 1
     mount.wait()
     assert store.get("a//b") == b"data of a//b"
+
+
+def test_opening_while_it_is_published(mount):
+    def churn(worker):
+        for i in range(150):
+            path = mount.path / f"w{worker}-{i % 5}"
+            path.write_bytes(b"%d-%d" % (worker, i))
+            for _ in range(4):
+                assert path.read_bytes() == b"%d-%d" % (worker, i)
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(churn, w) for w in range(8)]:
+            done.result(timeout=100)
+    mount.wait()

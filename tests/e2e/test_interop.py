@@ -69,11 +69,14 @@ def test_s3fs_reads_ours_and_we_read_theirs(make_mount, s3fs, store):
     os.chmod(s3fs / "theirs", 0o600)
     (s3fs / "dir").mkdir()
     (s3fs / "dir/f").write_bytes(b"deep")
+    (s3fs / "link").symlink_to("dir/f")
     time.sleep(1.5)
     assert eventually(lambda: (m.path / "theirs").exists() and (m.path / "dir/f").exists(), 10)
     assert (m.path / "theirs").read_bytes() == b"by s3fs"
     assert stat.S_IMODE(os.stat(m.path / "theirs").st_mode) == 0o600
     assert (m.path / "dir/f").read_bytes() == b"deep"
+    assert os.readlink(m.path / "link") == "dir/f"
+    assert (m.path / "link").read_bytes() == b"deep"
 
 
 def test_objects_are_plain(mount, store):
