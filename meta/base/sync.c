@@ -4,13 +4,14 @@
  */
 #include "base/sync.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
+#include <glib.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-
-#include "base/clock.h"
 
 _Static_assert(N_LOCK_CLASSES <= 64, "one bit per lock class");
 
@@ -136,6 +137,21 @@ void cond_broadcast(struct cond *c)
     pthread_cond_broadcast(&c->c);
 }
 
+struct thread_begin {
+    void *(*fn)(void *);
+    void *arg;
+    char name[16];
+};
+
+/* The thread names itself: one that detaches itself may be gone before its creator could. */
+static void *thread_main(void *p)
+{
+    struct thread_begin begin = *(struct thread_begin *)p;
+    g_free(p);
+    (void)pthread_setname_np(pthread_self(), begin.name); /* a thread without its name works as well */
+    return begin.fn(begin.arg);
+}
+
 int thread_start(pthread_t *ret_thread, const char *name, void *(*fn)(void *), void *arg)
 {
     sigset_t all, old;
@@ -146,12 +162,16 @@ int thread_start(pthread_t *ret_thread, const char *name, void *(*fn)(void *), v
     sigdelset(&all, SIGFPE);
     sigdelset(&all, SIGILL);
     pthread_sigmask(SIG_SETMASK, &all, &old);
+    struct thread_begin *begin = g_new(struct thread_begin, 1);
+    *begin = (struct thread_begin){.fn = fn, .arg = arg};
+    g_strlcpy(begin->name, name, sizeof(begin->name));
     pthread_t t;
-    int r = pthread_create(&t, NULL, fn, arg);
+    int r = pthread_create(&t, NULL, thread_main, begin);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (r != 0)
+    if (r != 0) {
+        g_free(begin);
         return -r;
-    pthread_setname_np(t, name);
+    }
     *ret_thread = t;
     return 0;
 }

@@ -57,5 +57,5 @@ bool cond_wait_until(struct cond *c, struct mutex *mu, uint64_t deadline_ns) REQ
 void cond_signal(struct cond *c);
 void cond_broadcast(struct cond *c);
 
-/* Starts a joinable thread with a name (<= 15 bytes) and all signals blocked. 0 or -errno. */
+/* Starts a joinable thread (it may detach itself) with a name (<= 15 bytes) and all signals blocked. 0 or -errno. */
 int thread_start(pthread_t *ret_thread, const char *name, void *(*fn)(void *), void *arg);
