@@ -313,7 +313,10 @@ static int run_round(struct publish *p)
     int r = u->abort_wanted ? -ECANCELED : u->err;
     if (r < 0)
         upload_quiesce_locked(u);
+    uint64_t done = u->stored_bytes;
     mutex_unlock(&u->mu);
+    if (r == 0 && p->req->progress && done != told) /* the last part may have ended between two looks */
+        p->req->progress(p->req->ctx, done);
     return r;
 }
 

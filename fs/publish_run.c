@@ -264,6 +264,30 @@ static bool own_version(struct fs *fs, const char *key, uint64_t vid, struct eta
     return own;
 }
 
+/* An unrecorded version of ours took the place of the object that absent bytes came from: they are the same in it. */
+static int take_as_base(struct job *j, const struct etag *etag)
+{
+    struct fs *fs = j->o->p->fs;
+    struct inode *in = j->in;
+    struct cfile *cf = NULL;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    if (in->rec.base_key && g_str_equal(in->rec.base_key, j->o->key) && !in->gone) {
+        in->rec.base_etag = *etag;
+        meta_inode_put(b, &in->rec);
+        cf = in->cf ? cache_file_ref(in->cf) : NULL;
+    }
+    mutex_unlock(&in->mu);
+    int r = meta_commit(b, false);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    if (cf)
+        cache_file_rebase(cf, j->o->key, etag);
+    cache_file_unref(cf);
+    return r;
+}
+
 static int upload_content(struct job *j, struct cfile *cf)
 {
     struct fs *fs = j->o->p->fs;
@@ -296,8 +320,9 @@ static int upload_content(struct job *j, struct cfile *cf)
     r = cache_publish(cf, &req, &res);
     if (r == -ESTALE && own_version(fs, j->o->key, out.vid, &req.cond.etag)) {
         req.cond.kind = OBJ_COND_ETAG;
-        req.copy_unchanged = false; /* the recorded source is not what is there now */
-        r = cache_publish(cf, &req, &res);
+        r = take_as_base(j, &req.cond.etag);
+        if (r == 0)
+            r = cache_publish(cf, &req, &res);
     }
     if (r < 0)
         return r;
@@ -425,6 +450,8 @@ static int settle_note(struct job *j)
         mutex_lock(&fs->ns);
         r = adopt_locked(j, &info.etag);
         mutex_unlock(&fs->ns);
+        if (r == 0 && S_ISREG(j->o->type))
+            r = take_as_base(j, &info.etag);
     }
     obj_info_clear(&info);
     return r;
