@@ -63,7 +63,7 @@ class FileStore:
     def delete(self, key):
         (self.root / key).unlink(missing_ok=True)
 
-    def uploads(self):
+    def uploads(self, empty=True):
         return []
 
     def env(self):
@@ -114,8 +114,12 @@ class CephStore:
     def delete(self, key):
         self.client.delete_object(Bucket=self.bucket, Key=key)
 
-    def uploads(self):
-        return [u["Key"] for u in self.client.list_multipart_uploads(Bucket=self.bucket).get("Uploads", [])]
+    def uploads(self, empty=True):
+        """Keys of multipart uploads in progress; empty=False leaves out those that hold no part: a kill between creating an upload
+        and writing down its id leaves such a one, and nobody can tell afterwards whose it was."""
+        found = self.client.list_multipart_uploads(Bucket=self.bucket).get("Uploads", [])
+        return [u["Key"] for u in found if empty or self.client.list_parts(
+            Bucket=self.bucket, Key=u["Key"], UploadId=u["UploadId"]).get("Parts")]
 
     def env(self):
         return {k: v for k, v in os.environ.items() if k.startswith("AWS_")}

@@ -130,7 +130,7 @@ def test_kill9_in_the_middle_of_uploads(make_mount, store):
     m.mount(fault=None)
     m.wait()
     assert_published(store, data)
-    assert eventually(lambda: store.uploads() == [], 20)
+    assert eventually(lambda: store.uploads(empty=False) == [], 20)
 
 
 @pytest.mark.slow
