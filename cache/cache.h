@@ -158,6 +158,7 @@ struct publish_result {
     uint64_t size;
     int64_t mtime_ns;          /* Last-Modified */
     char token[TOKEN_MAX + 1]; /* the one the object carries (a streamed upload keeps the token it began with) */
+    struct posix_attr posix;   /* as the object carries them: the same holds for these */
 };
 /*
  * Makes the object `key` hold the file's present content and verifies it (checksums or etag of what was sent, then HEAD: size, etag, token).

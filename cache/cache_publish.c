@@ -88,7 +88,8 @@ static int pass_gate(struct publish *p)
 
 static void result_from(const struct obj_info *info, struct publish_result *ret)
 {
-    *ret = (struct publish_result){.etag = info->etag, .size = info->size, .mtime_ns = info->mtime_ns};
+    *ret = (struct publish_result){
+        .etag = info->etag, .size = info->size, .mtime_ns = info->mtime_ns, .posix = info->posix};
     g_strlcpy(ret->token, info->token, sizeof ret->token);
 }
 

@@ -108,7 +108,10 @@ static int open_cfile(struct inode *in)
     }
     mutex_lock(&in->mu);
     in->cf = cf;
+    bool pinned = in->rec.flags & INODE_PINNED;
     mutex_unlock(&in->mu);
+    if (pinned && cache_file_vid(cf) != vid && cache_pin(fs->cache, cache_file_vid(cf), true) < 0)
+        log_warn("content", "a pinned file's new cache file could not be pinned ino=%" G_GUINT64_FORMAT, in->ino);
     return 0;
 }
 
@@ -221,8 +224,10 @@ int content_open(struct inode *in, bool for_write, bool trunc)
 int content_open_new(struct inode *in)
 {
     int r = open_counted(in, true);
-    if (r == 0)
+    if (r == 0) {
+        content_write_intent(in);
         begin_stream(in);
+    }
     return r;
 }
 
@@ -269,8 +274,10 @@ int content_begin_change(struct inode *in)
         r = cache_file_set_dirty(in->cf, true);
     if (r == 0)
         r = store_open(in);
-    if (r == 0)
+    if (r == 0) {
+        content_write_intent(in);
         publish_content_state(in->fs, in->ino, CONTENT_OPEN);
+    }
     content_gate_leave(in);
     return r;
 }

@@ -85,6 +85,19 @@ static void parents_upstream(struct fs *fs, struct meta_batch *b, uint64_t dir)
     }
 }
 
+/* Does the name still have attributes that its object lacks? Those of content that was changed since go with the next version. */
+static void mark_meta(struct meta_dentry *d, struct inode *in, const struct outcome *out, bool moved)
+{
+    mutex_lock(&in->mu);
+    bool current = in->rec.ctime_ns == out->ctime_ns;
+    bool same = out->ctime_ns && in->rec.gen == out->gen && in->rec.vid == out->vid && !in->changed;
+    mutex_unlock(&in->mu);
+    if (same && (!current || !out->meta))
+        d->flags |= DENTRY_META_DIRTY;
+    else if (!moved && current && out->meta)
+        d->flags &= ~(uint32_t)DENTRY_META_DIRTY;
+}
+
 static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struct meta_dentry *d, struct inode *in,
                         const struct outcome *out) REQUIRES(fs->ns)
 {
@@ -110,11 +123,8 @@ static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struc
     } else {
         d->flags &= ~(uint32_t)DENTRY_DEST_KNOWN;
         d->dest_etag = (struct etag){0};
-        mutex_lock(&in->mu);
-        if (in->rec.ctime_ns == out->ctime_ns)
-            d->flags &= ~(uint32_t)DENTRY_META_DIRTY;
-        mutex_unlock(&in->mu);
     }
+    mark_meta(d, in, out, moved);
     if (had && old_ukey && !g_str_equal(old_ukey, out->key))
         publish_disown(fs, b, old_ukey, &old_etag, d->id, 0);
     if (d->op_seq == o->rec.seq)

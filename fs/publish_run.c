@@ -288,6 +288,16 @@ static int take_as_base(struct job *j, const struct etag *etag)
     return r;
 }
 
+/* Whether the object carries the attributes it should: a streamed upload has those of its start, and no mtime unless it had been set by then. */
+static bool carries(const struct posix_attr *have, const struct posix_attr *want, bool mtime_set)
+{
+    if (!(have->fields & POSIX_MODE))
+        return true; /* the store keeps none: sending them again would not help */
+    if (mtime_set && !((have->fields & POSIX_MTIME) && have->mtime_ns == want->mtime_ns))
+        return false;
+    return ((have->mode ^ want->mode) & 07777) == 0 && have->uid == want->uid && have->gid == want->gid;
+}
+
 static int upload_content(struct job *j, struct cfile *cf)
 {
     struct fs *fs = j->o->p->fs;
@@ -309,6 +319,7 @@ static int upload_content(struct job *j, struct cfile *cf)
     out.vid = in->rec.vid;
     out.gen = in->rec.gen;
     out.ctime_ns = in->rec.ctime_ns;
+    bool mtime_set = in->rec.flags & INODE_MTIME_SET;
     req.copy_unchanged = in->rec.base_key && g_str_equal(in->rec.base_key, j->o->key);
     mutex_unlock(&in->mu);
     if (!sealed && !j->snapshot)
@@ -328,6 +339,7 @@ static int upload_content(struct job *j, struct cfile *cf)
         return r;
     out.etag = res.etag;
     out.size = res.size;
+    out.meta = carries(&res.posix, &req.meta.posix, mtime_set);
     g_strlcpy(out.token, res.token, sizeof(out.token));
     return pubop_record(j->o, &j->d, in, &out);
 }

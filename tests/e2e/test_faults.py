@@ -174,6 +174,35 @@ def test_lost_database_is_rebuilt_by_fsck(make_mount, store):
     assert_published(store, data)
 
 
+def test_an_open_file_outlives_daemon_and_database(make_mount, store):
+    m = make_mount()
+    (m.path / "d").mkdir()
+    writer = subprocess.Popen(["/usr/bin/python3", "-c", f"""
+import os, time
+f = open({str(m.path / "d/log")!r}, "wb", buffering=0)
+f.write(b"acknowledged by fsync")
+os.fsync(f.fileno())
+print("written", flush=True)
+time.sleep(60)
+"""], stdout=subprocess.PIPE, text=True)
+    try:
+        assert writer.stdout.readline() == "written\n"
+        m.kill9()
+    finally:
+        writer.kill()
+        writer.wait(10)
+    shutil.rmtree(m.cache / "meta")
+    run("fsck", "--repair", m.cache, timeout=120, env=m.env)
+    m.mount()
+    assert (m.path / "d/log").read_bytes() == b"acknowledged by fsync"
+    m.wait()
+    assert "d/log" not in store.list()  # its writer never closed it
+    with open(m.path / "d/log", "ab") as f:
+        f.write(b", and closed")
+    m.wait()
+    assert store.get("d/log") == b"acknowledged by fsync, and closed"
+
+
 def test_full_cache_disk_gives_enospc_and_loses_nothing(make_mount, store, base):
     sh(f"truncate -s 256M {base}/disk && mkfs.ext4 -q {base}/disk && mkdir {base}/small && mount -o loop {base}/disk {base}/small")
     try:

@@ -151,6 +151,38 @@ START_TEST(rename_whose_reply_was_lost_is_no_conflict)
 }
 END_TEST
 
+START_TEST(attributes_changed_after_a_stream_began_go_upstream_too)
+{
+    g_autofree char *data = bytes();
+    open_and_start();
+    struct node_spec spec = {
+        .parent = META_ROOT_INO, .name = "s", .mode = S_IFREG | 0644, .who = {fx.fs->uid, fx.fs->gid}};
+    INODE_REF in = NULL;
+    ck_assert_int_eq(tree_create(fx.fs, &spec, true, &in), 0);
+    ck_assert_int_eq(content_open_new(in), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    for (unsigned off = 0; off < SIZE; off += PART)
+        ck_assert_int_eq(cache_file_write(in->cf, data + off, PART, off), PART);
+    while (cache_uploaded_bytes(in->cf) == 0)
+        g_usleep(1000);
+    mutex_lock(&in->mu); /* as chmod and utimensat do */
+    in->rec.mode = S_IFREG | 0600;
+    in->rec.mtime_ns = 1234567890 * (int64_t)NS_PER_S;
+    in->rec.flags |= INODE_MTIME_KNOWN | INODE_MTIME_SET;
+    in->rec.ctime_ns = clock_wall_ns();
+    mutex_unlock(&in->mu);
+    content_release(in, true);
+    all_published();
+    struct obj_info info = {0};
+    ck_assert_int_eq(objstore_head(fx.fs->store, "s", &info), 0);
+    ck_assert_uint_eq(info.posix.mode & 07777, 0600);
+    ck_assert_int_eq(info.posix.mtime_ns, 1234567890 * (int64_t)NS_PER_S);
+    ck_assert(!content_is_dirty(in));
+    obj_info_clear(&info);
+    assert_object("s", data, SIZE);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("publish_lost");
@@ -161,6 +193,7 @@ int main(void)
     tcase_add_test(tc, version_made_by_a_run_that_was_killed_is_replaced);
     tcase_add_test(tc, link_whose_reply_was_lost_is_no_conflict);
     tcase_add_test(tc, rename_whose_reply_was_lost_is_no_conflict);
+    tcase_add_test(tc, attributes_changed_after_a_stream_began_go_upstream_too);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
