@@ -219,7 +219,7 @@ void publish_content_state(struct fs *fs, uint64_t ino, uint32_t state)
         o->content = state;
         queue_relink_locked(p, o);
     }
-    cond_broadcast(&p->work);
+    queue_wake_locked(p);
     mutex_unlock(&p->mu);
 }
 
@@ -292,7 +292,7 @@ int publish_wait(struct publisher *p, const char *path, uint64_t deadline_ns,
         mutex_lock(&p->mu);
         bool stopping = p->stopping;
         if (!stopping)
-            (void)cond_wait_until(&p->work, &p->mu, deadline_ns ? MIN(until, deadline_ns) : until);
+            (void)cond_wait_until(&p->done, &p->mu, deadline_ns ? MIN(until, deadline_ns) : until);
         mutex_unlock(&p->mu);
         if (stopping)
             return -ECANCELED;
@@ -353,7 +353,7 @@ int publish_retry(struct publisher *p, const char *path)
         o->failures = 0;
         n++;
     }
-    cond_broadcast(&p->work);
+    queue_wake_locked(p);
     mutex_unlock(&p->mu);
     return n;
 }
@@ -408,7 +408,7 @@ int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
             return 0;
         }
         if (!o) {
-            bool in_time = cond_wait_until(&p->work, &p->mu, deadline_ns);
+            bool in_time = cond_wait_until(&p->done, &p->mu, deadline_ns);
             bool stopping = p->stopping;
             mutex_unlock(&p->mu);
             if (stopping || !in_time)
@@ -503,6 +503,7 @@ static void *publish_thread(void *arg)
                 cond_wait(&p->work, &p->mu);
             continue;
         }
+        cond_signal(&p->work); /* what made this one runnable may have made others so */
         mutex_unlock(&p->mu);
         pubop_finish(o, pubop_run(o, false, 0));
         mutex_lock(&p->mu);
@@ -530,6 +531,7 @@ void publish_interrupt(struct publisher *p)
     mutex_lock(&p->mu);
     p->stopping = true;
     cond_broadcast(&p->work);
+    cond_broadcast(&p->done);
     mutex_unlock(&p->mu);
 }
 

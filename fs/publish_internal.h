@@ -53,7 +53,8 @@ struct publisher {
 
     struct mutex mu; /* class PUBLISH */
     /* guarded by mu */
-    struct cond work; /* something may be runnable, or done */
+    struct cond work;  /* something may be runnable: one worker looks at a time */
+    struct cond done;  /* an op ended, came or changed: for those who wait for others */
     bool stopping;
     GSequence *all;           /* every op by seq */
     GHashTable *by_seq;       /* &rec.seq -> op */
@@ -74,6 +75,8 @@ struct publisher {
 
 struct op *pubop_new(struct publisher *p);
 void pubop_free(struct op *o);
+/* An op came, went or changed. */
+void queue_wake_locked(struct publisher *p) REQUIRES(p->mu);
 void queue_init(struct publisher *p);
 void queue_fini(struct publisher *p);
 void queue_insert_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);

@@ -48,6 +48,7 @@ void queue_init(struct publisher *p)
 {
     mutex_init(&p->mu, LOCK_PUBLISH);
     cond_init(&p->work);
+    cond_init(&p->done);
     p->all = g_sequence_new(NULL);
     p->by_seq = g_hash_table_new(g_int64_hash, g_int64_equal);
     p->by_ino = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, (GDestroyNotify)g_ptr_array_unref);
@@ -76,7 +77,14 @@ void queue_fini(struct publisher *p)
     g_hash_table_unref(p->dirs);
     g_hash_table_unref(p->recent);
     cond_fini(&p->work);
+    cond_fini(&p->done);
     mutex_fini(&p->mu);
+}
+
+void queue_wake_locked(struct publisher *p)
+{
+    cond_signal(&p->work); /* one looks; if it finds an op it wakes the next */
+    cond_broadcast(&p->done);
 }
 
 /* ---- directory nodes ---- */
@@ -200,7 +208,7 @@ void queue_insert_locked(struct publisher *p, struct op *o)
         each_ancestor(p, o->source, source_add, o);
     }
     queue_relink_locked(p, o);
-    cond_broadcast(&p->work);
+    queue_wake_locked(p);
 }
 
 void queue_remove_locked(struct publisher *p, struct op *o)
@@ -224,7 +232,7 @@ void queue_remove_locked(struct publisher *p, struct op *o)
             g_hash_table_remove(p->sources, o->source);
         each_ancestor(p, o->source, source_del, o);
     }
-    cond_broadcast(&p->work);
+    queue_wake_locked(p);
     if (!o->running)
         pubop_free(o);
 }
@@ -328,7 +336,7 @@ void queue_untake_locked(struct publisher *p, struct op *o)
     if (o->rec.kind == OP_SYNC)
         g_hash_table_remove(p->running_inos, &o->ino);
     o->running = false;
-    cond_broadcast(&p->work);
+    queue_wake_locked(p);
 }
 
 /* Will the op, which another waits for, not run for long, or not before that other? */

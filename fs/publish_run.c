@@ -50,7 +50,7 @@ static int gate(void *ctx)
             r = j->deadline_ns ? -ETIMEDOUT : -EINPROGRESS;
             break;
         }
-        (void)cond_wait_until(&p->work, &p->mu, MIN(j->deadline_ns, now + GATE_SLICE_NS));
+        (void)cond_wait_until(&p->done, &p->mu, MIN(j->deadline_ns, now + GATE_SLICE_NS));
     }
     mutex_unlock(&p->mu);
     return r;
