@@ -4,13 +4,14 @@
  */
 #include "base/sync.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
+#include <glib.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-
-#include "base/clock.h"
 
 _Static_assert(N_LOCK_CLASSES <= 64, "one bit per lock class");
 
@@ -136,6 +137,21 @@ void cond_broadcast(struct cond *c)
     pthread_cond_broadcast(&c->c);
 }
 
+struct thread {
+    void *(*fn)(void *);
+    void *arg;
+    char name[16];
+};
+
+/* The thread names itself: one that detaches itself may be gone before its maker could. */
+static void *thread_main(void *arg)
+{
+    struct thread t = *(struct thread *)arg;
+    g_free(arg);
+    pthread_setname_np(pthread_self(), t.name);
+    return t.fn(t.arg);
+}
+
 int thread_start(pthread_t *ret_thread, const char *name, void *(*fn)(void *), void *arg)
 {
     sigset_t all, old;
@@ -146,12 +162,16 @@ int thread_start(pthread_t *ret_thread, const char *name, void *(*fn)(void *), v
     sigdelset(&all, SIGFPE);
     sigdelset(&all, SIGILL);
     pthread_sigmask(SIG_SETMASK, &all, &old);
+    struct thread *start = g_new0(struct thread, 1);
+    *start = (struct thread){.fn = fn, .arg = arg};
+    g_strlcpy(start->name, name, sizeof(start->name));
     pthread_t t;
-    int r = pthread_create(&t, NULL, fn, arg);
+    int r = pthread_create(&t, NULL, thread_main, start);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (r != 0)
+    if (r != 0) {
+        g_free(start);
         return -r;
-    pthread_setname_np(t, name);
+    }
     *ret_thread = t;
     return 0;
 }
