@@ -386,6 +386,8 @@ static int store_sealed(struct inode *in)
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     mutex_lock(&in->mu);
+    if (in->changed && in->snap_gen == in->rec.gen)
+        in->rec.gen++; /* a write that began before a snapshot and ended after it: two contents never share a token */
     move_to(in, CONTENT_SEALED);
     if (!in->gone)
         meta_inode_put(b, &in->rec);

@@ -105,10 +105,20 @@ START_TEST(restart_keeps_dirty_marks_and_ranges)
 }
 END_TEST
 
+/* The evictor looks at open files once a second and may still have this one. */
+static int open_lost(uint64_t vid, const struct cache_source *src)
+{
+    struct cfile *cf;
+    int r = cache_file_open(fx.cache, vid, 7, SIZE, src, &cf);
+    if (r == 0)
+        cache_file_unref(cf);
+    return r;
+}
+
 START_TEST(missing_data_file_is_fetched_again_or_reported)
 {
     struct cache_source src = put_object(&fx, "a", SIZE, 1);
-    struct cfile *cf = open_object(&fx, 50, &src, SIZE), *lost;
+    struct cfile *cf = open_object(&fx, 50, &src, SIZE);
     assert_reads(cf, 0, SIZE, 1);
     cache_file_unref(cf);
     g_autofree char *path = data_file(50);
@@ -123,7 +133,7 @@ START_TEST(missing_data_file_is_fetched_again_or_reported)
     ck_assert_int_eq(try_write(cf, 0, 10, 2), 10);
     cache_file_unref(cf);
     ck_assert_int_eq(unlink(path), 0);
-    ck_assert_int_eq(cache_file_open(fx.cache, 50, 7, SIZE, &src, &lost), -ENODATA);
+    EVENTUALLY(open_lost(50, &src) == -ENODATA);
 }
 END_TEST
 
@@ -217,7 +227,8 @@ START_TEST(space_comes_from_clean_files_only)
     assert_reads(cf, 0, 4 * MIB, 6);
     cache_file_unref(cf);
     ck_assert_int_eq(cache_pin(fx.cache, 60, true), 0);
-    ck_assert_uint_ge(usage().pinned_bytes, 4 * MIB);
+    EVENTUALLY(usage().pinned_bytes >=
+               4 * MIB); /* a GET is accounted for when it has ended, a reader does not wait for that */
     for (uint64_t i = 0; i < 20; i++) {
         g_autofree char *key = g_strdup_printf("k%u", (unsigned)i);
         struct cache_source src = put_object(&fx, key, 4 * MIB, 10 + (uint32_t)i);

@@ -97,6 +97,32 @@ START_TEST(absent_bytes_of_a_published_snapshot_can_still_be_read)
 }
 END_TEST
 
+START_TEST(bytes_written_behind_a_snapshot_are_another_version)
+{
+    open_and_start();
+    first_change();
+    INODE_REF in = fs_fixture_inode(&fx, "first");
+    struct obj_info info = {0};
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 10 * NS_PER_S), 0);
+    ck_assert_int_eq(objstore_head(fx.fs->store, "first", &info), 0);
+    g_autofree char *token = g_strdup(info.token);
+    obj_info_clear(&info);
+    ck_assert_int_eq(cache_file_write(in->cf, "2", 1, 0), 1); /* a slow write: it had asked to change the file before */
+    mutex_lock(&in->mu);
+    in->changed = true;
+    mutex_unlock(&in->mu);
+    content_release(in, true);
+    all_published();
+    assert_object("first", "2", 1);
+    ck_assert_int_eq(objstore_head(fx.fs->store, "first", &info), 0);
+    ck_assert_str_ne(info.token, token);
+    obj_info_clear(&info);
+}
+END_TEST
+
 START_TEST(version_made_by_a_run_that_was_killed_is_replaced)
 {
     g_autofree char *model = bytes();
@@ -190,6 +216,7 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, absent_bytes_of_a_published_snapshot_can_still_be_read);
+    tcase_add_test(tc, bytes_written_behind_a_snapshot_are_another_version);
     tcase_add_test(tc, version_made_by_a_run_that_was_killed_is_replaced);
     tcase_add_test(tc, link_whose_reply_was_lost_is_no_conflict);
     tcase_add_test(tc, rename_whose_reply_was_lost_is_no_conflict);
