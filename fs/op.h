@@ -21,6 +21,9 @@ void reply_entry(fuse_req_t req, enum op_id op, struct inode *in, double ttl);
 /* Fills an entry for readdirplus or create; the kernel's lookup is counted by inode_kernel_ref() of the caller. */
 void fill_entry(struct inode *in, double ttl, struct fuse_entry_param *e);
 
+/* Changes mode, owner or times (FUSE_SET_ATTR_* in set say which) and journals what has to go upstream. */
+int attr_store(struct inode *in, const struct stat *st, int set) MUST_CHECK;
+
 /* Virtual files at the root of the mount: .stats and .config. */
 #define VIRT_STATS  (1ull << 63)
 #define VIRT_CONFIG ((1ull << 63) + 1)

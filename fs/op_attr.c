@@ -66,17 +66,25 @@ static void apply_attr(struct meta_inode *rec, const struct stat *st, int set)
     rec->ctime_ns = now;
 }
 
+/* Will the name's next publish send its attributes anyway, or is the lack of them marked? No if a snapshot of this very content is there already. */
+static bool attr_goes_along(const struct meta_dentry *d, const struct meta_inode *rec)
+{
+    bool snapshot = (d->flags & DENTRY_UPSTREAM) && d->pub_gen && d->pub_vid == rec->vid && d->pub_gen == rec->gen;
+    return (d->flags & DENTRY_META_DIRTY) || (d->op_seq == 0 && !snapshot);
+}
+
 /*
  * Names whose objects carry the old metadata get a journal record. Content that is still to be published takes the metadata along, if its upload has not
  * read it yet: whoever records the upload sees by the mark that there may be more to do.
  */
-static int journal_meta(struct fs *fs, struct meta_batch *b, uint64_t ino, bool clean) REQUIRES(fs->ns)
+static int journal_meta(struct fs *fs, struct meta_batch *b, struct inode *in) REQUIRES(fs->ns)
 {
     g_autoptr(GPtrArray) names = NULL;
-    int r = meta_link_list(fs->meta, ino, &names);
+    int r = meta_link_list(fs->meta, in->ino, &names);
+    bool clean = in->rec.content == CONTENT_CLEAN; /* changes under ns only */
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         struct meta_dentry *d = names->pdata[i];
-        if (clean ? !(d->flags & DENTRY_UPSTREAM) : (d->op_seq == 0 || (d->flags & DENTRY_META_DIRTY)))
+        if (clean ? !(d->flags & DENTRY_UPSTREAM) : attr_goes_along(d, &in->rec))
             continue;
         d->flags |= DENTRY_META_DIRTY;
         if (clean)
@@ -87,7 +95,7 @@ static int journal_meta(struct fs *fs, struct meta_batch *b, uint64_t ino, bool 
     return r;
 }
 
-static int store_attr(struct inode *in, const struct stat *st, int set)
+int attr_store(struct inode *in, const struct stat *st, int set)
 {
     struct fs *fs = in->fs;
     struct meta_batch *b = meta_batch_new(fs->meta);
@@ -95,11 +103,10 @@ static int store_attr(struct inode *in, const struct stat *st, int set)
     mutex_lock(&in->mu);
     apply_attr(&in->rec, st, set);
     bool file = S_ISREG(in->rec.mode);
-    bool clean = in->rec.content == CONTENT_CLEAN;
     if (!in->gone)
         meta_inode_put(b, &in->rec);
     mutex_unlock(&in->mu);
-    int r = file ? journal_meta(fs, b, in->ino, clean) : 0;
+    int r = file ? journal_meta(fs, b, in) : 0;
     if (r == 0)
         r = meta_commit(b, false);
     publish_apply(fs, r == 0);
@@ -131,7 +138,7 @@ static int set_size(struct inode *in, struct handle *h, const struct fuse_ctx *c
         bool sgid = (st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP);
         if ((st.st_mode & S_ISUID) || sgid) {
             st.st_mode &= ~(mode_t)(S_ISUID | (sgid ? S_ISGID : 0));
-            r = store_attr(in, &st, FUSE_SET_ATTR_MODE);
+            r = attr_store(in, &st, FUSE_SET_ATTR_MODE);
         }
     }
     return r;
@@ -153,7 +160,7 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, s
     int rest = to_set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID | FUSE_SET_ATTR_MTIME |
                          FUSE_SET_ATTR_MTIME_NOW | FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW);
     if (r == 0 && rest)
-        r = store_attr(in, attr, rest);
+        r = attr_store(in, attr, rest);
     if (r < 0)
         reply_err(req, OP_ID_setattr, r);
     else

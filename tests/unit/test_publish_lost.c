@@ -1,5 +1,6 @@
 /* What was done in the store without our knowing or recording it, over a lake in a folder, without FUSE. */
 #include "fs/content.h"
+#include "fs/op.h"
 #include "fs/publish.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
@@ -209,6 +210,39 @@ START_TEST(attributes_changed_after_a_stream_began_go_upstream_too)
 }
 END_TEST
 
+/* 0: closed as it is; 1: written again before; 2: renamed before. */
+START_TEST(attributes_changed_between_a_snapshot_and_the_close_go_upstream_too)
+{
+    open_and_start();
+    first_change();
+    INODE_REF in = fs_fixture_inode(&fx, "first");
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    char model[] = "1";
+    write_in(in, model, 0, "2");
+    ck_assert_int_eq(content_flush(in, false), 0);
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 10 * NS_PER_S), 0);
+    struct stat st = {.st_mode = 0600, .st_uid = 4321, .st_gid = 1234, .st_mtim = {.tv_sec = 1234567890}};
+    ck_assert_int_eq(attr_store(in, &st, FUSE_SET_ATTR_MODE), 0);
+    ck_assert_int_eq(attr_store(in, &st, FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID | FUSE_SET_ATTR_MTIME), 0);
+    if (_i == 1)
+        write_in(in, model, 0, "3");
+    if (_i == 2)
+        ck_assert_int_eq(tree_rename(fx.fs, META_ROOT_INO, "first", META_ROOT_INO, "second", 0), 0);
+    content_release(in, true);
+    all_published();
+    const char *key = _i == 2 ? "second" : "first";
+    struct obj_info info = {0};
+    ck_assert_int_eq(objstore_head(fx.fs->store, key, &info), 0);
+    ck_assert_uint_eq(info.posix.mode & 07777, 0600);
+    ck_assert_uint_eq(info.posix.uid, 4321);
+    ck_assert_uint_eq(info.posix.gid, 1234);
+    ck_assert_int_eq(info.posix.mtime_ns, 1234567890 * (int64_t)NS_PER_S);
+    obj_info_clear(&info);
+    assert_object(key, model, 1);
+    ck_assert(!content_is_dirty(in));
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("publish_lost");
@@ -221,6 +255,7 @@ int main(void)
     tcase_add_test(tc, link_whose_reply_was_lost_is_no_conflict);
     tcase_add_test(tc, rename_whose_reply_was_lost_is_no_conflict);
     tcase_add_test(tc, attributes_changed_after_a_stream_began_go_upstream_too);
+    tcase_add_loop_test(tc, attributes_changed_between_a_snapshot_and_the_close_go_upstream_too, 0, 3);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
