@@ -1,4 +1,4 @@
-/* Clocks. Tests may shift both (clock_fake_advance) so that minutes pass at once. */
+/* Clocks. Tests may shift both (clock_fake_advance) so that minutes pass at once; a build for tests can let the monotonic one run faster. */
 #pragma once
 #include <stdint.h>
 
@@ -9,7 +9,9 @@ uint64_t clock_mono_ns(void);
 int64_t clock_wall_ns(void);
 /* Adds ns to what both clocks return from now on (tests). */
 void clock_fake_advance(uint64_t ns);
-/* The sum of those advances: what a wait on the real clock must subtract. */
+/* The sum of those advances. */
 uint64_t clock_fake_offset_ns(void);
+/* What CLOCK_MONOTONIC reads when clock_mono_ns() reaches mono_ns: for a wait on the real clock. */
+uint64_t clock_mono_to_real_ns(uint64_t mono_ns);
 /* The machine's boot id ("xxxxxxxx-..."), "" if unknown. Static storage. */
 const char *clock_boot_id(void);

@@ -113,13 +113,13 @@ void cond_wait(struct cond *c, struct mutex *mu) NO_TSA
 bool cond_wait_until(struct cond *c, struct mutex *mu, uint64_t deadline_ns) NO_TSA
 {
     mutex_assert_held(mu);
-    uint64_t offset = clock_fake_offset_ns(), now = clock_mono_ns();
+    uint64_t now = clock_mono_ns();
     if (now >= deadline_ns)
         return false;
     uint64_t wake = deadline_ns;
-    if (offset && wake - now > FAKE_SLICE_NS)
+    if (clock_fake_offset_ns() && wake - now > FAKE_SLICE_NS)
         wake = now + FAKE_SLICE_NS;
-    wake -= offset;
+    wake = clock_mono_to_real_ns(wake);
     struct timespec t = {.tv_sec = (time_t)(wake / NS_PER_S), .tv_nsec = (long)(wake % NS_PER_S)};
     mark_free(mu);
     pthread_cond_timedwait(&c->c, &mu->m, &t);

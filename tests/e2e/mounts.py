@@ -9,6 +9,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SLUICE = os.path.abspath(os.environ.get("SLUICE_BIN", str(ROOT / "build/tools/sluice")))
+# A build with -Dtest_points=true, for tests that need a fast clock.
+POINTS = os.path.abspath(os.environ.get("SLUICE_POINTS_BIN", str(ROOT / "build-points/tools/sluice")))
 QUICK = bool(os.environ.get("SLUICE_QUICK"))
 NIGHT = bool(os.environ.get("SLUICE_NIGHT"))
 MIB = 1 << 20
@@ -16,10 +18,10 @@ MIB = 1 << 20
 ALARM = re.compile(r"\bbug\b|assert|AddressSanitizer|ThreadSanitizer|runtime error:|LeakSanitizer|Segmentation", re.I)
 
 
-def run(*args, timeout=60, check=True, env=None, **kw):
+def run(*args, timeout=60, check=True, env=None, program=SLUICE, **kw):
     """The sluice command; the result has returncode, stdout, stderr as text."""
     full = dict(os.environ, **(env or {}))
-    done = subprocess.run([SLUICE, *map(str, args)], capture_output=True, text=True, timeout=timeout, env=full,
+    done = subprocess.run([program, *map(str, args)], capture_output=True, text=True, timeout=timeout, env=full,
                           stdin=subprocess.DEVNULL, errors="replace", **kw)
     if check:
         assert done.returncode == 0, f"sluice {' '.join(map(str, args))}: exit {done.returncode}\n{done.stdout}{done.stderr}"
@@ -54,6 +56,7 @@ class Mount:
         self.cache = self.base / "cache"
         self.log_path = self.base / "log"
         self.env = dict(store.env())
+        self.program = SLUICE
         self.options = dict(options)
         self.base.mkdir(parents=True, exist_ok=True)
         self.path.mkdir(exist_ok=True)
@@ -72,7 +75,7 @@ class Mount:
         return args
 
     def mount(self, **extra):
-        run(*self.arguments(extra), env=self.env)
+        run(*self.arguments(extra), env=self.env, program=self.program)
         assert self.is_mounted()
         return self
 
