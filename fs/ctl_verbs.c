@@ -63,7 +63,7 @@ char **verb_paths(struct ctl_client *client, const json_t *req)
 
 int verb_error(struct ctl_client *client, const char *path, int err)
 {
-    json_t *o = json_pack("{s:s, s:s, s:s}", "event", "error", "error", err_text(err), "errno", err_name(err));
+    json_t *o = json_pack("{s:s, s:s, s:s}", "event", "error", "error", objstore_err_text(err), "errno", err_name(err));
     json_object_set_new(o, "path", verb_string(path));
     return ctl_emit(client, o);
 }
@@ -125,7 +125,7 @@ static int wait_path(struct fs *fs, struct ctl_client *client, const char *path,
                  "'%s': what is left needs a decision: see `sluice conflicts` and `sluice info`, then `sluice publish`",
                  *path ? path : "/");
     else if (r != -ECANCELED)
-        ctl_fail(client, "'%s': %s", path, err_text(r));
+        ctl_fail(client, "'%s': %s", path, objstore_err_text(r));
     return 1;
 }
 
@@ -187,7 +187,7 @@ static void take_conflict(void *ctx, const struct meta_op *op, const char *path,
     json_object_set_new(o, "path", verb_string(path));
     json_object_set_new(o, "key", verb_string(op->key ? op->key : path));
     if (op->err || err)
-        json_object_set_new(o, "error", json_string(err_text(op->err ? op->err : err)));
+        json_object_set_new(o, "error", json_string(objstore_err_text(op->err ? op->err : err)));
     json_array_append_new(l->lines, o);
 }
 
@@ -219,7 +219,8 @@ static int verb_stop(struct fs *fs, struct ctl_client *client, const json_t *req
     if (r < 0)
         ctl_fail(client, "the mount stops, but its database could not be made durable: %s", err_text(r));
     if (umount2(fs->mountpoint, UMOUNT_NOFOLLOW) < 0 && errno == EBUSY) {
-        ctl_fail(client, "%s is in use (open files or working directories: `fuser -vm %s` lists them)", fs->mountpoint, fs->mountpoint);
+        ctl_fail(client, "%s is in use (open files or working directories: `fuser -vm %s` lists them)", fs->mountpoint,
+                 fs->mountpoint);
         return 1;
     }
     log_notice("ctl", "told to stop");

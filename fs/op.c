@@ -26,6 +26,7 @@ static int to_posix(int r)
     case -EKEYEXPIRED:
     case -ECANCELED:
     case -EUCLEAN:
+    case -ENOMEDIUM:
         return -EIO;
     default:
         return r;

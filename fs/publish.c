@@ -316,7 +316,7 @@ void publish_describe(struct publisher *p, uint64_t op_seq, json_t *obj)
     if (o) {
         json_object_set_new(obj, "upload_state", json_string(state_name(o)));
         if (o->last_err)
-            json_object_set_new(obj, "error", json_string(err_name(o->last_err)));
+            json_object_set_new(obj, "error", json_string(objstore_err_text(o->last_err)));
         struct op *blocker = o->running ? NULL : queue_blocker_locked(p, o);
         if (blocker)
             json_object_set_new(obj, "blocked_by",

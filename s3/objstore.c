@@ -25,6 +25,13 @@ const char *objstore_cap_name(unsigned bit)
     return bit < G_N_ELEMENTS(cap_names) ? cap_names[bit] : NULL;
 }
 
+const char *objstore_err_text(int err)
+{
+    return err == -ENOMEDIUM || err == ENOMEDIUM
+               ? "archived (storage class GLACIER, DEEP_ARCHIVE or alike): restore it in the store first"
+               : err_text(err);
+}
+
 void obj_info_clear(struct obj_info *info)
 {
     g_free(info->symlink);

@@ -7,7 +7,7 @@
  *
  * Errors everywhere: -ENOENT no such key (a definite 404), -ENODEV no such bucket, -EACCES, -ESTALE a condition did not hold or the object
  * changed, -EFBIG beyond the store's limits, -EOPNOTSUPP not offered, -EBADMSG the reply or a checksum makes no sense,
- * -ETIMEDOUT deadline, -ECANCELED by objstore_shutdown(), -EKEYEXPIRED credentials expired and cannot be renewed, else -EIO.
+ * -ENOMEDIUM the object is archived and can be read only after it was restored in the store, -ETIMEDOUT deadline, -ECANCELED by objstore_shutdown(), -EKEYEXPIRED credentials expired and cannot be renewed, else -EIO.
  */
 #pragma once
 #include <glib.h>
@@ -179,6 +179,9 @@ int objstore_mpu_parts(struct objstore *st, const char *key, const char *upload_
 /* Uploads in progress under prefix: fn(ctx, key, upload_id). */
 int objstore_mpu_list(struct objstore *st, const char *prefix, int (*fn)(void *ctx, const char *key, const char *upload_id),
                       void *ctx) MUST_CHECK;
+
+/* What an error of the store means to a person. Static storage. */
+const char *objstore_err_text(int err);
 
 /* ---- fault driver (tests): wraps a store, takes ownership ---- */
 

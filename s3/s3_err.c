@@ -47,7 +47,7 @@ static const struct {
     {0, "AccessDenied", -EACCES, S3_RETRY_NO, "the credentials lack a permission for this bucket and prefix"},
     {0, "AllAccessDisabled", -EACCES, S3_RETRY_NO, NULL},
     {0, "AccountProblem", -EACCES, S3_RETRY_NO, NULL},
-    {0, "InvalidObjectState", -EACCES, S3_RETRY_NO, "the object is archived: restore it first"},
+    {0, "InvalidObjectState", -ENOMEDIUM, S3_RETRY_NO, "the object is archived: restore it in the store first"},
     {0, "AuthorizationHeaderMalformed", -EACCES, S3_RETRY_NO, "the bucket is in another region: set the region"},
     {0, "PermanentRedirect", -EACCES, S3_RETRY_NO, "the bucket is in another region: set region or endpoint"},
     {0, "TemporaryRedirect", -EIO, S3_RETRY_TRANSIENT, "the bucket is in another region: set region or endpoint"},

@@ -278,6 +278,8 @@ static int give_up(struct drv_s3 *d, struct s3_call *c, const struct progress *p
 {
     if (p->ambiguous && c->settle && r != -ECANCELED && settle(c, &r) == 1)
         return 0;
+    if (r == -ENOMEDIUM)
+        log_warn("s3", "archived: restore it in the store first key='%s'", c->req.key ? c->req.key : "");
     log_debug("s3", "%s '%s' failed r=%s status=%ld code=%s request=%s net=%s", c->req.method,
               c->req.key ? c->req.key : "", err_name(r), c->resp.status, c->error.code, c->error.request_id,
               c->resp.error);

@@ -81,6 +81,16 @@ def test_cached_files_are_read_while_the_store_is_away(make_mount, store):
     assert os.listdir(m.path / "d") == ["f"]
 
 
+def test_archived_objects_are_eio_and_say_what_to_do(make_mount, store):
+    store.put("d/old", os.urandom(1000))
+    m = make_mount(fault="op=get,action=error:-ENOMEDIUM")
+    with pytest.raises(OSError) as e:
+        (m.path / "d/old").read_bytes()
+    assert e.value.errno == errno.EIO
+    done = run("warmup", m.path / "d", check=False)
+    assert done.returncode == 1 and "restore it in the store first" in done.stdout + done.stderr
+
+
 @pytest.mark.ceph
 def test_outage_of_the_gateway_is_survived(make_mount, store):
     m = make_mount(op_timeout="3s")

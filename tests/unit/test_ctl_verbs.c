@@ -376,6 +376,19 @@ START_TEST(pin_of_a_path_fetches_it)
 }
 END_TEST
 
+START_TEST(warmup_says_that_a_file_is_archived)
+{
+    fs_fixture_object(&fx, "d/a", "12345", 5);
+    fx.cfg.fault = g_strdup("op=get,action=error:-ENOMEDIUM");
+    serve();
+    json_t *lines = ask("{\"verb\":\"warmup\",\"paths\":[\"d\"]}");
+    ck_assert_int_eq(exit_of(lines), 1);
+    ck_assert_str_eq(text(event(lines, "error"), "path"), "d/a");
+    ck_assert_ptr_nonnull(strstr(text(event(lines, "error"), "error"), "restore it in the store first"));
+    json_decref(lines);
+}
+END_TEST
+
 START_TEST(wait_returns_when_the_file_is_published)
 {
     serve();
@@ -436,6 +449,7 @@ int main(void)
     tcase_add_test(tc, check_lists_files_and_evict_tells_what_it_freed);
     tcase_add_test(tc, pin_with_latest_pins_the_newest_and_unpin_ends_the_rule);
     tcase_add_test(tc, pin_of_a_path_fetches_it);
+    tcase_add_test(tc, warmup_says_that_a_file_is_archived);
     tcase_add_test(tc, wait_returns_when_the_file_is_published);
     tcase_add_test(tc, wait_and_drain_run_out_of_time_with_work_left);
     tcase_add_test(tc, conflicts_and_config_answer);

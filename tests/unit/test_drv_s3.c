@@ -3,11 +3,13 @@
 #include "../../s3/objstore.h"
 #include "../support/http_stub.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/metric.h"
 
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ERROR_XML(code) "<?xml version=\"1.0\"?><Error><Code>" code "</Code></Error>"
 #define COMPLETE_XML    "<CompleteMultipartUploadResult><ETag>&quot;done-1&quot;</ETag></CompleteMultipartUploadResult>"
@@ -418,6 +420,23 @@ START_TEST(copy_above_the_limit_goes_by_parts_and_keeps_headers)
 }
 END_TEST
 
+/* Not tried again, and a line says which object and what to do. */
+START_TEST(archived_object_is_refused_once_and_named_in_the_log)
+{
+    g_autofree char *path = g_strdup_printf("%s/sluice-log-%d", g_get_tmp_dir(), (int)getpid());
+    g_autofree char *log = NULL;
+    g_autoptr(GString) body = g_string_new(NULL);
+    ck_assert_int_eq(log_open(path, LOG_LEVEL_WARN), 0);
+    http_stub_reply(stub, 403, "", ERROR_XML("InvalidObjectState"));
+    ck_assert_int_eq(objstore_get(st, "old/model", 0, 0, NULL, to_string, body, NULL), -ENOMEDIUM);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 1);
+    log_close();
+    ck_assert(g_file_get_contents(path, &log, NULL, NULL));
+    (void)unlink(path);
+    ck_assert_ptr_nonnull(strstr(log, "archived: restore it in the store first key='pre/old/model'"));
+}
+END_TEST
+
 START_TEST(plain_http_beyond_loopback_is_refused)
 {
     struct objstore *other = NULL;
@@ -512,6 +531,7 @@ int main(void)
     tcase_add_test(t, delete_without_the_capability_looks_first);
     tcase_add_test(t, copy_above_the_limit_goes_by_parts_and_keeps_headers);
     tcase_add_test(t, plain_http_beyond_loopback_is_refused);
+    tcase_add_test(t, archived_object_is_refused_once_and_named_in_the_log);
     tcase_add_test(t, download_limit_holds_the_rate);
     tcase_add_test(t, reply_beyond_its_cap_is_refused);
     tcase_add_test(t, secrets_never_go_out_in_the_clear);

@@ -23,6 +23,7 @@ START_TEST(table_gives_errno_and_class)
         {404, "NoSuchBucket", -ENODEV, S3_RETRY_NO, false},
         {404, "", -ENOENT, S3_RETRY_NO, false},
         {403, "AccessDenied", -EACCES, S3_RETRY_NO, false},
+        {403, "InvalidObjectState", -ENOMEDIUM, S3_RETRY_NO, false},
         {403, "RequestTimeTooSkewed", -EACCES, S3_RETRY_CLOCK, false},
         {400, "ExpiredToken", -EKEYEXPIRED, S3_RETRY_CREDENTIALS, false},
         {400, "RequestTimeout", -EIO, S3_RETRY_TRANSIENT, false},
