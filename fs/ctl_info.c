@@ -83,6 +83,7 @@ static json_t *describe(struct fs *fs, const char *path, struct inode *in, const
     json_object_set_new(o, "state", json_string(state_name(&rec, d)));
     json_object_set_new(o, "pinned", json_boolean(rec.flags & INODE_PINNED));
     json_object_set_new(o, "mtime", json_real((double)rec.mtime_ns / (double)NS_PER_S));
+    json_object_set_new(o, "archived", json_boolean(rec.flags & INODE_ARCHIVED));
     if (S_ISREG(rec.mode)) {
         add_file(fs, o, in, &rec);
     } else if (dir) {

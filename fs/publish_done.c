@@ -156,6 +156,7 @@ static bool update_inode(struct inode *in, struct meta_batch *b, const struct ou
     bool clean = same && !in->changed && rec->content == CONTENT_SEALED && !others_unpublished;
     if (clean) {
         rec->content = CONTENT_CLEAN;
+        rec->flags &= ~(uint32_t)INODE_ARCHIVED;
         rec->dirty_since_ns = 0;
         rec->boot_id[0] = '\0';
     }

@@ -75,7 +75,7 @@ static int insert_name(struct fs *fs, struct meta_batch *b, uint64_t dir, const 
         .uid = fs->uid,
         .gid = fs->gid,
         .nlink = 1,
-        .flags = keep_flags,
+        .flags = keep_flags | (row->archived ? INODE_ARCHIVED : 0),
         .ctime_ns = row->mtime_ns,
         .mtime_ns = row->mtime_ns,
     };
@@ -132,6 +132,17 @@ static int replace_name(struct fs *fs, struct meta_batch *b, struct meta_dentry 
     return insert_name(fs, b, d->parent, row, keep);
 }
 
+/* A rule of the bucket may have moved the object into an archive, which leaves its etag alone. */
+static void note_archived(struct meta_batch *b, struct inode *in, bool archived)
+{
+    mutex_lock(&in->mu);
+    if (!(in->rec.flags & INODE_ARCHIVED) == archived) {
+        in->rec.flags ^= INODE_ARCHIVED;
+        meta_inode_put(b, &in->rec);
+    }
+    mutex_unlock(&in->mu);
+}
+
 static int apply_known(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, const struct list_row *row) REQUIRES(fs->ns)
 {
     INODE_REF in = NULL;
@@ -154,8 +165,10 @@ static int apply_known(struct fs *fs, struct meta_batch *b, struct meta_dentry *
     }
     if (name_is_local(d, in))
         return 0;
-    if (!row->is_dir && etag_equal(&d->uetag, &row->etag))
+    if (!row->is_dir && etag_equal(&d->uetag, &row->etag)) {
+        note_archived(b, in, row->archived);
         return 0;
+    }
     return replace_name(fs, b, d, in, row);
 }
 

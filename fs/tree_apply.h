@@ -5,7 +5,7 @@
 /* One row kept beyond the listing's callback. */
 struct list_row {
     char *name; /* without a directory's '/' */
-    bool is_dir, has_info;
+    bool is_dir, has_info, archived;
     uint64_t size;
     int64_t mtime_ns;
     struct etag etag;

@@ -178,6 +178,7 @@ static int on_entry(void *ctx, const struct obj_entry *e)
     struct list_row *row = g_new0(struct list_row, 1);
     row->name = g_strndup(e->name, len);
     row->is_dir = e->is_prefix;
+    row->archived = e->archived;
     row->size = e->size;
     row->mtime_ns = e->mtime_ns;
     row->etag = e->etag;

@@ -49,6 +49,7 @@ static int probe_name(struct fs *fs, struct inode *dir, const char *name)
         if (r < 0)
             return r;
         row.has_info = true;
+        row.archived = row.info.archived;
         row.size = row.info.size;
         row.mtime_ns = row.info.mtime_ns;
         row.etag = row.info.etag;

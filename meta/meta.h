@@ -68,6 +68,7 @@ enum inode_flag {
     INODE_ORPHAN = 1 << 9,      /* nlink 0, kept for open handles; dropped at the next start */
     INODE_DATA_SYNCED = 1 << 10, /* content is on the disk as of (gen): fdatasync ran after the last write */
     INODE_DIR_HIDDEN = 1 << 11,  /* directory: the listing held keys that cannot be shown as names */
+    INODE_ARCHIVED = 1 << 12,    /* the listing showed a storage class whose objects have to be restored before they can be read */
 };
 
 struct meta_inode {

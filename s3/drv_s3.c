@@ -32,14 +32,12 @@ char *s3_copy_source(const struct drv_s3 *d, const char *key)
     return g_string_free(out, FALSE);
 }
 
-static void storage_class(const struct http_response *resp, struct obj_info *info)
+static bool is_archived(const struct http_response *resp)
 {
     const char *cls = http_header(resp, "x-amz-storage-class");
     const char *restore = http_header(resp, "x-amz-restore");
-    if (restore && strstr(restore, "ongoing-request=\"false\""))
-        cls = NULL; /* archived, but a readable copy is there */
-    if (cls && strcmp(cls, "STANDARD") != 0)
-        g_strlcpy(info->storage_class, cls, sizeof info->storage_class);
+    bool readable = restore && strstr(restore, "ongoing-request=\"false\""); /* a copy of it is there for a while */
+    return cls && s3_meta_is_archive(cls) && !readable;
 }
 
 /* Everything but the size. */
@@ -53,7 +51,7 @@ static void info_fill(const struct http_response *resp, struct obj_info *info)
     const char *mtime = http_header(resp, "last-modified");
     s3_etag_parse(etag ? etag : "", &info->etag);
     info->mtime_ns = mtime ? http_date_parse(mtime) : 0;
-    storage_class(resp, info);
+    info->archived = is_archived(resp);
     g_hash_table_iter_init(&it, resp->headers);
     while (g_hash_table_iter_next(&it, &name, &value)) {
         if (g_str_has_prefix(name, "x-amz-meta-"))

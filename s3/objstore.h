@@ -55,7 +55,7 @@ struct obj_info {
     struct posix_attr posix; /* fields = 0 where the reply carried none (LIST never does) */
     char *symlink;           /* owned; target from x-amz-meta-sluice-symlink, else NULL */
     char token[TOKEN_MAX + 1]; /* x-amz-meta-sluice-token, "" if none */
-    char storage_class[24];  /* "" = standard; GLACIER, DEEP_ARCHIVE: GET fails until restored */
+    bool archived; /* GET fails until it is restored */
 };
 void obj_info_clear(struct obj_info *info);
 
@@ -81,6 +81,7 @@ struct obj_entry { /* one row of a listing: an object or, with delimiter, a comm
     size_t name_len;
     bool is_prefix;
     bool odd; /* the full key held a NUL byte or is otherwise not representable: count, do not show */
+    bool archived; /* its storage class wants a restore before a GET; a listing does not tell whether that was done */
     uint64_t size;
     int64_t mtime_ns;
     struct etag etag;

@@ -91,6 +91,7 @@ static int row_give(struct lister *l, const struct s3_list_row *row)
     struct obj_entry e = {.name = row->key + n,
                           .name_len = row->key_len - n,
                           .is_prefix = row->is_prefix,
+                          .archived = row->archived,
                           .odd = memchr(row->key, '\0', row->key_len) != NULL,
                           .size = row->size,
                           .mtime_ns = row->mtime_ns,

@@ -50,6 +50,11 @@ void s3_meta_each(const struct obj_meta *meta, s3_meta_fn *fn, void *ctx)
         fn(ctx, "sluice-token", meta->token);
 }
 
+bool s3_meta_is_archive(const char *storage_class)
+{
+    return strcmp(storage_class, "GLACIER") == 0 || strcmp(storage_class, "DEEP_ARCHIVE") == 0;
+}
+
 int s3_meta_check(const struct obj_meta *meta)
 {
     if (!meta || !meta->token)

@@ -6,6 +6,7 @@
 #include "s3_xml.h"
 
 #include "base/clock.h"
+#include "s3_meta.h"
 #include "s3_uri.h"
 
 #include <libxml/parser.h>
@@ -294,6 +295,8 @@ static int row_field(struct s3_list_row *row, const char *name, const char *text
         row->mtime_ns = s3_time_parse(text);
     } else if (strcmp(name, "ETag") == 0) {
         s3_etag_parse(text, &row->etag);
+    } else if (strcmp(name, "StorageClass") == 0) {
+        row->archived = s3_meta_is_archive(text);
     } else if (strcmp(name, "UploadId") == 0) {
         g_free(row->upload_id);
         row->upload_id = g_strndup(text, len);

@@ -36,6 +36,7 @@ struct s3_list_row {
     uint64_t size;
     int64_t mtime_ns;
     struct etag etag;
+    bool archived;        /* StorageClass is one whose objects have to be restored before a GET */
     uint32_t part_number; /* ListParts only */
 };
 struct s3_list_page {

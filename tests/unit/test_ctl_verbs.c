@@ -3,6 +3,7 @@
 #include "fs/ctl_proto.h"
 #include "fs/ctl_verbs.h"
 #include "fs/jobs.h"
+#include "fs/tree_apply.h"
 #include "fs_fixture.h"
 
 #include <check.h>
@@ -187,6 +188,45 @@ START_TEST(info_of_a_file_in_the_lake)
     ck_assert_int_eq(number(o, "dirty_bytes"), 0);
     ck_assert(json_is_false(json_object_get(o, "pinned")));
     json_decref(lines);
+}
+END_TEST
+
+static void listed(const char *name, const struct etag *etag, bool archived)
+{
+    struct list_row row = {.name = g_strdup(name), .size = 5, .etag = *etag, .archived = archived};
+    struct meta_batch *b = meta_batch_new(fx.fs->meta);
+    mutex_lock(&fx.fs->ns);
+    ck_assert_int_eq(tree_apply_row(fx.fs, b, META_ROOT_INO, &row, UINT64_MAX), 0);
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    mutex_unlock(&fx.fs->ns);
+    meta_batch_free(b);
+    g_free(row.name);
+}
+
+static bool is_archived(const char *request)
+{
+    json_t *lines = ask(request);
+    bool yes = json_is_true(json_object_get(event(lines, "info"), "archived"));
+    json_decref(lines);
+    return yes;
+}
+
+START_TEST(info_says_what_a_listing_told_of_the_archive)
+{
+    const char *request = "{\"verb\":\"info\",\"paths\":[\"old\"]}";
+    fs_fixture_object(&fx, "old", "12345", 5);
+    serve();
+    struct etag etag = {0};
+    json_t *lines = ask(request); /* lists the directory: from now on it is known for a while */
+    g_strlcpy(etag.s, text(event(lines, "info"), "etag"), sizeof etag.s);
+    json_decref(lines);
+    ck_assert(!is_archived(request));
+    listed("old", &etag, true);
+    ck_assert(is_archived(request));
+    listed("old", &etag, false);
+    ck_assert(!is_archived(request));
+    listed("old", &(struct etag){"another"}, true);
+    ck_assert(is_archived(request));
 }
 END_TEST
 
@@ -439,6 +479,7 @@ int main(void)
     tcase_add_test(tc, status_counts_unpublished_files);
     tcase_add_test(tc, status_answers_while_the_store_does_not);
     tcase_add_test(tc, info_of_a_file_in_the_lake);
+    tcase_add_test(tc, info_says_what_a_listing_told_of_the_archive);
     tcase_add_test(tc, info_of_an_unpublished_file);
     tcase_add_test(tc, info_names_the_paths_that_are_not_there);
     tcase_add_test(tc, requests_without_sense_are_refused);

@@ -437,6 +437,29 @@ START_TEST(archived_object_is_refused_once_and_named_in_the_log)
 }
 END_TEST
 
+START_TEST(head_tells_what_has_to_be_restored)
+{
+    const struct {
+        const char *headers;
+        bool archived;
+    } rows[] = {
+        {"x-amz-storage-class: GLACIER\r\n", true},
+        {"x-amz-storage-class: DEEP_ARCHIVE\r\nx-amz-restore: ongoing-request=\"true\"\r\n", true},
+        {"x-amz-storage-class: GLACIER\r\nx-amz-restore: ongoing-request=\"false\", expiry-date=\"x\"\r\n", false},
+        {"x-amz-storage-class: GLACIER_IR\r\n", false},
+        {"", false},
+    };
+    for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
+        struct obj_info info = {0};
+        g_autofree char *headers = g_strconcat("ETag: \"e\"\r\nContent-Length: 5\r\n", rows[i].headers, NULL);
+        http_stub_reply(stub, 200, headers, "");
+        ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+        ck_assert_msg(info.archived == rows[i].archived, "%s", rows[i].headers);
+        obj_info_clear(&info);
+    }
+}
+END_TEST
+
 START_TEST(plain_http_beyond_loopback_is_refused)
 {
     struct objstore *other = NULL;
@@ -532,6 +555,7 @@ int main(void)
     tcase_add_test(t, copy_above_the_limit_goes_by_parts_and_keeps_headers);
     tcase_add_test(t, plain_http_beyond_loopback_is_refused);
     tcase_add_test(t, archived_object_is_refused_once_and_named_in_the_log);
+    tcase_add_test(t, head_tells_what_has_to_be_restored);
     tcase_add_test(t, download_limit_holds_the_rate);
     tcase_add_test(t, reply_beyond_its_cap_is_refused);
     tcase_add_test(t, secrets_never_go_out_in_the_clear);

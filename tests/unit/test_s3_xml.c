@@ -11,8 +11,8 @@ static const char page_text[] =
     "<Name>b</Name><Prefix>p%2F</Prefix><EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>"
     "<NextContinuationToken>tok/+=</NextContinuationToken>"
     "<Contents><Key>p%2Fa%20b%2B%25</Key><LastModified>2024-01-02T03:04:05.678Z</LastModified>"
-    "<ETag>&quot;abc-2&quot;</ETag><Size>123</Size><Owner><ID>x</ID><DisplayName>Key</DisplayName></Owner></Contents>"
-    "<Contents><Key>p%2Fz%00</Key><LastModified>2024-01-02T03:04:05Z</LastModified><ETag>q</ETag><Size>0</Size></Contents>"
+    "<ETag>&quot;abc-2&quot;</ETag><StorageClass>GLACIER</StorageClass><Size>123</Size><Owner><ID>x</ID><DisplayName>Key</DisplayName></Owner></Contents>"
+    "<Contents><Key>p%2Fz%00</Key><LastModified>2024-01-02T03:04:05Z</LastModified><ETag>q</ETag><StorageClass>GLACIER_IR</StorageClass><Size>0</Size></Contents>"
     "<CommonPrefixes><Prefix>p%2Fm%2F</Prefix></CommonPrefixes></ListBucketResult>";
 
 START_TEST(list_page_is_decoded_and_merged_in_byte_order)
@@ -29,6 +29,7 @@ START_TEST(list_page_is_decoded_and_merged_in_byte_order)
     ck_assert_int_eq(rows[0].mtime_ns, 1704164645678000000);
     ck_assert_str_eq(rows[1].key, "p/m/");
     ck_assert(rows[1].is_prefix && !rows[0].is_prefix);
+    ck_assert(rows[0].archived && !rows[1].archived && !rows[2].archived); /* GLACIER_IR is read at once */
     ck_assert_uint_eq(rows[2].key_len, 4);
     ck_assert_int_eq(rows[2].key[3], 0);
     s3_list_page_clear(&page);
