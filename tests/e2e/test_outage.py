@@ -111,6 +111,7 @@ class MarkerWatch:
     def end(self):
         self.stop.set()
         self.thread.join(60)
+        self.look()
 
 
 @pytest.fixture
