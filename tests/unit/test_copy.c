@@ -329,12 +329,16 @@ START_TEST(parts_of_one_source_are_not_taken_for_those_of_another)
     g_autofree char *other = bytes(99);
     fs_fixture_object(&fx, "dir/other", other, SIZE);
     copy_file("dst");
-    struct inode *from = open_source("dir/other"), *to = fs_fixture_inode(&fx, "dst");
+    struct inode *first = open_source("dir/src"), *second = open_source("dir/other"), *to = fs_fixture_inode(&fx, "dst");
     ck_assert_int_eq(content_open(to, true, true), 0);
-    ck_assert_uint_eq(copy_in(from, to, 0), SIZE);
+    ck_assert_uint_eq(copy_in(first, to, 0), SIZE);
+    ck_assert_int_eq(content_truncate(to, 0), 0);
+    ck_assert_uint_eq(copy_in(second, to, 0), SIZE);
     close_file(to);
-    content_release(from, false);
-    inode_put(from);
+    content_release(first, false);
+    content_release(second, false);
+    inode_put(first);
+    inode_put(second);
     publish_all();
     assert_object("dst", other);
 }
