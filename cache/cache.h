@@ -142,6 +142,17 @@ void cache_stream_begin(struct cfile *cf, const char *key, const struct obj_meta
 /* Aborts what cache_stream_begin began (file removed, or its name will not be published). */
 void cache_stream_abort(struct cfile *cf);
 
+/*
+ * A copy made inside the store. begin: cf, which is empty and has no source, gets src, and an upload to `key`, a prediction as above. extend: cf, which holds
+ * only what came from src so far and ends at off, grows by the bytes [off, off+len) of src; `last` says that the object ends there. What was added is held by the
+ * upload when the call returns, and absent here. Bytes added, which may be fewer than asked for, or -errno, and then none; -EOPNOTSUPP: not at this place, not
+ * with this store. Nobody may write to cf meanwhile.
+ */
+int cache_copy_begin(struct cfile *cf, const struct cache_source *src, const char *key, const struct obj_meta *meta) MUST_CHECK;
+int64_t cache_copy_extend(struct cfile *cf, uint64_t off, uint64_t len, bool last) MUST_CHECK;
+/* Whether cf holds nothing but the first `size` bytes of the object, so that extend may go on there. */
+bool cache_copy_continues(struct cfile *cf, const struct cache_source *src, uint64_t size);
+
 struct publish_req {
     const char *key;
     struct obj_meta meta;  /* token set by the caller */
@@ -163,7 +174,8 @@ struct publish_result {
 /*
  * Makes the object `key` hold the file's present content and verifies it (checksums or etag of what was sent, then HEAD: size, etag, token).
  * Uploads parts in parallel (shared pool of max_uploads), resumes a multipart upload known from an earlier run after comparing checksums.
- * -EAGAIN: the file changed meanwhile (not snapshot); -ESTALE: cond did not hold; -EBADMSG: the store holds other bytes than were sent.
+ * -EAGAIN: the file changed meanwhile (not snapshot); -ESTALE: cond did not hold; -EBADMSG: the store holds other bytes than were sent; -ENODATA: absent
+ * bytes were to come from an object at another key that is gone or changed.
  * The file must not be unreferenced meanwhile; several publishes of one cfile must not run at the same time.
  */
 int cache_publish(struct cfile *cf, const struct publish_req *req, struct publish_result *ret) MUST_CHECK;

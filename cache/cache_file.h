@@ -61,6 +61,13 @@ int recover_index(struct cache *c) MUST_CHECK;
 /* Compares a chunk that is marked `verify` with its checksum; a bad one becomes absent. cf->mu is released meanwhile. */
 void cfile_verify_chunk_locked(struct cfile *cf, uint64_t chunk) REQUIRES(cf->mu);
 
+/* ---- cache_resize.c ---- */
+
+/* An empty file without source gets one, of which it holds nothing yet. -EINVAL: it is not empty. */
+int cfile_begin_source(struct cfile *cf, const struct cache_source *src) MUST_CHECK;
+/* A file that ends at off, as its source's limit does, ends at `end` from now on and gets what is between from the source. -EINVAL: it does not end there. */
+int cfile_grow_source(struct cfile *cf, uint64_t off, uint64_t end) MUST_CHECK;
+
 /* ---- cache_io.c ---- */
 
 /* What a modification does to the file once its range is ours: returns bytes done or -errno. */

@@ -130,7 +130,7 @@ static int read_stable(struct publish *p, void *buf)
     for (int pass = 0; pass < (passthrough ? 2 : 1) && p->size > 0; pass++) {
         ssize_t n = cfile_read_local(p->cf, buf, p->size, 0);
         if (n < 0)
-            return (int)n;
+            return upload_read_error(p->cf, p->req->key, (int)n);
         uint32_t now = crc32c(0, buf, (size_t)n);
         if ((uint64_t)n != p->size || (pass > 0 && now != crc))
             return 1;
@@ -483,6 +483,16 @@ static int publish(struct publish *p, struct publish_result *ret)
     }
 }
 
+static void tell_bytes_gone(struct cfile *cf, const char *key)
+{
+    g_autofree char *src = NULL;
+    struct etag etag;
+    uint64_t limit;
+    if (cfile_source(cf, &src, &etag, &limit))
+        log_err("upload", "bytes of a copy are gone: the object they were to come from was changed or removed key='%s' from='%s'",
+                key, src);
+}
+
 int cache_publish(struct cfile *cf, const struct publish_req *req, struct publish_result *ret)
 {
     struct upload *u = upload_ensure(cf);
@@ -512,6 +522,8 @@ int cache_publish(struct cfile *cf, const struct publish_req *req, struct publis
     mutex_unlock(&u->mu);
     if (aborted && r < 0)
         upload_drop(u);
+    if (r == -ENODATA)
+        tell_bytes_gone(cf, req->key);
     if (r == 0)
         *ret = result;
     return r;

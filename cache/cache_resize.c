@@ -1,9 +1,9 @@
 /*
- * Size, holes, and waiting for whole files: truncate, fallocate, seek, sync, fill, prefetch.
+ * Size, holes, and waiting for whole files: truncate, growth by bytes of the source, fallocate, seek, sync, fill, prefetch.
  *
  * A truncate has the file for itself as far as the disk goes: cf->resizing keeps new reads, writes and fetch writes out, those running are
  * waited for (disk time only: a fetch that waits for the store is shortened instead). The file is cut first, then limit and bits are saved: a crash between leaves
- * bits past the end, which opening ignores.
+ * bits past the end, which opening ignores. Growth goes the other way round: a limit past the end is ignored too.
  */
 #include "base/log.h"
 #include "cache_fetch.h"
@@ -103,6 +103,66 @@ int cache_file_truncate(struct cfile *cf, uint64_t size)
     r = truncate_marked(cf, size);
     cfile_change_end(cf);
     return r;
+}
+
+/* ---- growth by bytes of the source ---- */
+
+int cfile_begin_source(struct cfile *cf, const struct cache_source *src)
+{
+    mutex_lock(&cf->mu);
+    bool empty = cf->size == 0 && !cf->src_key && !cf->passthrough;
+    if (empty) {
+        cf->src_key = g_strdup(src->key);
+        cf->src_etag = src->etag;
+        cf->src_gen++;
+        cf->limit = 0;
+        cf->all_present = cf->dirty_unknown = false;
+        cf->segmented = true;
+        chunkset_clear(&cf->present);
+        chunkset_clear(&cf->dirty_chunks);
+        cf->limit_unsaved = cf->record_unsaved = true;
+        (void)space_entry_flags(cf->c, cf->entry, CACHED_SEGMENTS, CACHED_COMPLETE);
+    }
+    mutex_unlock(&cf->mu);
+    return empty ? cfile_save_if_needed(cf) : -EINVAL;
+}
+
+static void set_limit_locked(struct cfile *cf, uint64_t limit)
+{
+    cf->limit = limit;
+    cf->limit_unsaved = true;
+}
+
+int cfile_grow_source(struct cfile *cf, uint64_t off, uint64_t end)
+{
+    mutex_lock(&cf->mu);
+    resize_begin_locked(cf);
+    bool ends_here = cf->src_key && cf->size == off && cf->limit == off && !cf->all_present;
+    if (ends_here)
+        set_limit_locked(cf, end);
+    mutex_unlock(&cf->mu);
+    int r = ends_here ? cfile_save_if_needed(cf) : -EINVAL;
+    if (r == 0)
+        r = RET_ERRNO(ftruncate(cf->fd, (off_t)end));
+    mutex_lock(&cf->mu);
+    if (r == 0) {
+        cf->size = end;
+        cf->stamp++;
+    } else if (ends_here) {
+        set_limit_locked(cf, off);
+    }
+    resize_end_locked(cf);
+    mutex_unlock(&cf->mu);
+    return r;
+}
+
+bool cache_copy_continues(struct cfile *cf, const struct cache_source *src, uint64_t size)
+{
+    mutex_lock(&cf->mu);
+    bool same = cf->src_key && g_str_equal(cf->src_key, src->key) && etag_equal(&cf->src_etag, &src->etag);
+    bool ends_here = cf->size == size && cf->limit == size && !cf->all_present;
+    mutex_unlock(&cf->mu);
+    return same && ends_here;
 }
 
 /* ---- fallocate ---- */

@@ -1,6 +1,6 @@
 /*
  * Private to the upload code of cache/: one session per cfile (upload_session.c, upload_part.c), the pool all sessions share
- * (upload_pool.c), the stream behind the write front (upload_stream.c) and publishing (cache_publish.c).
+ * (upload_pool.c), the stream behind the write front (upload_stream.c), copies inside the store (upload_copy.c) and publishing (cache_publish.c).
  *
  * A session is made with the first stream or publish of a cfile, hangs on cf->upload and lives until the cfile goes; whoever holds a
  * reference of the cfile may use it. Its multipart upload comes and goes meanwhile (upload_id NULL: none).
@@ -58,8 +58,9 @@ struct upload {
     int err;           /* first failure since it was cleared */
     bool creating;
     bool publishing, abort_wanted;
+    bool copying; /* parts are copied from the source or fail */
     bool copy_unchanged;
-    uint64_t size; /* of the file as the running publish sees it; streaming: 0, whole parts only */
+    uint64_t size; /* of the file as the running publish or copy sees it; streaming: 0, whole parts only */
     /* stream: guarded by mu */
     bool streaming;
     uint64_t front;       /* everything before it was written */
@@ -99,6 +100,8 @@ void upload_drop(struct upload *u) EXCLUDES(u->mu);
 int upload_forget_record(struct cache *c, uint64_t vid) MUST_CHECK;
 /* Aborts what rec names, then removes the record if it still names it. 0 when nothing is left. */
 int upload_abort_recorded(struct cache *c, const struct meta_upload *rec) MUST_CHECK;
+/* Aborts the upload that is recorded for vid, if there is one, and forgets it. */
+int upload_clear_record(struct cache *c, uint64_t vid) MUST_CHECK;
 /* Name of the meta value that keeps the token of vid's upload. */
 char *upload_token_name(uint64_t vid);
 
@@ -106,6 +109,11 @@ char *upload_token_name(uint64_t vid);
 
 /* Brings part i to the store, or finds that it is there. Called by pool threads on queued parts. */
 void upload_part_run(struct upload *u, uint32_t i) EXCLUDES(u->mu);
+
+/* ---- upload_copy.c ---- */
+
+/* What to return where reading the file's bytes for `key` failed with r: -ENODATA when they were to come from another object that is not what it was. */
+int upload_read_error(struct cfile *cf, const char *key, int r) MUST_CHECK;
 
 /* ---- upload_resume.c ---- */
 

@@ -17,7 +17,7 @@ struct job { /* one run of a part: what was true when it began, then what came o
     uint32_t i;
     uint64_t off, len, writes;
     const char *key, *upload_id; /* borrowed: the session keeps them while a part is active */
-    bool may_copy, streaming;
+    bool may_copy, only_copy, streaming;
     struct upload_part old;
     /* result */
     bool stored, sent, copied;
@@ -92,8 +92,8 @@ static int read_and_send(struct upload *u, struct job *j)
     if (!buf)
         return -ENOMEM;
     ssize_t n = cfile_read_local(u->cf, buf, j->len, j->off);
-    int r = n == -ENOENT ? -ESTALE : n < 0 ? (int)n : 0; /* -ENOENT is kept for an upload that is gone */
-    if (r == 0 && (uint64_t)n == j->len) {               /* shorter: cut off meanwhile, not stored */
+    int r = n < 0 ? upload_read_error(u->cf, j->key, (int)n) : 0;
+    if (r == 0 && (uint64_t)n == j->len) { /* shorter: cut off meanwhile, not stored */
         uint32_t crc = crc32c(0, buf, j->len);
         j->stored = true;
         if (etag_is_set(&j->old.etag) && !j->old.copied && j->old.size == j->len && j->old.crc32c == crc)
@@ -125,7 +125,7 @@ static int run(struct upload *u, struct job *j)
     int r = etag_is_set(&j->old.etag) && !j->old.copied ? -EOPNOTSUPP : copy_part(u, j);
     if (r == 0)
         j->stored = true;
-    else if (r == -EOPNOTSUPP || r == -ESTALE || r == -ENOENT || r == -EINVAL || r == -EBADMSG)
+    else if (!j->only_copy && (r == -EOPNOTSUPP || r == -ESTALE || r == -ENOENT || r == -EINVAL || r == -EBADMSG))
         r = read_and_send(u, j);
     if (r == 0 && (j->sent || j->copied))
         r = record_part(u, j);
@@ -143,9 +143,11 @@ static bool begin(struct upload *u, struct job *j)
     j->writes = p->writes;
     j->old = *p;
     j->off = upload_part_offset(&u->layout, j->i);
-    j->len = u->publishing ? upload_part_len(&u->layout, j->i, u->size) : upload_part_bytes(&u->layout, j->i);
-    j->streaming = !u->publishing;
-    j->may_copy = u->publishing && u->copy_unchanged;
+    bool sized = u->publishing || u->copying;
+    j->len = sized ? upload_part_len(&u->layout, j->i, u->size) : upload_part_bytes(&u->layout, j->i);
+    j->streaming = !sized;
+    j->only_copy = u->copying && !u->publishing;
+    j->may_copy = j->only_copy || (u->publishing && u->copy_unchanged);
     mutex_unlock(&u->mu);
     return j->len > 0;
 }

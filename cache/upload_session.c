@@ -215,7 +215,7 @@ static int record_create(struct upload *u, const char *key, const char *upload_i
 }
 
 /* What an earlier run left under this vid would be forgotten with the new record: it goes first. */
-static int clear_record(struct cache *c, uint64_t vid)
+int upload_clear_record(struct cache *c, uint64_t vid)
 {
     struct meta_upload rec;
     int r = meta_upload_get(c->meta, vid, &rec);
@@ -232,7 +232,7 @@ static int create(struct upload *u, char **ret_id)
     struct cache *c = u->cf->c;
     struct obj_meta meta = {.posix = u->posix, .token = u->token};
     g_autofree char *id = NULL;
-    int r = clear_record(c, u->cf->vid);
+    int r = upload_clear_record(c, u->cf->vid);
     if (r == 0)
         r = objstore_mpu_create(c->store, u->key, &meta, &id);
     if (r < 0)

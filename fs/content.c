@@ -167,29 +167,40 @@ static char *predict_key(struct fs *fs, const char *path)
     return NULL;
 }
 
-static void begin_stream(struct inode *in)
+bool content_plan_upload(struct inode *in, struct upload_plan *ret)
 {
     struct fs *fs = in->fs;
     g_autofree char *path = NULL;
     if (fs->cfg->read_only || tree_path_of(fs, in->ino, &path) < 0)
-        return;
+        return false;
     g_autofree char *key = predict_key(fs, path);
     if (!key || !*key)
-        return;
-    struct obj_meta meta = {0};
+        return false;
     mutex_lock(&in->mu);
-    meta.posix = (struct posix_attr){.fields = POSIX_MODE | POSIX_UID | POSIX_GID,
-                                     .mode = in->rec.mode & ~(uint32_t)(S_ISUID | S_ISGID),
-                                     .uid = in->rec.uid,
-                                     .gid = in->rec.gid};
-    g_autofree char *token = g_strdup_printf("%s.%" G_GINT64_MODIFIER "x.%" G_GINT64_MODIFIER "x", meta_uuid(fs->meta),
-                                             in->rec.vid, in->rec.gen);
+    ret->meta = (struct obj_meta){.posix = {.fields = POSIX_MODE | POSIX_UID | POSIX_GID,
+                                            .mode = in->rec.mode & ~(uint32_t)(S_ISUID | S_ISGID),
+                                            .uid = in->rec.uid,
+                                            .gid = in->rec.gid},
+                                  .token = ret->token};
+    g_snprintf(ret->token, sizeof(ret->token), "%s.%" G_GINT64_MODIFIER "x.%" G_GINT64_MODIFIER "x",
+               meta_uuid(fs->meta), in->rec.vid, in->rec.gen);
+    mutex_unlock(&in->mu);
+    ret->key = g_steal_pointer(&key);
+    return true;
+}
+
+void content_begin_stream(struct inode *in)
+{
+    struct upload_plan plan = {0};
+    if (!content_plan_upload(in, &plan))
+        return;
+    mutex_lock(&in->mu);
     struct cfile *cf = in->cf ? cache_file_ref(in->cf) : NULL;
     mutex_unlock(&in->mu);
-    meta.token = token;
     if (cf)
-        cache_stream_begin(cf, key, &meta);
+        cache_stream_begin(cf, plan.key, &plan.meta);
     cache_file_unref(cf);
+    g_free(plan.key);
 }
 
 /* ---- open ---- */
@@ -226,7 +237,7 @@ int content_open_new(struct inode *in)
     int r = open_counted(in, true);
     if (r == 0) {
         content_write_intent(in);
-        begin_stream(in);
+        content_begin_stream(in);
     }
     return r;
 }
@@ -300,7 +311,7 @@ int content_truncate(struct inode *in, uint64_t size)
     in->changed = true;
     mutex_unlock(&in->mu);
     if (size == 0)
-        begin_stream(in);
+        content_begin_stream(in);
     return 0;
 }
 
@@ -319,6 +330,32 @@ static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino, bool
         d->stamp = meta_next_seq(fs->meta);
         meta_dentry_put(b, d);
     }
+    return r;
+}
+
+int content_set_base(struct inode *in, const struct cache_source *src)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    struct meta_inode *rec = &in->rec;
+    int r = in->gone || rec->nlink == 0 ? -ENOENT : 0;
+    if (r == 0) {
+        g_free(rec->base_key);
+        rec->base_key = g_strdup(src->key);
+        rec->base_etag = src->etag;
+        rec->base_limit = src->limit;
+        meta_inode_put(b, rec);
+    }
+    mutex_unlock(&in->mu);
+    if (r == 0)
+        r = journal_names(fs, b, in->ino, false);
+    if (r == 0)
+        r = meta_commit(b, false);
+    publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
     return r;
 }
 

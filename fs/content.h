@@ -27,6 +27,18 @@ void content_unuse(struct inode *in, struct cfile *cf);
 
 /* First thing before any change of bytes: state becomes OPEN (journalled), dirty marks set. */
 int content_begin_change(struct inode *in) MUST_CHECK;
+/* Absent bytes of an open, changed file come from src (key NULL: from nowhere, there are none). Journalled for every name, so that our own changes of that
+ * object wait. -ENOENT: the file has no name. */
+int content_set_base(struct inode *in, const struct cache_source *src) MUST_CHECK;
+/* Where and how a file will be published, as far as can be guessed; false where no guess is possible. The caller frees the key; meta borrows the token. */
+struct upload_plan {
+    char *key;
+    char token[TOKEN_MAX + 1];
+    struct obj_meta meta;
+};
+bool content_plan_upload(struct inode *in, struct upload_plan *ret);
+/* Parts of a file that is empty now are uploaded while it is written. */
+void content_begin_stream(struct inode *in);
 /* A writer's FLUSH: size and mtime are stored, state CLOSING, a journal record exists for each name (or its order is renewed). Durable as --close says. */
 int content_flush(struct inode *in, bool want_sync) MUST_CHECK;
 /* Without writers: CLOSING or OPEN becomes SEALED and may be published. */

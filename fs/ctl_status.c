@@ -183,6 +183,7 @@ static void add_metrics(json_t *o)
     add_int(o, "miss_bytes", metric_get(M_miss_bytes));
     add_int(o, "uploaded_bytes", metric_get(M_uploaded_bytes));
     add_int(o, "downloaded_bytes", metric_get(M_downloaded_bytes));
+    add_int(o, "copied_bytes", metric_get(M_copied_bytes));
     json_object_set_new(o, "requests", requests());
     add_int(o, "retries", metric_get(M_store_retries));
     add_int(o, "credentials_expire_at", metric_get(M_credentials_expire_at));

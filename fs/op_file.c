@@ -1,5 +1,6 @@
 /* Operations on open files. */
 #include "content.h"
+#include "copy.h"
 #include "op.h"
 #include "publish.h"
 #include "tree.h"
@@ -328,7 +329,12 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in, struct 
         return;
     }
     ssize_t n = content_begin_change(to->in);
-    if (n == 0)
+    bool changes = n == 0;
+    if (changes && off_in == off_out)
+        n = copy_in_store(from->in, to->in, (uint64_t)off_out, len);
+    if (n > 0)
+        note_written(to->in, (uint64_t)off_out + (uint64_t)n);
+    else if (changes)
         n = copy_range(from->in, (uint64_t)off_in, to->in, (uint64_t)off_out, MIN(len, COPY_MAX));
     atomic_store(&to->wrote, true);
     if (n < 0)

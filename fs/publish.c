@@ -88,6 +88,9 @@ static struct op *sync_op(struct fs *fs, const struct meta_dentry *d, enum publi
         mutex_lock(&in->mu);
         o->content = in->rec.content;
         o->bytes = in->rec.size;
+        const char *base = o->content == CONTENT_CLEAN ? NULL : in->rec.base_key;
+        if (base && !g_str_equal(base, o->key) && g_strcmp0(base, o->source) != 0)
+            o->base = g_strdup(base);
         mutex_unlock(&in->mu);
     }
     return o;
@@ -221,6 +224,14 @@ void publish_content_state(struct fs *fs, uint64_t ino, uint32_t state)
     }
     queue_wake_locked(p);
     mutex_unlock(&p->mu);
+}
+
+bool publish_key_busy(struct publisher *p, const char *key)
+{
+    mutex_lock(&p->mu);
+    bool busy = queue_key_busy_locked(p, key);
+    mutex_unlock(&p->mu);
+    return busy;
 }
 
 bool publish_key_deleted(struct publisher *p, const char *key, uint64_t stamp)

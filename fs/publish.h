@@ -5,7 +5,7 @@
  * there under another key, or rewrites metadata, or puts a directory's marker; then queues the delete of what the name left behind. OP_DELETE removes a key.
  *
  * Order (--order ancestor): an op's visible step waits for everything earlier in its directory or below; a delete waits for every earlier publish of the
- * link; ops on one key, or on a key that another op still copies from, are serial. Markers and metadata-only ops take no part in the order.
+ * link; ops on one key, or on a key that another op still copies from (a rename, or a file whose absent bytes are there), are serial. Markers and metadata-only ops take no part in the order.
  * Failures are tried again for ever with capped backoff; what cannot succeed is parked and named.
  */
 #pragma once
@@ -49,6 +49,10 @@ void publish_apply(struct fs *fs, bool committed) REQUIRES(fs->ns);
 
 /* ---- any time ---- */
 
+/* What the store can do is found out before the first change, once. */
+int publish_probe(struct fs *fs) MUST_CHECK;
+/* Is the object at key being changed, moved or deleted by us, or about to be? */
+bool publish_key_busy(struct publisher *p, const char *key);
 /* Does --hold name this path? */
 bool publish_is_held_name(struct fs *fs, const char *path);
 

@@ -25,6 +25,7 @@ struct op {
     char *key;     /* OP_SYNC: path key when the op was made ('/' at the end for directories); OP_DELETE: the key */
     char *source;  /* key that a rename still has to copy from, NULL */
     struct etag source_etag;
+    char *base; /* another key that absent bytes of changed content come from, NULL: what stands there must stay until this op is done */
     enum publish_why why;
     uint64_t keep_ino; /* OP_DELETE */
     uint64_t bytes;
@@ -56,11 +57,13 @@ struct publisher {
     struct cond work;  /* something may be runnable: one worker looks at a time */
     struct cond done;  /* an op ended, came or changed: for those who wait for others */
     bool stopping;
+    bool probing; /* somebody is finding out what the store can do */
     GSequence *all;           /* every op by seq */
     GHashTable *by_seq;       /* &rec.seq -> op */
     GHashTable *by_ino;       /* ino -> GPtrArray of op */
     GHashTable *tombs;        /* key -> OP_DELETE op */
     GHashTable *sources;      /* key -> op that copies from it */
+    GHashTable *bases;        /* key -> GPtrArray of ops with that base */
     GHashTable *running_keys; /* key -> op */
     GHashTable *running_inos; /* &ino -> op: two names of one file, or a renamed one, are not published at once */
     GHashTable *dirs;         /* prefix -> dirnode */
@@ -92,6 +95,8 @@ struct op *queue_blocker_locked(struct publisher *p, const struct op *o) REQUIRE
 struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns) REQUIRES(p->mu);
 /* Is the op's key or file being worked on? */
 bool queue_busy_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
+/* Is what stands at key being changed, moved or deleted, or about to be? */
+bool queue_key_busy_locked(struct publisher *p, const char *key) REQUIRES(p->mu);
 /* Marks the op, which is not busy, as running by the caller; queue_untake_locked() ends that. */
 void queue_take_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
 void queue_untake_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);

@@ -41,6 +41,7 @@ void pubop_free(struct op *o)
     g_array_unref(o->links);
     g_free(o->key);
     g_free(o->source);
+    g_free(o->base);
     g_free(o);
 }
 
@@ -54,6 +55,7 @@ void queue_init(struct publisher *p)
     p->by_ino = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, (GDestroyNotify)g_ptr_array_unref);
     p->tombs = g_hash_table_new(g_str_hash, g_str_equal);
     p->sources = g_hash_table_new(g_str_hash, g_str_equal);
+    p->bases = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, (GDestroyNotify)g_ptr_array_unref);
     p->running_keys = g_hash_table_new(g_str_hash, g_str_equal);
     p->running_inos = g_hash_table_new(g_int64_hash, g_int64_equal);
     p->dirs = g_hash_table_new_full(g_str_hash, g_str_equal, NULL, dirnode_free);
@@ -72,6 +74,7 @@ void queue_fini(struct publisher *p)
     g_hash_table_unref(p->by_ino);
     g_hash_table_unref(p->tombs);
     g_hash_table_unref(p->sources);
+    g_hash_table_unref(p->bases);
     g_hash_table_unref(p->running_keys);
     g_hash_table_unref(p->running_inos);
     g_hash_table_unref(p->dirs);
@@ -194,6 +197,22 @@ static GPtrArray *ops_of_ino(struct publisher *p, uint64_t ino, bool make)
     return a;
 }
 
+static void base_add(struct publisher *p, struct op *o)
+{
+    GPtrArray *a = g_hash_table_lookup(p->bases, o->base);
+    if (!a)
+        g_hash_table_insert(p->bases, g_strdup(o->base), a = g_ptr_array_new());
+    g_ptr_array_add(a, o);
+}
+
+static void base_del(struct publisher *p, struct op *o)
+{
+    GPtrArray *a = g_hash_table_lookup(p->bases, o->base);
+    g_ptr_array_remove(a, o);
+    if (a->len == 0)
+        g_hash_table_remove(p->bases, o->base);
+}
+
 void queue_insert_locked(struct publisher *p, struct op *o)
 {
     mutex_assert_held(&p->mu);
@@ -207,6 +226,8 @@ void queue_insert_locked(struct publisher *p, struct op *o)
         g_hash_table_replace(p->sources, o->source, o);
         each_ancestor(p, o->source, source_add, o);
     }
+    if (o->base)
+        base_add(p, o);
     queue_relink_locked(p, o);
     queue_wake_locked(p);
 }
@@ -232,6 +253,8 @@ void queue_remove_locked(struct publisher *p, struct op *o)
             g_hash_table_remove(p->sources, o->source);
         each_ancestor(p, o->source, source_del, o);
     }
+    if (o->base)
+        base_del(p, o);
     queue_wake_locked(p);
     if (!o->running)
         pubop_free(o);
@@ -271,17 +294,39 @@ static struct op *order_blocker(struct publisher *p, const struct op *o)
     return b ? b : n ? older(n->dels, o) : NULL;
 }
 
+/* Another op that copies from what this one would overwrite or delete; names of one file do not keep each other. */
+static struct op *copier_of(struct publisher *p, const struct op *o)
+{
+    struct op *src = g_hash_table_lookup(p->sources, o->key);
+    if (src && src != o)
+        return src;
+    GPtrArray *a = g_hash_table_lookup(p->bases, o->key);
+    for (unsigned i = 0; a && i < a->len; i++) {
+        struct op *c = a->pdata[i];
+        if (c->ino != o->ino)
+            return c;
+    }
+    return NULL;
+}
+
 struct op *queue_blocker_locked(struct publisher *p, const struct op *o)
 {
     mutex_assert_held(&p->mu);
     struct op *b = order_blocker(p, o);
     if (b)
         return b;
-    struct op *src = g_hash_table_lookup(p->sources, o->key);
-    if (src && src != o) /* somebody still copies from what this op would overwrite or delete */
+    struct op *src = copier_of(p, o);
+    if (src)
         return src;
     struct op *run = g_hash_table_lookup(p->running_keys, o->key);
     return run && run != o ? run : NULL;
+}
+
+bool queue_key_busy_locked(struct publisher *p, const char *key)
+{
+    mutex_assert_held(&p->mu);
+    return g_hash_table_contains(p->running_keys, key) || g_hash_table_contains(p->sources, key) ||
+           g_hash_table_contains(p->tombs, key);
 }
 
 bool queue_eligible_locked(struct publisher *p, const struct op *o)
@@ -347,11 +392,11 @@ static bool stands_in_the_way(struct publisher *p, const struct op *src, const s
     return src->rec.seq > o->rec.seq && !queue_eligible_locked(p, src);
 }
 
-/* The op that copies from what o, whose turn it is, would overwrite, if it has to do without that object. */
+/* The op that copies from what o, whose turn it is, would overwrite, if it has to do without that object. A copy that is being made is waited for. */
 static struct op *find_tangle(struct publisher *p, const struct op *o, uint64_t now, uint64_t *wake) REQUIRES(p->mu)
 {
-    struct op *src = g_hash_table_lookup(p->sources, o->key);
-    if (!src || src == o || src->hasty || src->rec.state == OPS_PARKED || src->rec.state == OPS_CONFLICT ||
+    struct op *src = copier_of(p, o);
+    if (!src || (src->base && src->content == CONTENT_OPEN) || src->hasty || src->rec.state == OPS_PARKED || src->rec.state == OPS_CONFLICT ||
         queue_busy_locked(p, src) || order_blocker(p, o) || !stands_in_the_way(p, src, o, now))
         return NULL;
     if (src->failures > 0 && src->not_before_ns > now) {

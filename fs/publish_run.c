@@ -320,7 +320,7 @@ static int upload_content(struct job *j, struct cfile *cf)
     out.gen = in->rec.gen;
     out.ctime_ns = in->rec.ctime_ns;
     bool mtime_set = in->rec.flags & INODE_MTIME_SET;
-    req.copy_unchanged = in->rec.base_key && g_str_equal(in->rec.base_key, j->o->key);
+    req.copy_unchanged = in->rec.base_key != NULL;
     mutex_unlock(&in->mu);
     if (!sealed && !j->snapshot)
         return -EAGAIN;
@@ -536,10 +536,8 @@ static int remove_probes(struct fs *fs, const char *prefix)
 }
 
 /* The store's conditions are probed before the first change, so that publishing can rely on them. */
-static int probe_once(struct fs *fs)
+static int probe(struct fs *fs)
 {
-    if (atomic_load(&fs->probed))
-        return 0;
     uint32_t caps = 0;
     g_autofree char *prefix = g_strdup_printf(PROBE_DIR "/%s/", meta_uuid(fs->meta));
     int r = remove_probes(fs, prefix); /* of a run that was killed in the middle of it */
@@ -547,19 +545,41 @@ static int probe_once(struct fs *fs)
         r = objstore_probe(fs->store, prefix, &caps);
     if (r < 0 && r != -EACCES)
         return r;
-    if (!atomic_exchange(&fs->probed, true) && r == 0) {
-        struct meta_batch *b = meta_batch_new(fs->meta);
-        meta_value_put(b, "store-caps", &caps, sizeof(caps));
-        if (meta_commit(b, false) < 0)
-            log_debug("publish", "capabilities could not be stored");
-        meta_batch_free(b);
-    }
+    atomic_store(&fs->probed, true);
+    if (r < 0)
+        return 0;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    meta_value_put(b, "store-caps", &caps, sizeof(caps));
+    if (meta_commit(b, false) < 0)
+        log_debug("publish", "capabilities could not be stored");
+    meta_batch_free(b);
     return 0;
+}
+
+int publish_probe(struct fs *fs)
+{
+    struct publisher *p = fs->pub;
+    if (atomic_load(&fs->probed))
+        return 0;
+    mutex_lock(&p->mu);
+    while (p->probing)
+        cond_wait(&p->done, &p->mu);
+    bool known = atomic_load(&fs->probed);
+    p->probing = !known;
+    mutex_unlock(&p->mu);
+    if (known)
+        return 0;
+    int r = probe(fs);
+    mutex_lock(&p->mu);
+    p->probing = false;
+    cond_broadcast(&p->done);
+    mutex_unlock(&p->mu);
+    return r;
 }
 
 int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns)
 {
-    int r = probe_once(o->p->fs);
+    int r = publish_probe(o->p->fs);
     if (r < 0)
         return r;
     if (o->untangle)

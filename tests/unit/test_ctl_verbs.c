@@ -120,6 +120,7 @@ START_TEST(status_has_every_field)
                                           "miss_bytes",
                                           "uploaded_bytes",
                                           "downloaded_bytes",
+                                          "copied_bytes",
                                           "retries",
                                           "offline_since",
                                           "credentials_expire_at",
