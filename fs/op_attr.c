@@ -1,5 +1,6 @@
 /* Attributes: getattr, setattr. */
 #include "content.h"
+#include "io_mode.h"
 #include "op.h"
 #include "publish.h"
 #include "tree.h"

@@ -1,5 +1,6 @@
 /* Operations on open files. */
 #include "content.h"
+#include "io_mode.h"
 #include "op.h"
 #include "publish.h"
 #include "tree.h"
@@ -31,18 +32,28 @@ static int tgid_of(int tid)
     return tgid;
 }
 
-static void new_handle(fuse_req_t req, struct inode *in, struct fuse_file_info *fi, bool fresh)
+/* Chooses the mode and makes the handle; takes over the reference to in on success. */
+static int new_handle(fuse_req_t req, struct inode *in, struct fuse_file_info *fi, bool fresh)
 {
     struct fs *fs = in->fs;
     struct handle *h;
+    int r = io_mode_enter(in, opens_for_write(fi->flags), fi);
+    if (r < 0)
+        return r;
     fi->fh = handle_new(fs, in, &h);
     h->writable = opens_for_write(fi->flags);
     atomic_store(&h->fresh, fresh);
     if (h->writable && fs->cfg->close == CLOSE_REMOTE)
         h->opener_tgid = tgid_of(fuse_req_ctx(req)->pid);
-    fi->keep_cache = 1; /* one inode is one lineage: a change made elsewhere has another */
-    fi->parallel_direct_writes = 1;
-    fi->noflush = !h->writable;
+    return 0;
+}
+
+/* What op_open and op_create did, undone: the reply found nobody, so no RELEASE will come. */
+static void undo_open(struct fs *fs, struct inode *in, uint64_t fh, bool writes)
+{
+    io_mode_leave(in, writes);
+    handle_free(fs, fh);
+    content_release(in, writes);
 }
 
 static void open_virtual(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -74,17 +85,20 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         r = -EROFS;
     if (r == 0)
         r = content_open(in, writes, trunc);
+    if (r == 0) {
+        r = new_handle(req, in, fi, trunc);
+        if (r < 0)
+            content_release(in, writes);
+    }
     if (r < 0) {
         inode_put(in);
         reply_err(req, OP_ID_open, r == -ENOENT ? -ESTALE : r); /* replaced elsewhere: ESTALE makes the kernel look the name up again */
         return;
     }
-    new_handle(req, inode_ref(in), fi, trunc);
+    inode_ref(in);
     metric_inc(M_fuse_requests);
-    if (fuse_reply_open(req, fi) == -ENOENT) { /* interrupted: no RELEASE will come */
-        handle_free(fs, fi->fh);
-        content_release(in, writes);
-    }
+    if (fuse_reply_open(req, fi) == -ENOENT)
+        undo_open(fs, in, fi->fh, writes);
     inode_put(in);
 }
 
@@ -106,15 +120,21 @@ static void reply_created(fuse_req_t req, enum op_id op, struct inode *in, uint6
         if (r < 0)
             log_warn("fuse", "new empty file could not be sealed r=%s", err_name(r));
     }
-    new_handle(req, inode_ref(in), fi, true);
+    r = new_handle(req, in, fi, true);
+    if (r < 0) {
+        content_release(in, writes);
+        inode_put(in);
+        reply_err(req, op, r);
+        return;
+    }
+    inode_ref(in);
     INODE_REF dir = NULL;
     struct fuse_entry_param e;
     fill_entry(in, inode_get(fs, parent, &dir) == 0 ? tree_ttl(fs, dir) : 0, &e);
     inode_kernel_ref(in);
     metric_inc(M_fuse_requests);
     if (fuse_reply_create(req, &e, fi) == -ENOENT) {
-        handle_free(fs, fi->fh);
-        content_release(in, writes);
+        undo_open(fs, in, fi->fh, writes);
         inode_kernel_forget(fs, in->ino, 1);
     }
     inode_put(in);
@@ -243,6 +263,8 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         reply_err(req, OP_ID_flush, 0);
         return;
     }
+    if (io_mode_take_written(h->in))
+        atomic_store(&h->wrote, true);
     bool wrote = atomic_load(&h->wrote), fresh = atomic_load(&h->fresh);
     int r = wrote || fresh ? content_flush(h->in, fs->cfg->close == CLOSE_LOCAL) : 0;
     if (r == 0 && wrote && fs->cfg->close == CLOSE_REMOTE && h->opener_tgid == tgid_of(fuse_req_ctx(req)->pid))
@@ -254,8 +276,10 @@ void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
     struct handle *h = handle_get(fs, fi->fh);
-    if (h && h->in)
+    if (h && h->in) {
+        io_mode_leave(h->in, h->writable);
         content_release(h->in, h->writable);
+    }
     handle_free(fs, fi->fh);
     reply_err(req, OP_ID_release, 0);
 }
