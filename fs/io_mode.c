@@ -222,6 +222,11 @@ bool io_mode_take_written(struct inode *in)
 
 /* ---- modes ---- */
 
+static void count_missed(void *ctx, uint64_t bytes)
+{
+    metric_add(M_miss_bytes, (int64_t)bytes);
+}
+
 /* A small file is fetched whole before its first open is answered; if that fails, reads say so. */
 static void complete_small(struct inode *in)
 {
@@ -229,10 +234,12 @@ static void complete_small(struct inode *in)
     mutex_lock(&in->mu);
     bool first = in->io.n_handles == 0;
     mutex_unlock(&in->mu);
-    uint64_t size = cache_file_size(in->cf);
-    if (!first || !io_mode_works(in->fs, &why) || size > in->fs->cfg->open_fill || cache_file_complete(in->cf))
+    uint64_t size = cache_file_size(in->cf), present = cache_file_present_bytes(in->cf);
+    bool complete = cache_file_complete(in->cf);
+    if (!io_mode_works(in->fs, &why) || (!complete && (!first || size > in->fs->cfg->open_fill)))
         return;
-    int r = cache_file_fill(in->cf, true, true, NULL, NULL);
+    metric_add(M_hit_bytes, (int64_t)present); /* what the kernel reads by itself is not told to us: it counts whole at each open */
+    int r = complete ? 0 : cache_file_fill(in->cf, true, true, count_missed, NULL);
     if (r < 0)
         log_debug("io", "a small file is not complete after open ino=%" G_GUINT64_FORMAT " r=%s", in->ino, err_name(r));
 }
@@ -412,4 +419,13 @@ bool io_mode_end_writing(struct inode *in, bool *ret_same)
         *ret_same = content_restore(in, kept) == 0;
     io_kept_free(kept);
     return true;
+}
+
+const char *io_mode_name(struct inode *in)
+{
+    static const char *const names[] = {[IO_NONE] = "closed", [IO_CACHED] = "cached", [IO_PASSTHROUGH] = "passthrough"};
+    mutex_lock(&in->mu);
+    enum io_mode mode = in->io.mode;
+    mutex_unlock(&in->mu);
+    return names[mode];
 }

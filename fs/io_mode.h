@@ -31,6 +31,9 @@ bool io_mode_take_written(struct inode *in);
  * written, and the source that was put away at open is back. */
 bool io_mode_end_writing(struct inode *in, bool *ret_same);
 
+/* "closed", "cached" or "passthrough": static. */
+const char *io_mode_name(struct inode *in);
+
 /* The cache file of ino is being dropped (cache.h). */
 void io_mode_dropped(void *fs, uint64_t ino);
 /* The inode leaves memory. */

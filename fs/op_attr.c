@@ -91,6 +91,7 @@ static int journal_meta(struct fs *fs, struct meta_batch *b, uint64_t ino, bool 
 static int store_attr(struct inode *in, const struct stat *st, int set)
 {
     struct fs *fs = in->fs;
+    (void)io_mode_look(in); /* what the kernel wrote until now is older than a time set now */
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     mutex_lock(&in->mu);

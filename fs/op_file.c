@@ -23,7 +23,7 @@ static int tgid_of(int tid)
     char path[64], line[128];
     g_snprintf(path, sizeof(path), "/proc/%d/status", tid);
     FILE *f = fopen(path, "re");
-    int tgid = tid;
+    int tgid = 0;
     while (f && fgets(line, sizeof(line), f))
         if (sscanf(line, "Tgid: %d", &tgid) == 1)
             break;
@@ -43,8 +43,7 @@ static int new_handle(fuse_req_t req, struct inode *in, struct fuse_file_info *f
     fi->fh = handle_new(fs, in, &h);
     h->writable = opens_for_write(fi->flags);
     atomic_store(&h->fresh, fresh);
-    if (h->writable && fs->cfg->close == CLOSE_REMOTE)
-        h->opener_tgid = tgid_of(fuse_req_ctx(req)->pid);
+    h->opener_tid = fuse_req_ctx(req)->pid;
     return 0;
 }
 
@@ -255,6 +254,15 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_
         (void)fuse_reply_write(req, (size_t)n); /* an interrupted request has nobody to tell */
 }
 
+/* A close by another process than the one that opened the file and still lives: an inherited descriptor. */
+static bool closed_by_heir(const struct handle *h, int tid)
+{
+    if (tid == h->opener_tid)
+        return false;
+    int opener = tgid_of(h->opener_tid);
+    return opener && opener != tgid_of(tid);
+}
+
 void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
@@ -266,8 +274,12 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     if (io_mode_take_written(h->in))
         atomic_store(&h->wrote, true);
     bool wrote = atomic_load(&h->wrote), fresh = atomic_load(&h->fresh);
+    if (closed_by_heir(h, fuse_req_ctx(req)->pid)) { /* who opened it may go on writing: that one's close, or the last, counts */
+        reply_err(req, OP_ID_flush, 0);
+        return;
+    }
     int r = wrote || fresh ? content_flush(h->in, fs->cfg->close == CLOSE_LOCAL) : 0;
-    if (r == 0 && wrote && fs->cfg->close == CLOSE_REMOTE && h->opener_tgid == tgid_of(fuse_req_ctx(req)->pid))
+    if (r == 0 && wrote && fs->cfg->close == CLOSE_REMOTE)
         r = publish_now(fs, h->in, clock_mono_ns() + fs->cfg->op_timeout_ns);
     reply_err(req, OP_ID_flush, r);
 }
