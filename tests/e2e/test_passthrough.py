@@ -14,7 +14,7 @@ from mounts import MIB, SLUICE, eventually, run, sh
 
 @pytest.fixture
 def passed(make_mount):
-    m = make_mount()
+    m = make_mount(passthrough="on")
     if not m.status()["passthrough"]:
         pytest.skip(f"no passthrough here: {m.status().get('passthrough_off_because')}")
     return m
