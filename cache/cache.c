@@ -112,6 +112,8 @@ int cache_open(const struct cache_config *cfg, struct meta *m, struct objstore *
     if (r >= 0)
         r = recover_index(c);
     if (r >= 0)
+        r = follow_start(c);
+    if (r >= 0)
         r = fetch_pool_start(c);
     if (r >= 0)
         r = space_start(c);
@@ -131,6 +133,7 @@ void cache_close(struct cache *c)
         return;
     upload_pool_stop(c);
     fetch_pool_stop(c);
+    follow_stop(c);
     space_stop(c);
     if (c->space.entries) {
         int r = space_save_index(c);

@@ -32,6 +32,9 @@ struct cache_config {
     uint64_t get_bytes;        /* one ranged GET of a sequential reader, 8 MiB */
     uint64_t readahead_bytes;  /* ceiling of the read-ahead window */
     uint64_t op_timeout_ns;
+    /* The local file of ino is about to be removed: whatever keeps its bytes on the disk is to be let go. No lock is held. May be NULL. */
+    void (*dropped)(void *ctx, uint64_t ino);
+    void *dropped_ctx;
 };
 
 /* Checks DIR (made 0700 if missing; refused when group or others have access, or not ours), takes its instance lock (-EBUSY with a message when another daemon has it). Call
@@ -63,10 +66,8 @@ int cache_file_open(struct cache *c, uint64_t vid, uint64_t ino, uint64_t size, 
 struct cfile *cache_file_ref(struct cfile *cf);
 void cache_file_unref(struct cfile *cf); /* NULL allowed */
 uint64_t cache_file_vid(const struct cfile *cf);
-/* Borrowed descriptor of the local file. */
+/* Borrowed descriptor of the local file, open for reading. */
 int cache_file_fd(const struct cfile *cf);
-/* Whether the kernel reads and writes the local file itself: only while complete; its chunks are then never punched and its size is asked of the file. */
-void cache_file_set_passthrough(struct cfile *cf, bool on);
 /* The source after a rename carried out upstream, or after publishing (key = the published object); NULL key = none. */
 int cache_file_set_source(struct cfile *cf, const struct cache_source *src) MUST_CHECK;
 /* Absent bytes are fetched from another object from now on, in which they are the same: one made from this file, which may have been changed
@@ -88,6 +89,7 @@ int64_t cache_file_seek(struct cfile *cf, uint64_t off, int whence);
 int cache_file_sync(struct cfile *cf) MUST_CHECK;
 
 uint64_t cache_file_size(struct cfile *cf);
+bool cache_file_has_source(struct cfile *cf);
 uint64_t cache_file_limit(struct cfile *cf); /* present source limit, to be stored in the inode */
 uint64_t cache_file_present_bytes(struct cfile *cf);
 bool cache_file_complete(struct cfile *cf);
@@ -123,6 +125,20 @@ int cache_scan_files(const char *dir, int (*fn)(void *ctx, const struct cache_sc
 int cache_scan_file(const char *dir, uint64_t vid, struct cache_scanned *ret) MUST_CHECK;
 /* Removes a data file that no record knows (fsck --repair). */
 int cache_scan_remove(const char *dir, uint64_t vid) MUST_CHECK;
+
+/* ---- passthrough: the kernel reads or writes the local file itself ---- */
+
+enum cache_pass { CACHE_PASS_OFF, CACHE_PASS_READ, CACHE_PASS_WRITE };
+/*
+ * Given to the kernel, or taken back. Only complete files are given (asserted); from then on no chunk of the local file is ever punched. WRITE needs a file without
+ * source: its size is asked of the file, its growth is followed and streamed (cache_stream_begin), every part is compared again by whoever publishes. The end of
+ * WRITE counts as a change of content.
+ */
+int cache_file_set_passthrough(struct cfile *cf, enum cache_pass pass) MUST_CHECK;
+/* Whether anybody, a writable mapping included, can still write to a file given for writing. */
+bool cache_file_has_writers(struct cfile *cf);
+/* Whether a writer whom nobody holds back may be let loose: room for expect_bytes, or for a minute at the present rate, beyond all limits. */
+bool cache_has_room(struct cache *c, uint64_t expect_bytes);
 
 struct cache_usage {
     uint64_t limit_bytes, used_bytes, dirty_bytes, pinned_bytes, free_bytes;

@@ -190,7 +190,11 @@ static int on_body(void *ctx, uint64_t off, const void *buf, size_t len)
         return -ECANCELED;
     if (!in_order)
         return -EBADMSG;
-    int r = write_all(cf->fd, buf, n, off);
+    int r = cfile_wfd_get(cf);
+    if (r >= 0) {
+        r = write_all(r, buf, n, off);
+        cfile_wfd_put(cf);
+    }
     mutex_lock(&cf->mu);
     f->writing = false;
     if (r < 0) {

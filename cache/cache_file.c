@@ -126,20 +126,6 @@ void cfile_account(struct cfile *cf)
         space_entry_account(cf->c, cf->entry, (uint64_t)st.st_blocks * 512, (uint64_t)st.st_size);
 }
 
-void cfile_refresh_size(struct cfile *cf)
-{
-    struct stat st;
-    mutex_lock(&cf->mu);
-    bool outside = cf->passthrough;
-    mutex_unlock(&cf->mu);
-    if (!outside || fstat(cf->fd, &st) < 0)
-        return;
-    mutex_lock(&cf->mu);
-    if (cf->passthrough && !cf->resizing && !cf->ios)
-        cf->size = (uint64_t)st.st_size;
-    mutex_unlock(&cf->mu);
-}
-
 /* ---- opening ---- */
 
 static void cfile_free(struct cfile *cf)
@@ -154,6 +140,8 @@ static void cfile_free(struct cfile *cf)
         g_array_unref(cf->unsaved_crcs);
     if (cf->fd >= 0)
         (void)close(cf->fd);
+    if (cf->wfd >= 0)
+        (void)close(cf->wfd);
     g_free(cf->src_key);
     cond_fini(&cf->changed);
     mutex_fini(&cf->mu);
@@ -167,6 +155,7 @@ static struct cfile *cfile_alloc(struct cache *c, struct cache_entry *e, int fd,
     cf->vid = e->vid;
     cf->ino = e->ino;
     cf->fd = fd;
+    cf->wfd = -1;
     cf->entry = e;
     cf->refs = 1;
     cf->size = size;
@@ -189,11 +178,11 @@ static void publish_in_table(struct cfile *cf)
     mutex_unlock(&c->table.mu);
 }
 
-static int open_data(struct cache *c, uint64_t vid, int flags)
+int cache_data_open(struct cache *c, uint64_t vid, int flags)
 {
     char path[32];
     cache_data_path(vid, path);
-    return RET_ERRNO(openat(c->dir_fd, path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | flags, 0600));
+    return RET_ERRNO(openat(c->dir_fd, path, O_NOFOLLOW | O_CLOEXEC | flags, 0600));
 }
 
 int cache_file_new(struct cache *c, uint64_t ino, struct cfile **ret)
@@ -205,7 +194,7 @@ int cache_file_new(struct cache *c, uint64_t ino, struct cfile **ret)
     int fd = -1;
     int r = index_save_entry(c, e);
     if (r == 0)
-        r = fd = open_data(c, vid, O_CREAT | O_EXCL);
+        r = fd = cache_data_open(c, vid, O_RDONLY | O_CREAT | O_EXCL);
     if (r < 0) {
         if (index_remove(c, vid) < 0)
             log_debug("cache", "index record of a file that could not be made stays vid=%" G_GUINT64_FORMAT, vid);
@@ -227,13 +216,21 @@ static int make_absent(struct cache *c, uint64_t vid, uint64_t ino, uint64_t siz
         (void)space_entry_flags(c, *e, CACHED_SEGMENTS, ~(CACHED_SEGMENTS | CACHED_PINNED | CACHED_HOT));
     else
         *e = space_entry_add(c, vid, ino, CACHED_SEGMENTS, MIN(size, space_limit(c) / 2));
+    char path[32];
+    cache_data_path(vid, path);
     int r = index_reset(c, *e);
-    if (r == 0 && *fd < 0)
-        r = *fd = open_data(c, vid, O_CREAT);
-    if (r >= 0)
-        r = RET_ERRNO(ftruncate(*fd, 0));
+    if (r == 0 && *fd >= 0) { /* never cut short: somebody may have it mapped */
+        (void)close(steal_fd(fd));
+        r = RET_ERRNO(unlinkat(c->dir_fd, path, 0));
+    }
     if (r == 0)
+        r = *fd = cache_data_open(c, vid, O_RDWR | O_CREAT | O_EXCL);
+    if (r >= 0)
         r = RET_ERRNO(ftruncate(*fd, (off_t)size));
+    if (r == 0) {
+        (void)close(steal_fd(fd));
+        r = *fd = cache_data_open(c, vid, O_RDONLY);
+    }
     return r < 0 ? r : 0;
 }
 
@@ -244,7 +241,7 @@ static int prepare_local(struct cache *c, uint64_t vid, uint64_t ino, uint64_t s
     struct stat st;
     *e = space_entry_find(c, vid);
     bool dirty = *e && (space_entry_flags(c, *e, 0, 0) & CACHED_DIRTY);
-    int r = open_data(c, vid, 0);
+    int r = cache_data_open(c, vid, O_RDONLY);
     if (r == -ENOENT)
         return has_source && !dirty ? make_absent(c, vid, ino, size, fd, e) : -ENODATA;
     if (r < 0)
@@ -519,20 +516,6 @@ int cache_file_fd(const struct cfile *cf)
     return cf->fd;
 }
 
-void cache_file_set_passthrough(struct cfile *cf, bool on)
-{
-    if (!on)
-        cfile_refresh_size(cf);
-    mutex_lock(&cf->mu);
-    bool ended = cf->passthrough && !on;
-    if (ended)
-        cf->stamp++; /* whatever was written meanwhile */
-    cf->passthrough = on;
-    mutex_unlock(&cf->mu);
-    if (ended)
-        upload_note_write(cf, 0, 0);
-}
-
 uint64_t cache_file_size(struct cfile *cf)
 {
     cfile_refresh_size(cf);
@@ -540,6 +523,14 @@ uint64_t cache_file_size(struct cfile *cf)
     uint64_t size = cf->size;
     mutex_unlock(&cf->mu);
     return size;
+}
+
+bool cache_file_has_source(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    bool has = cf->src_key != NULL;
+    mutex_unlock(&cf->mu);
+    return has;
 }
 
 uint64_t cache_file_limit(struct cfile *cf)

@@ -31,14 +31,32 @@ static inline bool cfile_windowed_locked(const struct cfile *cf)
 {
     return cf->size > cf->c->space.limit_bytes / 2;
 }
-/* A passthrough writer changes the size behind our back. */
-void cfile_refresh_size(struct cfile *cf);
 /* Reference to every open file of the cache. */
 GPtrArray *cache_open_files(struct cache *c);
 
 /* Exclusive use of a vid for opening, closing, eviction. Waits for the one who has it. Returns the open cfile with a reference instead when there is one. */
 struct cfile *table_claim(struct cache *c, uint64_t vid);
 void table_release(struct cache *c, uint64_t vid);
+
+/* Opens the data file of vid. */
+int cache_data_open(struct cache *c, uint64_t vid, int flags) MUST_CHECK;
+
+/* ---- cache_pass.c: descriptors for writing, passthrough ---- */
+
+/* A descriptor to write with; closed by the last put while the kernel writes the file (its lease needs that), else with the file. */
+int cfile_wfd_get(struct cfile *cf) MUST_CHECK;
+void cfile_wfd_put(struct cfile *cf);
+/* A passthrough writer changes the size behind our back. */
+void cfile_refresh_size(struct cfile *cf);
+
+/* ---- cache_follow.c: growth of files that the kernel writes ---- */
+
+int follow_start(struct cache *c) MUST_CHECK;
+void follow_stop(struct cache *c); /* half-started allowed */
+/* From now on, or no longer. */
+void follow_add(struct cfile *cf);
+void follow_remove(struct cfile *cf);
+uint64_t follow_rate(struct cache *c); /* bytes a second */
 
 /* ---- cache_index.c: records and segments in the database ---- */
 

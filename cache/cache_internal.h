@@ -35,6 +35,7 @@
 #define CACHED_SEGMENTS 0x100u /* presence is in segments; without it everything is present */
 #define CACHED_DYING    0x200u /* being removed: the file is unlinked, then the record */
 #define CACHED_SUSPECT  0x400u /* fetched in an earlier boot: verify checksums before use */
+#define CACHED_GIVEN    0x800u /* the kernel had the file: a program may have it mapped for ever, so no byte of it is taken away */
 
 struct upload;
 struct upload_pool;
@@ -84,6 +85,19 @@ struct cache_fetch {
     unsigned n_threads;
 };
 
+/* Files that the kernel writes: cache_follow.c. */
+struct cache_follow {
+    struct mutex mu; /* CACHE_FOLLOW */
+    /* guarded by mu */
+    GHashTable *files; /* struct cfile (a reference) -> struct followed, owned */
+    bool stop;
+    uint64_t bytes_per_s; /* growth of all, smoothed */
+    /* immutable after start */
+    int inotify_fd, wake_fd;
+    pthread_t thread;
+    bool running;
+};
+
 struct cache_table {
     struct mutex mu; /* CACHE_TABLE */
     struct cond changed;
@@ -103,6 +117,7 @@ struct cache {
 
     struct cache_table table;
     struct cache_fetch fetch;
+    struct cache_follow follow;
     struct cache_space space;
 };
 
@@ -116,7 +131,7 @@ struct cfile {
     /* immutable after open */
     struct cache *c;
     uint64_t vid, ino;
-    int fd;
+    int fd; /* for reading: a lease needs that none of ours is open for writing */
     struct cache_entry *entry; /* borrowed: entries of open files are not removed */
 
     unsigned refs;  /* atomic; looked up and dropped under c->table.mu, so 0 is final */
@@ -137,7 +152,11 @@ struct cfile {
     bool dirty;         /* the file's mark */
     bool segmented;     /* presence and dirty bits go to meta segments */
     bool io_failed;     /* a sync failed */
-    bool passthrough;   /* the kernel has the descriptor: no chunk may be punched */
+    enum cache_pass pass; /* the kernel has the file: no chunk may be punched */
+    int wfd;            /* for writing, opened when needed; -1 none */
+    unsigned n_wfd;     /* users of wfd */
+    uint64_t followed;  /* passthrough: size that uploads know of */
+    bool preallocated;  /* passthrough: the size says nothing about what was written */
     struct chunkset present, dirty_chunks, busy, verify;
     struct cfile_io *ios;
     GQueue fetches;    /* struct fetch of this file, queued or running */

@@ -324,15 +324,20 @@ static ssize_t do_pwrite(struct cfile *cf, const void *arg, uint64_t off, uint64
 {
     const uint8_t *buf = arg;
     uint64_t done = 0;
+    ssize_t n = 0;
+    int fd = cfile_wfd_get(cf);
+    if (fd < 0)
+        return fd;
     while (done < len) {
-        ssize_t n = RET_ERRNO(pwrite(cf->fd, buf + done, len - done, (off_t)(off + done)));
+        n = RET_ERRNO(pwrite(fd, buf + done, len - done, (off_t)(off + done)));
         if (n == -EINTR)
             continue;
         if (n <= 0)
-            return done ? (ssize_t)done : n < 0 ? n : -EIO;
+            break;
         done += (uint64_t)n;
     }
-    return (ssize_t)done;
+    cfile_wfd_put(cf);
+    return done ? (ssize_t)done : n < 0 ? n : -EIO;
 }
 
 ssize_t cache_file_write(struct cfile *cf, const void *buf, size_t len, uint64_t off)

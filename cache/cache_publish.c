@@ -122,7 +122,7 @@ static int read_stable(struct publish *p, void *buf)
 {
     uint64_t before, after;
     mutex_lock(&p->cf->mu);
-    bool still = quiet_locked(p->cf, &before), passthrough = p->cf->passthrough;
+    bool still = quiet_locked(p->cf, &before), passthrough = p->cf->pass == CACHE_PASS_WRITE;
     mutex_unlock(&p->cf->mu);
     if (!still || (!p->req->snapshot && before != p->stamp))
         return 1;
@@ -347,7 +347,7 @@ static int recheck_passthrough(struct publish *p, GArray *parts, bool *ret_same)
 {
     struct upload *u = p->u;
     mutex_lock(&p->cf->mu);
-    bool passthrough = p->cf->passthrough;
+    bool passthrough = p->cf->pass == CACHE_PASS_WRITE;
     mutex_unlock(&p->cf->mu);
     *ret_same = true;
     if (!passthrough)

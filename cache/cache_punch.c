@@ -25,9 +25,14 @@ struct punch {
 
 static int punch_hole(struct cfile *cf, const struct chunk_run *run)
 {
-    assert(!cf->passthrough);
-    return RET_ERRNO(fallocate(cf->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)chunk_start(run->first),
-                               (off_t)chunk_start(run->n)));
+    assert(cf->pass == CACHE_PASS_OFF);
+    int r = cfile_wfd_get(cf);
+    if (r >= 0) {
+        r = RET_ERRNO(fallocate(r, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)chunk_start(run->first),
+                                (off_t)chunk_start(run->n)));
+        cfile_wfd_put(cf);
+    }
+    return r;
 }
 
 static bool may_punch_locked(const struct cfile *cf, uint64_t chunk)
@@ -91,7 +96,8 @@ static uint64_t punch_batch(struct cfile *cf, uint64_t want)
 {
     g_autofree struct punch *p = g_new0(struct punch, 1);
     mutex_lock(&cf->mu);
-    if (cf->passthrough || cf->resizing || !cf->src_key || cf->limit == 0 || !track_presence_locked(cf)) {
+    bool given = cf->pass != CACHE_PASS_OFF || (space_entry_flags(cf->c, cf->entry, 0, 0) & CACHED_GIVEN);
+    if (given || cf->resizing || !cf->src_key || cf->limit == 0 || !track_presence_locked(cf)) {
         mutex_unlock(&cf->mu);
         return 0;
     }

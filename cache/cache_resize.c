@@ -60,6 +60,26 @@ static void mark_edge_locked(struct cfile *cf, uint64_t end)
         (void)cfile_mark_dirty_locked(cf, edge, edge + 1);
 }
 
+static int ftruncate_local(struct cfile *cf, uint64_t size)
+{
+    int r = cfile_wfd_get(cf);
+    if (r >= 0) {
+        r = RET_ERRNO(ftruncate(r, (off_t)size));
+        cfile_wfd_put(cf);
+    }
+    return r;
+}
+
+static int fallocate_local(struct cfile *cf, int mode, uint64_t off, uint64_t len)
+{
+    int r = cfile_wfd_get(cf);
+    if (r >= 0) {
+        r = RET_ERRNO(fallocate(r, mode, (off_t)off, (off_t)len));
+        cfile_wfd_put(cf);
+    }
+    return r;
+}
+
 static int truncate_marked(struct cfile *cf, uint64_t size)
 {
     mutex_lock(&cf->mu);
@@ -68,7 +88,7 @@ static int truncate_marked(struct cfile *cf, uint64_t size)
     if (size < old)
         fetch_cut_locked(cf, chunk_of(size));
     mutex_unlock(&cf->mu);
-    int r = RET_ERRNO(ftruncate(cf->fd, (off_t)size));
+    int r = ftruncate_local(cf, size);
     mutex_lock(&cf->mu);
     if (r == 0) {
         if (size < old)
@@ -110,7 +130,7 @@ int cache_file_truncate(struct cfile *cf, uint64_t size)
 int cfile_begin_source(struct cfile *cf, const struct cache_source *src)
 {
     mutex_lock(&cf->mu);
-    bool empty = cf->size == 0 && !cf->src_key && !cf->passthrough;
+    bool empty = cf->size == 0 && !cf->src_key && !cf->pass != CACHE_PASS_OFF;
     if (empty) {
         cf->src_key = g_strdup(src->key);
         cf->src_etag = src->etag;
@@ -169,7 +189,7 @@ bool cache_copy_continues(struct cfile *cf, const struct cache_source *src, uint
 
 static ssize_t do_fallocate(struct cfile *cf, const void *arg, uint64_t off, uint64_t len)
 {
-    int r = RET_ERRNO(fallocate(cf->fd, *(const int *)arg, (off_t)off, (off_t)len));
+    int r = fallocate_local(cf, *(const int *)arg, off, len);
     return r < 0 ? r : (ssize_t)len;
 }
 
@@ -182,7 +202,7 @@ static int allocate(struct cfile *cf, uint64_t off, uint64_t len)
         cond_wait(&cf->changed, &cf->mu);
     cfile_io_begin_locked(cf, &io, chunk_of(off), chunks_for(off + len));
     mutex_unlock(&cf->mu);
-    int r = RET_ERRNO(fallocate(cf->fd, FALLOC_FL_KEEP_SIZE, (off_t)off, (off_t)len));
+    int r = fallocate_local(cf, FALLOC_FL_KEEP_SIZE, off, len);
     mutex_lock(&cf->mu);
     cfile_io_end_locked(cf, &io);
     mutex_unlock(&cf->mu);
@@ -213,6 +233,9 @@ int cache_file_fallocate(struct cfile *cf, int mode, uint64_t off, uint64_t len)
     if (len == 0 || off + len < off || off + len > INT64_MAX)
         return len ? -EFBIG : -EINVAL;
     cfile_refresh_size(cf);
+    mutex_lock(&cf->mu);
+    cf->preallocated = true;
+    mutex_unlock(&cf->mu);
     uint64_t need = mode & FALLOC_FL_PUNCH_HOLE ? 0 : len;
     int r = space_reserve(cf->c, need, SPACE_WRITE);
     if (r < 0)

@@ -366,6 +366,8 @@ static int evict_claimed(struct cache *c, uint64_t vid, uint64_t *ret_bytes)
         return -ENOENT;
     if (held)
         return -EBUSY;
+    if (c->cfg.dropped)
+        c->cfg.dropped(c->cfg.dropped_ctx, e->ino);
     int r = index_remove(c, vid);
     if (r < 0)
         return r;

@@ -27,6 +27,7 @@ static const char *const fsync_words[] = {"local", "remote", NULL};
 static const char *const order_words[] = {"ancestor", "none", "mount", NULL};
 static const char *const posix_words[] = {"auto", "on", "off", NULL};
 static const char *const conflict_words[] = {"keep", "overwrite", NULL};
+static const char *const switch_words[] = {"off", "on", NULL};
 static const char *const level_words[] = {"err", "warn", "notice", "info", "debug", NULL};
 
 #define HOLD_DEFAULT "*.tmp,*.part,*.partial,*.incomplete,tmp_obj_*,tmp-*/**,*.orbax-checkpoint-tmp-*/**"
@@ -54,6 +55,10 @@ const struct option_row option_table[] = {
      "most that the cache may hold, in bytes or of the disk"},
     {"Cache", "free-space", OPT_SIZE_PERCENT, AT(free_space), 0, 0, "10%", "SIZE|PERCENT", NULL,
      "left free on the cache disk, whoever fills it"},
+    {"Cache", "passthrough", OPT_ENUM, AT(passthrough), 0, 0, "on", NULL, switch_words,
+     "let the kernel read and write files that are complete in the cache by itself; needs CAP_SYS_ADMIN and Linux 6.9"},
+    {"Cache", "open-fill", OPT_SIZE, AT(open_fill), 0, 1 * GIB, "32M", "SIZE", NULL,
+     "files up to this size are fetched whole when they are opened, so that the kernel can read them by itself"},
     {"Cache", "readahead", OPT_SIZE, AT(readahead), 0, 4 * GIB, "64M", "SIZE", NULL,
      "most that is fetched ahead of a sequential reader"},
 

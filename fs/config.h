@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+enum config_switch { SWITCH_OFF, SWITCH_ON };
 enum close_mode { CLOSE_BUFFERED, CLOSE_LOCAL, CLOSE_REMOTE };
 enum fsync_mode { FSYNC_LOCAL, FSYNC_REMOTE };
 enum order_mode { ORDER_ANCESTOR, ORDER_NONE, ORDER_MOUNT };
@@ -32,6 +33,8 @@ struct config { /* strings are owned */
     /* cache */
     char *cache_dir; /* NULL: /var/cache/sluice/<hash of endpoint+bucket+prefix> */
     struct size_or_percent cache_size, free_space;
+    enum config_switch passthrough;
+    uint64_t open_fill; /* bytes */
     /* metadata */
     uint64_t metadata_ttl_ns, negative_ttl_ns;
     enum posix_meta_mode posix_meta;

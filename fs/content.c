@@ -2,6 +2,8 @@
 #include "content.h"
 
 #include "base/sm.h"
+#include "io_mode.h"
+#include "mapped.h"
 #include "pin.h"
 #include "publish.h"
 #include "tree.h"
@@ -11,9 +13,9 @@
 
 static const struct sm_row content_rows[] = {
     [CONTENT_CLEAN] = {"clean", SM_TO(CONTENT_OPEN)},
-    [CONTENT_OPEN] = {"open", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLOSING) | SM_TO(CONTENT_QUARANTINED)},
+    [CONTENT_OPEN] = {"open", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLOSING) | SM_TO(CONTENT_CLEAN) | SM_TO(CONTENT_QUARANTINED)},
     [CONTENT_CLOSING] = {"closing", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLOSING) | SM_TO(CONTENT_SEALED) |
-                                        SM_TO(CONTENT_QUARANTINED)},
+                                        SM_TO(CONTENT_CLEAN) | SM_TO(CONTENT_QUARANTINED)},
     [CONTENT_SEALED] = {"sealed", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLEAN) | SM_TO(CONTENT_QUARANTINED)},
     [CONTENT_QUARANTINED] = {"quarantined", SM_TO(CONTENT_OPEN)},
 };
@@ -270,6 +272,20 @@ static int store_open(struct inode *in)
     return r;
 }
 
+int content_begin_change_gated(struct inode *in)
+{
+    int r = open_cfile(in);
+    if (r == 0)
+        r = cache_file_set_dirty(in->cf, true);
+    if (r == 0)
+        r = store_open(in);
+    if (r == 0) {
+        content_write_intent(in);
+        publish_content_state(in->fs, in->ino, CONTENT_OPEN);
+    }
+    return r;
+}
+
 int content_begin_change(struct inode *in)
 {
     mutex_lock(&in->mu);
@@ -280,15 +296,7 @@ int content_begin_change(struct inode *in)
     if (ready)
         return 0;
     content_gate_enter(in);
-    int r = open_cfile(in);
-    if (r == 0)
-        r = cache_file_set_dirty(in->cf, true);
-    if (r == 0)
-        r = store_open(in);
-    if (r == 0) {
-        content_write_intent(in);
-        publish_content_state(in->fs, in->ino, CONTENT_OPEN);
-    }
+    int r = content_begin_change_gated(in);
     content_gate_leave(in);
     return r;
 }
@@ -409,6 +417,11 @@ int content_flush(struct inode *in, bool want_sync)
 {
     content_gate_enter(in);
     int r = open_cfile(in);
+    mutex_lock(&in->mu);
+    bool open = in->rec.content == CONTENT_OPEN;
+    mutex_unlock(&in->mu);
+    if (r == 0 && io_mode_look(in) && !open)
+        r = content_begin_change_gated(in);
     if (r == 0)
         r = flush_gated(in, want_sync);
     content_gate_leave(in);
@@ -439,6 +452,91 @@ static int store_sealed(struct inode *in)
     return r;
 }
 
+int content_store(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    uint64_t size = cache_file_size(in->cf), limit = cache_file_limit(in->cf);
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    in->rec.size = size;
+    in->rec.base_limit = limit;
+    if (!cache_file_has_source(in->cf))
+        g_clear_pointer(&in->rec.base_key, g_free);
+    if (!in->gone)
+        meta_inode_put(b, &in->rec);
+    mutex_unlock(&in->mu);
+    int r = meta_commit(b, false);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
+static int store_restored(struct inode *in, const struct io_kept *kept)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    struct meta_inode *rec = &in->rec;
+    move_to(in, CONTENT_CLEAN);
+    g_free(rec->base_key);
+    rec->base_key = g_strdup(kept->key);
+    rec->base_etag = kept->etag;
+    rec->base_limit = kept->limit;
+    rec->gen = kept->gen;
+    rec->dirty_since_ns = 0;
+    rec->boot_id[0] = '\0';
+    in->changed = false;
+    if (!in->gone)
+        meta_inode_put(b, rec);
+    open_value(b, in->ino, false);
+    mutex_unlock(&in->mu);
+    int r = meta_commit(b, false);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
+int content_restore(struct inode *in, const struct io_kept *kept)
+{
+    struct cache_source src = {kept->key, kept->etag, kept->limit};
+    int r = cache_file_set_source(in->cf, &src);
+    if (r == 0)
+        r = store_restored(in, kept);
+    if (r == 0)
+        r = cache_file_set_intent(in->cf, NULL);
+    if (r == 0)
+        r = cache_file_set_dirty(in->cf, false);
+    if (r == 0)
+        publish_content_state(in->fs, in->ino, CONTENT_CLEAN);
+    return r;
+}
+
+/* OPEN or CLOSING, nobody has it open for writing. *ret_sealed: it may be published. */
+static int seal_gated(struct inode *in, bool *ret_sealed)
+{
+    bool same = false;
+    int r = open_cfile(in);
+    if (r < 0)
+        return r;
+    if (!io_mode_end_writing(in, &same)) {
+        r = flush_gated(in, false);
+        if (r == 0)
+            publish_content_state(in->fs, in->ino, CONTENT_OPEN); /* blocks nothing */
+        return r == 0 ? mapped_add(in) : r;
+    }
+    if (same)
+        return 0;
+    r = flush_gated(in, false);
+    if (r == 0)
+        r = store_sealed(in);
+    if (r == 0)
+        publish_content_state(in->fs, in->ino, CONTENT_SEALED);
+    *ret_sealed = r == 0;
+    return r;
+}
+
 int content_seal(struct inode *in)
 {
     content_gate_enter(in);
@@ -446,17 +544,8 @@ int content_seal(struct inode *in)
     uint32_t state = in->rec.content;
     bool idle = in->n_writers == 0;
     mutex_unlock(&in->mu);
-    int r = 0;
-    bool sealed = idle && (state == CONTENT_OPEN || state == CONTENT_CLOSING);
-    if (sealed) {
-        r = open_cfile(in);
-        if (r == 0)
-            r = flush_gated(in, false);
-        if (r == 0)
-            r = store_sealed(in);
-        if (r == 0)
-            publish_content_state(in->fs, in->ino, CONTENT_SEALED);
-    }
+    bool sealed = false;
+    int r = idle && (state == CONTENT_OPEN || state == CONTENT_CLOSING) ? seal_gated(in, &sealed) : 0;
     content_gate_leave(in);
     g_autofree char *path = NULL;
     if (r == 0 && sealed && tree_path_of(in->fs, in->ino, &path) == 0)

@@ -39,9 +39,15 @@ struct upload_plan {
 bool content_plan_upload(struct inode *in, struct upload_plan *ret);
 /* Parts of a file that is empty now are uploaded while it is written. */
 void content_begin_stream(struct inode *in);
+/* The same by one who holds the content gate. */
+int content_begin_change_gated(struct inode *in) MUST_CHECK;
+/* The inode's record as it is now, with the cache file's source limit. */
+int content_store(struct inode *in) MUST_CHECK;
+/* OPEN or CLOSING becomes CLEAN again with its old source: nothing was written. With the gate held. */
+int content_restore(struct inode *in, const struct io_kept *kept) MUST_CHECK;
 /* A writer's FLUSH: size and mtime are stored, state CLOSING, a journal record exists for each name (or its order is renewed). Durable as --close says. */
 int content_flush(struct inode *in, bool want_sync) MUST_CHECK;
-/* Without writers: CLOSING or OPEN becomes SEALED and may be published. */
+/* Without writers: CLOSING or OPEN becomes SEALED and may be published. While a mapping can still write it stays CLOSING and is watched (mapped.h). */
 int content_seal(struct inode *in) MUST_CHECK;
 int content_truncate(struct inode *in, uint64_t size) MUST_CHECK;
 /* Brings all bytes here and makes them a new version that needs nothing from the store; counted as a writer, so that it is not published before content_release(in, true). */

@@ -11,6 +11,7 @@
 #include "publish.h"
 
 #define STEP_BYTES (1ull << 30)  /* most that one call waits for */
+#define GUESS_NS   (200 * NS_PER_MS)
 #define WARM_BYTES (32ull << 20) /* up to this a file that is here is copied here */
 
 /* The object that is all of the file's content; *ret borrows the key returned, which is the caller's. NULL: there is none. */
@@ -94,7 +95,29 @@ int64_t copy_in_store(struct inode *from, struct inode *to, uint64_t off, uint64
     g_autofree char *key = from == to || len == 0 ? NULL : whole_object(from, &src);
     if (!key)
         return 0;
-    bool possible = off < src.limit && worth_it(from, src.limit) &&
+    mutex_lock(&to->mu);
+    bool passed = to->io.mode == IO_PASSTHROUGH || to->io.kernel_writes;
+    mutex_unlock(&to->mu);
+    bool possible = !passed && off < src.limit && worth_it(from, src.limit) &&
                     (off == 0 ? cache_file_size(to->cf) == 0 : cache_copy_continues(to->cf, &src, off));
     return possible ? copy(from, to, &src, off, len) : 0;
+}
+
+void copy_note_open(struct inode *from, int tid)
+{
+    struct fs *fs = from->fs;
+    struct cache_source src = {0};
+    g_autofree char *key = whole_object(from, &src);
+    uint64_t now = key && worth_it(from, src.limit) ? clock_mono_ns() : 0;
+    mutex_lock(&fs->handle_mu);
+    fs->lately_opened[(unsigned)tid % COPY_GUESSES] = (struct lately_opened){tid, now};
+    mutex_unlock(&fs->handle_mu);
+}
+
+bool copy_is_likely(struct fs *fs, int tid)
+{
+    mutex_lock(&fs->handle_mu);
+    struct lately_opened l = fs->lately_opened[(unsigned)tid % COPY_GUESSES];
+    mutex_unlock(&fs->handle_mu);
+    return l.at_ns && l.tid == tid && clock_mono_ns() - l.at_ns < GUESS_NS;
 }

@@ -7,7 +7,9 @@
 
 #include "base/cleanup.h"
 #include "handle.h"
+#include "io_mode.h"
 #include "jobs.h"
+#include "mapped.h"
 #include "publish.h"
 #include "rebuild.h"
 #include "recover.h"
@@ -237,6 +239,8 @@ static int open_cache(struct fs *fs)
         .get_bytes = 8u << 20,
         .readahead_bytes = cfg->readahead,
         .op_timeout_ns = cfg->op_timeout_ns,
+        .dropped = io_mode_dropped,
+        .dropped_ctx = fs,
     };
     return cache_open(&cc, fs->meta, fs->store, &fs->cache);
 }
@@ -259,6 +263,8 @@ static struct fs *fs_alloc(const struct config *cfg)
     for (unsigned i = 0; globs[i]; i++)
         if (*g_strstrip(globs[i]))
             g_ptr_array_add(fs->hold_globs, g_strdup(globs[i]));
+    io_mode_init(fs);
+    mapped_init(fs);
     inode_table_init(fs);
     handle_table_init(fs);
     return fs;
@@ -308,7 +314,8 @@ int fs_open(const struct config *cfg, void (*say)(void *ctx, const char *line), 
 int fs_start(struct fs *fs)
 {
     cache_abort_stale_uploads(fs->cache);
-    return publish_start(fs->pub);
+    int r = mapped_start(fs);
+    return r == 0 ? publish_start(fs->pub) : r;
 }
 
 void fs_interrupt(struct fs *fs)
@@ -332,6 +339,7 @@ void fs_close(struct fs *fs)
         return;
     fs_interrupt(fs);
     jobs_close(fs);
+    mapped_stop(fs);
     if (fs->pub)
         publish_stop(fs->pub);
     workq_free(fs->list_q);
@@ -349,6 +357,8 @@ void fs_close(struct fs *fs)
     g_ptr_array_unref(fs->hold_globs);
     cond_fini(&fs->list_done);
     mutex_fini(&fs->list_mu);
+    mapped_fini(fs);
+    io_mode_fini(fs);
     mutex_fini(&fs->ns);
     if (fs->lock_fd >= 0)
         close(fs->lock_fd);

@@ -1,6 +1,7 @@
 /* `sluice info`: what is known of one path. Of a file: its object, its state, what of it is here; of a directory: what below it is still to be published. */
 #include "content.h"
 #include "ctl_verbs.h"
+#include "io_mode.h"
 #include "publish.h"
 #include "tree.h"
 
@@ -44,6 +45,7 @@ static void add_file(struct fs *fs, json_t *o, struct inode *in, const struct me
         content_unuse(in, cf);
     }
     bool dirty = rec->content != CONTENT_CLEAN;
+    json_object_set_new(o, "io", json_string(io_mode_name(in)));
     add_int(o, "size", size);
     add_int(o, "cached_bytes", cached);
     add_int(o, "dirty_bytes", dirty ? size : 0);

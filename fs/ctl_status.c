@@ -3,6 +3,8 @@
  * answers during an outage, which is when it is asked.
  */
 #include "ctl_verbs.h"
+#include "io_mode.h"
+#include "mapped.h"
 #include "publish.h"
 
 #include <unistd.h>
@@ -203,7 +205,11 @@ static json_t *status_line(struct fs *fs, const struct status_counts *c)
     add_int(o, "started", fs->started_ns / (int64_t)NS_PER_S);
     json_object_set_new(o, "read_only", json_boolean(fs->cfg->read_only));
     json_object_set_new(o, "kernel_features", kernel_features(fs));
-    json_object_set_new(o, "passthrough", json_false());
+    const char *why = NULL;
+    json_object_set_new(o, "mapped_files", json_integer(mapped_count(fs)));
+    json_object_set_new(o, "passthrough", json_boolean(io_mode_works(fs, &why)));
+    if (why)
+        json_object_set_new(o, "passthrough_off_because", json_string(why));
     add_counts(o, c);
     add_metrics(o);
     add_int(o, "offline_since", objstore_offline_since_ns(fs->store) / (int64_t)NS_PER_S);

@@ -33,6 +33,31 @@ struct ctl;
 struct http_server;
 struct jobs;
 
+/* How the kernel does I/O on a file; see io_mode.h. */
+enum io_mode { IO_NONE, IO_CACHED, IO_PASSTHROUGH };
+/* A clean file's origin, to be taken up again if a writer leaves it unchanged. */
+struct io_kept {
+    char *key; /* owned */
+    struct etag etag;
+    uint64_t limit, gen;
+};
+void io_kept_free(struct io_kept *kept); /* NULL allowed */
+struct io_state {
+    /* guarded by inode.mu */
+    enum io_mode mode;
+    unsigned n_handles, n_writers; /* open in the kernel */
+    bool kernel_writes;            /* handles or mappings may write past us */
+    bool written;                  /* since io_mode_take_written() */
+    bool was_passed;               /* the kernel's page cache may be older than the file */
+    uint64_t seen_size;            /* of the cache file, as of the last look */
+    int64_t seen_mtime_ns;
+    struct io_kept *kept;          /* owned: what was put away for a writer who has written nothing yet */
+    /* guarded by fs.io_mu */
+    int backing_id;      /* 0 none */
+    uint64_t backing_vid; /* local file it stands for */
+    GList idle;          /* place in fs.io_idle while no handle uses the id; data NULL: not in it */
+};
+
 #define FS_NAME_MAX 255
 
 struct inode {
@@ -52,12 +77,33 @@ struct inode {
     bool gate_held;          /* content gate */
     pthread_t gate_owner;    /* valid while gate_held */
     bool changed;            /* bytes were written since the last snapshot was begun */
+    struct io_state io;
+    bool mapped;             /* no handle writes any more, but a mapping may (mapped.h) */
     uint64_t snap_gen;       /* content generation of which a snapshot is published, 0 none: the next write begins a new one */
     int64_t posix_asked_ns;  /* last HEAD for metadata */
 
     /* guarded by the inode table's lock */
     unsigned refs;
     uint64_t nlookup;
+};
+
+/* Opened for reading, by whom and when; 0: not worth a copy in the store. */
+#define COPY_GUESSES 64
+struct lately_opened {
+    int tid;
+    uint64_t at_ns;
+};
+
+/* Files that mappings may write; see mapped.h. */
+struct mapped {
+    struct mutex mu; /* MAPPED */
+    struct cond wake;
+    /* guarded by mu */
+    GPtrArray *files;
+    bool stop;
+    /* owned by the composition root */
+    pthread_t thread;
+    bool running;
 };
 
 struct fs {
@@ -89,6 +135,14 @@ struct fs {
     /* guarded by handle_mu */
     GPtrArray *handles; /* fh -> struct handle, NULL where free */
     GArray *free_handles;
+    struct lately_opened lately_opened[COPY_GUESSES]; /* copy.h */
+
+    struct mutex io_mu;
+    /* guarded by io_mu */
+    GQueue io_idle; /* struct io_state, through idle; least lately used first */
+    unsigned n_backing_ids;
+
+    struct mapped mapped;
 
     struct mutex list_mu;
     /* guarded by list_mu */
@@ -101,6 +155,7 @@ struct fs {
     atomic_bool probed;
     atomic_uint blocked_ops;
     _Atomic uint64_t fuse_caps; /* FUSE_CAP_ bits in use, set by INIT */
+    _Atomic(const char *) io_refused; /* why files are not passed through, NULL: they are */
 };
 
 /* ---- inode.c ---- */

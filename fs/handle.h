@@ -6,7 +6,7 @@ struct handle {
     /* immutable after handle_new */
     struct inode *in; /* owned reference; NULL for virtual files */
     bool writable;
-    int opener_tgid;
+    int opener_tid;
     /* atomic */
     atomic_bool wrote; /* a WRITE since open */
     atomic_bool fresh; /* made or truncated by this open */

@@ -5,6 +5,7 @@
  * finds it waits on that lock. It leaves when nobody refers to it; the record in the database is then the newest.
  */
 #include "fs.h"
+#include "io_mode.h"
 
 #include <assert.h>
 
@@ -61,6 +62,7 @@ static void inode_reap(struct fs *fs, uint64_t ino)
 static void inode_free(struct inode *in)
 {
     assert(in->n_open == 0 && in->cf == NULL);
+    io_mode_forget(in);
     meta_inode_clear(&in->rec);
     g_free(in->name);
     cond_fini(&in->changed_cond);
@@ -92,6 +94,7 @@ void inode_table_fini(struct fs *fs)
             in->cf = NULL;
         }
         in->n_open = 0;
+        in->io.kernel_writes = false;
         inode_free(in);
     }
     g_hash_table_unref(fs->inodes);
@@ -240,6 +243,7 @@ static struct timespec to_timespec(int64_t ns)
 
 void inode_stat(struct inode *in, struct stat *ret)
 {
+    (void)io_mode_look(in);
     mutex_lock(&in->mu);
     const struct meta_inode *rec = &in->rec;
     *ret = (struct stat){

@@ -1,5 +1,6 @@
 /* Attributes: getattr, setattr. */
 #include "content.h"
+#include "io_mode.h"
 #include "op.h"
 #include "publish.h"
 #include "tree.h"
@@ -98,6 +99,7 @@ static int journal_meta(struct fs *fs, struct meta_batch *b, struct inode *in) R
 int attr_store(struct inode *in, const struct stat *st, int set)
 {
     struct fs *fs = in->fs;
+    (void)io_mode_look(in); /* what the kernel wrote until now is older than a time set now */
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     mutex_lock(&in->mu);

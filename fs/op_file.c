@@ -1,6 +1,7 @@
 /* Operations on open files. */
 #include "content.h"
 #include "copy.h"
+#include "io_mode.h"
 #include "op.h"
 #include "publish.h"
 #include "tree.h"
@@ -23,7 +24,7 @@ static int tgid_of(int tid)
     char path[64], line[128];
     g_snprintf(path, sizeof(path), "/proc/%d/status", tid);
     FILE *f = fopen(path, "re");
-    int tgid = tid;
+    int tgid = 0;
     while (f && fgets(line, sizeof(line), f))
         if (sscanf(line, "Tgid: %d", &tgid) == 1)
             break;
@@ -32,18 +33,31 @@ static int tgid_of(int tid)
     return tgid;
 }
 
-static void new_handle(fuse_req_t req, struct inode *in, struct fuse_file_info *fi, bool fresh)
+/* Chooses the mode and makes the handle; takes over the reference to in on success. */
+static int new_handle(fuse_req_t req, struct inode *in, struct fuse_file_info *fi, bool fresh)
 {
     struct fs *fs = in->fs;
     struct handle *h;
+    bool writes = opens_for_write(fi->flags);
+    int tid = fuse_req_ctx(req)->pid;
+    int r = io_mode_enter(in, writes, writes && fresh && copy_is_likely(fs, tid), fi);
+    if (r < 0)
+        return r;
     fi->fh = handle_new(fs, in, &h);
-    h->writable = opens_for_write(fi->flags);
+    h->writable = writes;
     atomic_store(&h->fresh, fresh);
-    if (h->writable && fs->cfg->close == CLOSE_REMOTE)
-        h->opener_tgid = tgid_of(fuse_req_ctx(req)->pid);
-    fi->keep_cache = 1; /* one inode is one lineage: a change made elsewhere has another */
-    fi->parallel_direct_writes = 1;
-    fi->noflush = !h->writable;
+    h->opener_tid = tid;
+    if (!writes)
+        copy_note_open(in, tid);
+    return 0;
+}
+
+/* What op_open and op_create did, undone: the reply found nobody, so no RELEASE will come. */
+static void undo_open(struct fs *fs, struct inode *in, uint64_t fh, bool writes)
+{
+    io_mode_leave(in, writes);
+    handle_free(fs, fh);
+    content_release(in, writes);
 }
 
 static void open_virtual(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -75,17 +89,20 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         r = -EROFS;
     if (r == 0)
         r = content_open(in, writes, trunc);
+    if (r == 0) {
+        r = new_handle(req, in, fi, trunc);
+        if (r < 0)
+            content_release(in, writes);
+    }
     if (r < 0) {
         inode_put(in);
         reply_err(req, OP_ID_open, r == -ENOENT ? -ESTALE : r); /* replaced elsewhere: ESTALE makes the kernel look the name up again */
         return;
     }
-    new_handle(req, inode_ref(in), fi, trunc);
+    inode_ref(in);
     metric_inc(M_fuse_requests);
-    if (fuse_reply_open(req, fi) == -ENOENT) { /* interrupted: no RELEASE will come */
-        handle_free(fs, fi->fh);
-        content_release(in, writes);
-    }
+    if (fuse_reply_open(req, fi) == -ENOENT)
+        undo_open(fs, in, fi->fh, writes);
     inode_put(in);
 }
 
@@ -107,15 +124,21 @@ static void reply_created(fuse_req_t req, enum op_id op, struct inode *in, uint6
         if (r < 0)
             log_warn("fuse", "new empty file could not be sealed r=%s", err_name(r));
     }
-    new_handle(req, inode_ref(in), fi, true);
+    r = new_handle(req, in, fi, true);
+    if (r < 0) {
+        content_release(in, writes);
+        inode_put(in);
+        reply_err(req, op, r);
+        return;
+    }
+    inode_ref(in);
     INODE_REF dir = NULL;
     struct fuse_entry_param e;
     fill_entry(in, inode_get(fs, parent, &dir) == 0 ? tree_ttl(fs, dir) : 0, &e);
     inode_kernel_ref(in);
     metric_inc(M_fuse_requests);
     if (fuse_reply_create(req, &e, fi) == -ENOENT) {
-        handle_free(fs, fi->fh);
-        content_release(in, writes);
+        undo_open(fs, in, fi->fh, writes);
         inode_kernel_forget(fs, in->ino, 1);
     }
     inode_put(in);
@@ -236,6 +259,15 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_
         (void)fuse_reply_write(req, (size_t)n); /* an interrupted request has nobody to tell */
 }
 
+/* A close by another process than the one that opened the file and still lives: an inherited descriptor. */
+static bool closed_by_heir(const struct handle *h, int tid)
+{
+    if (tid == h->opener_tid)
+        return false;
+    int opener = tgid_of(h->opener_tid);
+    return opener && opener != tgid_of(tid);
+}
+
 void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
@@ -244,9 +276,15 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         reply_err(req, OP_ID_flush, 0);
         return;
     }
+    if (io_mode_take_written(h->in))
+        atomic_store(&h->wrote, true);
     bool wrote = atomic_load(&h->wrote), fresh = atomic_load(&h->fresh);
+    if (closed_by_heir(h, fuse_req_ctx(req)->pid)) { /* who opened it may go on writing: that one's close, or the last, counts */
+        reply_err(req, OP_ID_flush, 0);
+        return;
+    }
     int r = wrote || fresh ? content_flush(h->in, fs->cfg->close == CLOSE_LOCAL) : 0;
-    if (r == 0 && wrote && fs->cfg->close == CLOSE_REMOTE && h->opener_tgid == tgid_of(fuse_req_ctx(req)->pid))
+    if (r == 0 && wrote && fs->cfg->close == CLOSE_REMOTE)
         r = publish_now(fs, h->in, clock_mono_ns() + fs->cfg->op_timeout_ns);
     reply_err(req, OP_ID_flush, r);
 }
@@ -255,8 +293,10 @@ void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
     struct handle *h = handle_get(fs, fi->fh);
-    if (h && h->in)
+    if (h && h->in) {
+        io_mode_leave(h->in, h->writable);
         content_release(h->in, h->writable);
+    }
     handle_free(fs, fi->fh);
     reply_err(req, OP_ID_release, 0);
 }

@@ -9,6 +9,8 @@
 
 #include <stdlib.h>
 
+#define CLOSE_SLACK_NS (20 * (int64_t)NS_PER_MS) /* between a write's time on disk and in the record */
+
 struct inos {
     GArray *list; /* uint64_t */
 };
@@ -59,10 +61,16 @@ static int take_size(struct fs *fs, struct meta_inode *rec)
     if (r < 0)
         return r;
     struct stat st;
-    rec->size = cache_file_size(cf);
+    uint64_t size = cache_file_size(cf);
+    int64_t mtime_ns = fstat(cache_file_fd(cf), &st) == 0 && !(rec->flags & INODE_MTIME_SET)
+                           ? (int64_t)st.st_mtim.tv_sec * (int64_t)NS_PER_S + st.st_mtim.tv_nsec
+                           : rec->mtime_ns;
+    /* Written past us after a close, through another descriptor that was still open: nobody said that this is whole. */
+    if (rec->content == CONTENT_CLOSING && (size != rec->size || mtime_ns > rec->mtime_ns + CLOSE_SLACK_NS))
+        rec->content = CONTENT_OPEN;
+    rec->size = size;
     rec->base_limit = cache_file_limit(cf);
-    if (fstat(cache_file_fd(cf), &st) == 0 && !(rec->flags & INODE_MTIME_SET))
-        rec->mtime_ns = (int64_t)st.st_mtim.tv_sec * (int64_t)NS_PER_S + st.st_mtim.tv_nsec;
+    rec->mtime_ns = mtime_ns;
     cache_file_unref(cf);
     return 0;
 }

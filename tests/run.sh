@@ -198,10 +198,11 @@ suite_e2e_ceph() {
     SLUICE_STORE=ceph run_pytest e2e-ceph
 }
 
+# Also the run in which everything goes through the daemon.
 suite_e2e_asan() {
     build build-asan -Db_sanitize=address,undefined -Db_lundef=false || { broken "e2e-asan: build"; return; }
     ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1 SLUICE_BIN=$here/build-asan/tools/sluice \
-        SLUICE_STORE="file" SLUICE_QUICK=1 run_pytest e2e-asan -m "not slow"
+        SLUICE_PASSTHROUGH="off" SLUICE_STORE="file" SLUICE_QUICK=1 run_pytest e2e-asan -m "not slow"
 }
 
 # Printed, not gated: what the unit tests and the short end-to-end run touch.

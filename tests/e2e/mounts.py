@@ -63,6 +63,8 @@ class Mount:
 
     def arguments(self, extra=None):
         options = {"cache_dir": self.cache, "log_file": self.log_path, "metadata_ttl": "1s", "negative_ttl": "1s"}
+        if os.environ.get("SLUICE_PASSTHROUGH"):
+            options["passthrough"] = os.environ["SLUICE_PASSTHROUGH"]
         if self.store.endpoint:
             options["endpoint_url"] = self.store.endpoint
         options.update(self.options, **(extra or {}))

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -438,15 +439,26 @@ START_TEST(passthrough_growth_is_seen_and_never_punched)
 {
     struct cfile *cf;
     ck_assert_int_eq(cache_file_new(fx.cache, 9, &cf), 0);
-    cache_file_set_passthrough(cf, true);
+    ck_assert_int_eq(cache_file_set_passthrough(cf, CACHE_PASS_WRITE), 0);
     g_autofree uint8_t *buf = g_malloc(MIB);
     pattern(buf, MIB, 0, 4);
-    ck_assert_int_eq(pwrite(cache_file_fd(cf), buf, MIB, 0), MIB);
+    g_autofree char *path = g_strdup_printf("/proc/self/fd/%d", cache_file_fd(cf));
+    int fd = open(path, O_RDWR | O_CLOEXEC); /* as the kernel does for a program */
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(pwrite(fd, buf, MIB, 0), MIB);
     ck_assert_uint_eq(cache_file_size(cf), MIB);
     assert_reads(cf, 0, MIB, 4);
     EVENTUALLY(usage().used_bytes >= MIB);
-    cache_file_set_passthrough(cf, false);
-    ck_assert_uint_eq(cache_file_size(cf), MIB);
+    ck_assert_int_eq(try_write(cf, MIB, 10, 5), 10); /* our own writing leaves nothing behind that looks like a writer */
+    ck_assert(cache_file_has_writers(cf));
+    void *map = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    ck_assert_ptr_ne(map, MAP_FAILED);
+    close(fd);
+    ck_assert(cache_file_has_writers(cf)); /* the mapping outlived the close */
+    munmap(map, MIB);
+    ck_assert(!cache_file_has_writers(cf));
+    ck_assert_int_eq(cache_file_set_passthrough(cf, CACHE_PASS_OFF), 0);
+    ck_assert_uint_eq(cache_file_size(cf), MIB + 10);
     cache_file_unref(cf);
 }
 END_TEST

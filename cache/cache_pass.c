@@ -1,0 +1,136 @@
+/*
+ * Files that the kernel reads and writes itself (FUSE passthrough), and the descriptors we write with.
+ *
+ * A read lease on the local file is the one way to learn that nobody can write to it any more: the kernel grants it only while no descriptor
+ * is open for writing and no shared writable mapping exists, also one that outlived its close. It counts our own descriptors too, so cf->fd is for
+ * reading, and cf->wfd is closed after each use while the kernel writes.
+ */
+#include "base/log.h"
+#include "cache_file.h"
+#include "cache_space.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- writing ourselves ---- */
+
+int cfile_wfd_get(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    int fd = cf->wfd;
+    if (fd >= 0)
+        cf->n_wfd++;
+    mutex_unlock(&cf->mu);
+    if (fd >= 0)
+        return fd;
+    fd = cache_data_open(cf->c, cf->vid, O_RDWR);
+    if (fd < 0)
+        return fd;
+    mutex_lock(&cf->mu);
+    int extra = cf->wfd >= 0 ? fd : -1; /* somebody was quicker */
+    if (cf->wfd < 0)
+        cf->wfd = fd;
+    fd = cf->wfd;
+    cf->n_wfd++;
+    mutex_unlock(&cf->mu);
+    if (extra >= 0)
+        (void)close(extra);
+    return fd;
+}
+
+static int take_idle_wfd_locked(struct cfile *cf)
+{
+    if (cf->n_wfd > 0 || cf->pass != CACHE_PASS_WRITE)
+        return -1;
+    int fd = cf->wfd;
+    cf->wfd = -1;
+    return fd;
+}
+
+void cfile_wfd_put(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    assert(cf->n_wfd > 0);
+    cf->n_wfd--;
+    int fd = take_idle_wfd_locked(cf);
+    mutex_unlock(&cf->mu);
+    if (fd >= 0)
+        (void)close(fd);
+}
+
+/* ---- passthrough ---- */
+
+void cfile_refresh_size(struct cfile *cf)
+{
+    struct stat st;
+    mutex_lock(&cf->mu);
+    bool outside = cf->pass == CACHE_PASS_WRITE;
+    mutex_unlock(&cf->mu);
+    if (!outside || fstat(cf->fd, &st) < 0)
+        return;
+    mutex_lock(&cf->mu);
+    if (cf->pass == CACHE_PASS_WRITE && !cf->resizing)
+        cf->size = (uint64_t)st.st_size;
+    mutex_unlock(&cf->mu);
+}
+
+/* In the database before the kernel gets the file: a mapping may outlive us. */
+static int mark_given(struct cfile *cf)
+{
+    if (space_entry_flags(cf->c, cf->entry, CACHED_GIVEN, 0) & CACHED_GIVEN)
+        return 0;
+    mutex_lock(&cf->mu);
+    cf->record_unsaved = true;
+    mutex_unlock(&cf->mu);
+    return cfile_save_if_needed(cf);
+}
+
+int cache_file_set_passthrough(struct cfile *cf, enum cache_pass pass)
+{
+    int r = pass != CACHE_PASS_OFF ? mark_given(cf) : 0;
+    if (r < 0)
+        return r;
+    assert(pass == CACHE_PASS_OFF || cache_file_complete(cf));
+    cfile_refresh_size(cf);
+    mutex_lock(&cf->mu);
+    assert(pass != CACHE_PASS_WRITE || !cf->src_key);
+    enum cache_pass before = cf->pass;
+    cf->pass = pass;
+    if (before != pass && (before == CACHE_PASS_WRITE || pass == CACHE_PASS_WRITE))
+        cf->stamp++; /* whatever is written meanwhile */
+    if (before != CACHE_PASS_WRITE) {
+        cf->followed = cf->size;
+        cf->preallocated = false;
+    }
+    int fd = take_idle_wfd_locked(cf);
+    mutex_unlock(&cf->mu);
+    if (fd >= 0)
+        (void)close(fd);
+    if (before != CACHE_PASS_WRITE && pass == CACHE_PASS_WRITE) {
+        follow_add(cf);
+    } else if (before == CACHE_PASS_WRITE && pass != CACHE_PASS_WRITE) {
+        follow_remove(cf);
+        upload_note_write(cf, 0, 0);
+        cfile_account(cf);
+    }
+    return 0;
+}
+
+bool cache_file_has_writers(struct cfile *cf)
+{
+    if (fcntl(cf->fd, F_SETLEASE, F_RDLCK) < 0)
+        return true;
+    if (fcntl(cf->fd, F_SETLEASE, F_UNLCK) < 0)
+        log_warn("cache", "a lease could not be given back vid=%lu", (unsigned long)cf->vid);
+    return false;
+}
+
+bool cache_has_room(struct cache *c, uint64_t expect_bytes)
+{
+    struct cache_usage u;
+    cache_usage(c, &u);
+    uint64_t want = MAX(expect_bytes, 60 * follow_rate(c)), held = u.dirty_bytes + u.pinned_bytes;
+    return u.free_bytes >= c->space.free_limit_bytes + want && held + want <= u.limit_bytes;
+}

@@ -1,0 +1,431 @@
+/*
+ * See io_mode.h. Modes change under the content gate of the inode, so that opens, releases and seals of one file come one after another; backing ids
+ * are kept under fs->io_mu, which nothing holds over the system calls: an id that is taken out of its inode belongs to who took it.
+ *
+ * The local file that an id stands for is told by its vid and by the cache, which says when it drops one (io_mode_dropped).
+ */
+#include "io_mode.h"
+
+#include "content.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <linux/fuse.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+#ifndef FUSE_DEV_IOC_BACKING_OPEN /* kernel headers before 6.9 */
+struct fuse_backing_map {
+    int32_t fd;
+    uint32_t flags;
+    uint64_t padding;
+};
+#define FUSE_DEV_IOC_BACKING_OPEN  _IOW(229, 1, struct fuse_backing_map)
+#define FUSE_DEV_IOC_BACKING_CLOSE _IOW(229, 2, uint32_t)
+#endif
+
+#define IDS_MAX        65536u                 /* each pins an inode of the cache disk in the kernel's memory */
+#define SETTLE_TRIES   20u                    /* the kernel lets go of a released file a little later */
+#define SETTLE_WAIT_US 500u
+#define CLOCK_STEP_NS  (20 * (int64_t)NS_PER_MS) /* times of files on older kernels are this coarse at worst */
+#define EXPECT_BYTES   (256u << 20)           /* a writer may bring this much before anybody looks */
+
+/* ---- whether ---- */
+
+void io_mode_init(struct fs *fs)
+{
+    mutex_init(&fs->io_mu, LOCK_IO_MODE);
+    g_queue_init(&fs->io_idle);
+    atomic_store(&fs->io_refused, "not mounted yet");
+}
+
+void io_mode_fini(struct fs *fs)
+{
+    mutex_fini(&fs->io_mu);
+}
+
+void io_mode_connected(struct fs *fs, bool offered)
+{
+    atomic_store(&fs->io_refused, fs->cfg->passthrough == SWITCH_OFF ? "switched off by --passthrough"
+                                  : !offered            ? "the kernel has no FUSE passthrough (6.9 or later has)"
+                                                        : NULL);
+}
+
+bool io_mode_works(struct fs *fs, const char **ret_why)
+{
+    const char *why = atomic_load(&fs->io_refused);
+    *ret_why = why;
+    return !why;
+}
+
+/* ---- backing ids ---- */
+
+static void close_id(struct fs *fs, int id)
+{
+    uint32_t arg = (uint32_t)id;
+    if (id > 0 && fs->se && !atomic_load(&fs->stopping) && ioctl(fuse_session_fd(fs->se), FUSE_DEV_IOC_BACKING_CLOSE, &arg) < 0)
+        log_debug("io", "backing id %d could not be closed: %s", id, g_strerror(errno));
+}
+
+static int register_id(struct fs *fs, struct cfile *cf)
+{
+    struct fuse_backing_map map = {.fd = cache_file_fd(cf)};
+    int id = ioctl(fuse_session_fd(fs->se), FUSE_DEV_IOC_BACKING_OPEN, &map);
+    if (id > 0)
+        return id;
+    int r = id < 0 ? -errno : -EIO;
+    if (r == -EPERM || r == -ELOOP || r == -EOPNOTSUPP) {
+        const char *why = r == -EPERM   ? "no CAP_SYS_ADMIN"
+                          : r == -ELOOP ? "the cache folder lies on a stacked file system (a container's layer?)"
+                                        : "the cache folder's file system does not support it";
+        log_notice("io", "files are not passed through to the cache disk: %s", why);
+        atomic_store(&fs->io_refused, why);
+    }
+    return r;
+}
+
+static void idle_remove_locked(struct fs *fs, struct io_state *io) REQUIRES(fs->io_mu)
+{
+    if (io->idle.data)
+        g_queue_unlink(&fs->io_idle, &io->idle);
+    io->idle.data = NULL;
+}
+
+/* Takes the id out of its inode; the caller closes it. */
+static int steal_locked(struct fs *fs, struct io_state *io) REQUIRES(fs->io_mu)
+{
+    int id = io->backing_id;
+    idle_remove_locked(fs, io);
+    io->backing_id = 0;
+    fs->n_backing_ids -= id > 0;
+    return id;
+}
+
+void io_mode_forget(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    mutex_lock(&fs->io_mu);
+    int id = steal_locked(fs, &in->io);
+    mutex_unlock(&fs->io_mu);
+    close_id(fs, id);
+    io_kept_free(in->io.kept);
+}
+
+void io_mode_dropped(void *arg, uint64_t ino)
+{
+    struct fs *fs = arg;
+    int id = 0;
+    if (atomic_load(&fs->stopping))
+        return; /* the connection and all its ids go */
+    mutex_lock(&fs->table_mu);
+    struct inode *in = g_hash_table_lookup(fs->inodes, &ino);
+    if (in) {
+        mutex_lock(&fs->io_mu);
+        if (in->io.idle.data)
+            id = steal_locked(fs, &in->io);
+        mutex_unlock(&fs->io_mu);
+    }
+    mutex_unlock(&fs->table_mu);
+    close_id(fs, id);
+}
+
+/* The id of the inode's cache file, kept or new. */
+static int use_id(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    uint64_t vid = cache_file_vid(in->cf);
+    mutex_lock(&fs->io_mu);
+    idle_remove_locked(fs, &in->io);
+    int id = in->io.backing_vid == vid ? in->io.backing_id : 0;
+    int old = id ? 0 : steal_locked(fs, &in->io);
+    mutex_unlock(&fs->io_mu);
+    close_id(fs, old);
+    if (id)
+        return id;
+    id = register_id(fs, in->cf);
+    if (id < 0)
+        return id;
+    mutex_lock(&fs->io_mu);
+    in->io.backing_id = id;
+    in->io.backing_vid = vid;
+    old = ++fs->n_backing_ids > IDS_MAX && fs->io_idle.head ? steal_locked(fs, fs->io_idle.head->data) : 0;
+    mutex_unlock(&fs->io_mu);
+    close_id(fs, old);
+    return id;
+}
+
+static void unuse_id(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    mutex_lock(&fs->io_mu);
+    if (in->io.backing_id && !in->io.idle.data) {
+        in->io.idle.data = &in->io;
+        g_queue_push_tail_link(&fs->io_idle, &in->io.idle);
+    }
+    mutex_unlock(&fs->io_mu);
+}
+
+/* ---- what the kernel wrote ---- */
+
+static bool stat_local(struct inode *in, struct cfile *cf, uint64_t *ret_size, int64_t *ret_mtime_ns)
+{
+    struct stat st;
+    if (fstat(cache_file_fd(cf), &st) < 0) {
+        log_warn("io", "cannot look at a cache file ino=%" G_GUINT64_FORMAT, in->ino);
+        return false;
+    }
+    *ret_size = (uint64_t)st.st_size;
+    *ret_mtime_ns = (int64_t)st.st_mtim.tv_sec * (int64_t)NS_PER_S + st.st_mtim.tv_nsec;
+    return true;
+}
+
+void io_kept_free(struct io_kept *kept)
+{
+    if (kept)
+        g_free(kept->key);
+    g_free(kept);
+}
+
+bool io_mode_look(struct inode *in)
+{
+    uint64_t size = 0;
+    int64_t mtime_ns = 0;
+    mutex_lock(&in->mu);
+    struct cfile *cf = in->io.kernel_writes && in->cf ? cache_file_ref(in->cf) : NULL;
+    mutex_unlock(&in->mu);
+    if (!cf)
+        return false;
+    bool known = stat_local(in, cf, &size, &mtime_ns);
+    mutex_lock(&in->mu);
+    bool news = known && in->io.kernel_writes && (size != in->io.seen_size || mtime_ns != in->io.seen_mtime_ns);
+    if (news) {
+        in->io.seen_size = in->rec.size = size;
+        in->io.seen_mtime_ns = in->rec.mtime_ns = in->rec.ctime_ns = mtime_ns;
+        in->rec.flags &= ~(uint32_t)INODE_MTIME_SET;
+        in->changed = in->io.written = true;
+        g_clear_pointer(&in->io.kept, io_kept_free);
+    }
+    mutex_unlock(&in->mu);
+    cache_file_unref(cf);
+    return news;
+}
+
+bool io_mode_take_written(struct inode *in)
+{
+    (void)io_mode_look(in);
+    mutex_lock(&in->mu);
+    bool written = in->io.written;
+    in->io.written = false;
+    mutex_unlock(&in->mu);
+    return written;
+}
+
+/* ---- modes ---- */
+
+static void count_missed(void *ctx, uint64_t bytes)
+{
+    metric_add(M_miss_bytes, (int64_t)bytes);
+}
+
+/* A small file is fetched whole before its first open is answered; if that fails, reads say so. */
+static void complete_small(struct inode *in)
+{
+    const char *why;
+    mutex_lock(&in->mu);
+    bool first = in->io.n_handles == 0;
+    mutex_unlock(&in->mu);
+    uint64_t size = cache_file_size(in->cf), present = cache_file_present_bytes(in->cf);
+    bool complete = cache_file_complete(in->cf);
+    if (!io_mode_works(in->fs, &why) || (!complete && (!first || size > in->fs->cfg->open_fill)))
+        return;
+    metric_add(M_hit_bytes, (int64_t)present); /* what the kernel reads by itself is not told to us: it counts whole at each open */
+    int r = complete ? 0 : cache_file_fill(in->cf, true, true, count_missed, NULL);
+    if (r < 0)
+        log_debug("io", "a small file is not complete after open ino=%" G_GUINT64_FORMAT " r=%s", in->ino, err_name(r));
+}
+
+/* A write may have to take setuid away, which only a daemon that sees it can do. */
+static bool has_suid(uint32_t mode)
+{
+    return (mode & S_ISUID) || (mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP);
+}
+
+static enum io_mode choose(struct inode *in, bool writes)
+{
+    const char *why;
+    if (!io_mode_works(in->fs, &why) || !cache_file_complete(in->cf))
+        return IO_CACHED;
+    if (!writes)
+        return IO_PASSTHROUGH;
+    mutex_lock(&in->mu);
+    bool suid = has_suid(in->rec.mode), already = in->io.kernel_writes;
+    mutex_unlock(&in->mu);
+    if (already)
+        return IO_PASSTHROUGH;
+    if (cache_file_has_source(in->cf) || suid)
+        return IO_CACHED;
+    return cache_has_room(in->fs->cache, MAX(EXPECT_BYTES, 2 * cache_file_size(in->cf))) ? IO_PASSTHROUGH : IO_CACHED;
+}
+
+/* Readers already read past us, so a writer has to write past us too: nothing of the file may come from the store any more. */
+static int put_source_away(struct inode *in)
+{
+    struct cache_source none = {0};
+    struct io_kept *kept = g_new0(struct io_kept, 1);
+    uint64_t size;
+    int64_t mtime_ns;
+    mutex_lock(&in->mu);
+    bool clean = in->rec.content == CONTENT_CLEAN;
+    *kept = (struct io_kept){g_strdup(in->rec.base_key), in->rec.base_etag, in->rec.base_limit, in->rec.gen};
+    mutex_unlock(&in->mu);
+    int r = content_begin_change_gated(in);
+    if (r == 0)
+        r = cache_file_set_source(in->cf, &none);
+    if (r == 0)
+        r = content_store(in);
+    bool old = r == 0 && stat_local(in, in->cf, &size, &mtime_ns) && clock_wall_ns() - mtime_ns > CLOCK_STEP_NS;
+    mutex_lock(&in->mu);
+    if (old && clean && kept->key)
+        in->io.kept = g_steal_pointer(&kept);
+    mutex_unlock(&in->mu);
+    io_kept_free(kept);
+    return r;
+}
+
+static int begin_writing(struct inode *in)
+{
+    int r = cache_file_has_source(in->cf) ? put_source_away(in) : content_begin_change_gated(in);
+    uint64_t size = 0;
+    int64_t mtime_ns = 0;
+    if (r == 0 && !stat_local(in, in->cf, &size, &mtime_ns))
+        r = -EIO;
+    if (r == 0)
+        r = cache_file_set_passthrough(in->cf, CACHE_PASS_WRITE);
+    if (r < 0)
+        return r;
+    mutex_lock(&in->mu);
+    if (!in->io.kernel_writes) {
+        in->io.seen_size = size;
+        in->io.seen_mtime_ns = mtime_ns;
+    }
+    in->io.kernel_writes = true;
+    mutex_unlock(&in->mu);
+    return 0;
+}
+
+/* The backing id for one more handle. */
+static int enter_passthrough(struct inode *in, bool writes)
+{
+    mutex_lock(&in->mu);
+    bool idle = in->io.n_handles == 0, kernel_writes = in->io.kernel_writes;
+    mutex_unlock(&in->mu);
+    int id = use_id(in), r = id < 0 ? id : 0;
+    if (r == 0 && writes)
+        r = begin_writing(in);
+    else if (r == 0 && !kernel_writes)
+        r = cache_file_set_passthrough(in->cf, CACHE_PASS_READ);
+    if (r < 0 && idle)
+        unuse_id(in);
+    return r < 0 ? r : id;
+}
+
+static int enter_gated(struct inode *in, bool writes, bool avoid, struct fuse_file_info *fi)
+{
+    mutex_lock(&in->mu);
+    enum io_mode mode = in->io.mode;
+    mutex_unlock(&in->mu);
+    bool first = mode == IO_NONE;
+    if (first)
+        mode = avoid ? IO_CACHED : choose(in, writes);
+    int id = mode == IO_PASSTHROUGH ? enter_passthrough(in, writes) : 0;
+    if (id < 0 && !first)
+        return id;
+    if (id < 0)
+        mode = IO_CACHED;
+    mutex_lock(&in->mu);
+    in->io.mode = mode;
+    in->io.n_handles++;
+    in->io.n_writers += writes;
+    fi->keep_cache = mode == IO_CACHED && !in->io.was_passed; /* one inode is one lineage: a change made elsewhere has another */
+    in->io.was_passed = mode == IO_PASSTHROUGH;
+    mutex_unlock(&in->mu);
+    fi->backing_id = mode == IO_PASSTHROUGH ? id : 0;
+    fi->parallel_direct_writes = 1;
+    fi->noflush = !writes;
+    return 0;
+}
+
+int io_mode_enter(struct inode *in, bool writes, bool avoid, struct fuse_file_info *fi)
+{
+    complete_small(in);
+    content_gate_enter(in);
+    int r = enter_gated(in, writes, avoid, fi);
+    content_gate_leave(in);
+    return r;
+}
+
+void io_mode_leave(struct inode *in, bool writes)
+{
+    (void)io_mode_look(in);
+    content_gate_enter(in);
+    mutex_lock(&in->mu);
+    assert(in->io.n_handles > 0 && in->io.n_writers >= writes);
+    in->io.n_handles--;
+    in->io.n_writers -= writes;
+    bool last = in->io.n_handles == 0, passed = in->io.mode == IO_PASSTHROUGH, kernel_writes = in->io.kernel_writes;
+    if (last)
+        in->io.mode = IO_NONE;
+    mutex_unlock(&in->mu);
+    if (last && passed) {
+        if (!kernel_writes && cache_file_set_passthrough(in->cf, CACHE_PASS_OFF) < 0)
+            log_warn("io", "passthrough could not be ended ino=%" G_GUINT64_FORMAT, in->ino);
+        unuse_id(in);
+    }
+    content_gate_leave(in);
+}
+
+/* ---- the end of writing ---- */
+
+static bool settled(struct cfile *cf)
+{
+    for (unsigned i = 0; i < SETTLE_TRIES; i++) {
+        if (!cache_file_has_writers(cf))
+            return true;
+        g_usleep(SETTLE_WAIT_US);
+    }
+    return false;
+}
+
+bool io_mode_end_writing(struct inode *in, bool *ret_same)
+{
+    mutex_lock(&in->mu);
+    bool kernel_writes = in->io.kernel_writes;
+    mutex_unlock(&in->mu);
+    *ret_same = false;
+    if (!kernel_writes)
+        return true;
+    if (!settled(in->cf))
+        return false;
+    (void)io_mode_look(in);
+    mutex_lock(&in->mu);
+    struct io_kept *kept = g_steal_pointer(&in->io.kept);
+    bool readers = in->io.n_handles > 0;
+    in->io.kernel_writes = false;
+    if (!kept)
+        in->changed = true; /* stores through a mapping need not show in the times */
+    mutex_unlock(&in->mu);
+    int r = cache_file_set_passthrough(in->cf, readers ? CACHE_PASS_READ : CACHE_PASS_OFF);
+    if (r == 0 && kept)
+        *ret_same = content_restore(in, kept) == 0;
+    io_kept_free(kept);
+    return true;
+}
+
+const char *io_mode_name(struct inode *in)
+{
+    static const char *const names[] = {[IO_NONE] = "closed", [IO_CACHED] = "cached", [IO_PASSTHROUGH] = "passthrough"};
+    mutex_lock(&in->mu);
+    enum io_mode mode = in->io.mode;
+    mutex_unlock(&in->mu);
+    return names[mode];
+}

@@ -1,0 +1,40 @@
+/*
+ * How the kernel does I/O on a file: through us (CACHED), or on the cache file itself (PASSTHROUGH).
+ *
+ * The mode is chosen when the first handle opens and kept until the last is released; the kernel refuses mixtures. Passthrough needs a file that is complete
+ * here; to be written it must also have no source in the store (what changes is not told to us, so nothing can be copied from there), and there must be room,
+ * because nobody can hold such a writer back. Without CAP_SYS_ADMIN, on kernels before 6.9, or with --passthrough off every file is CACHED.
+ *
+ * A file keeps its backing id after the last release, because to register again costs a system call; the id goes when the inode is forgotten, the
+ * cache file is dropped, or IDS_MAX others were used since.
+ */
+#pragma once
+#include "fs.h"
+
+void io_mode_init(struct fs *fs); /* before the first request */
+void io_mode_fini(struct fs *fs);
+/* At INIT: offered is what the kernel can do. */
+void io_mode_connected(struct fs *fs, bool offered);
+/* Whether files are passed through; if not, *ret_why (static) says why. */
+bool io_mode_works(struct fs *fs, const char **ret_why);
+
+/* One more handle: completes small files, chooses or joins the mode, sets the flags of fi. content_open() came before. avoid: no passthrough if there is a choice. */
+int io_mode_enter(struct inode *in, bool writes, bool avoid, struct fuse_file_info *fi) MUST_CHECK;
+/* One handle less; content_release() comes after. */
+void io_mode_leave(struct inode *in, bool writes);
+
+/* Takes size and mtime of a file that the kernel writes; true when it was written since the last look. Cheap for others. */
+bool io_mode_look(struct inode *in);
+/* Whether it was written since the last call, as far as only the kernel knows. */
+bool io_mode_take_written(struct inode *in);
+/* With the content gate held and no writer left: the kernel's writing ends. False: a mapping can still write. *ret_same: nothing was
+ * written, and the source that was put away at open is back. */
+bool io_mode_end_writing(struct inode *in, bool *ret_same);
+
+/* "closed", "cached" or "passthrough": static. */
+const char *io_mode_name(struct inode *in);
+
+/* The cache file of ino is being dropped (cache.h). */
+void io_mode_dropped(void *fs, uint64_t ino);
+/* The inode leaves memory. */
+void io_mode_forget(struct inode *in);

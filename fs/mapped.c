@@ -1,0 +1,145 @@
+/* See mapped.h. One thread; a watched file has a reference to its inode and uses its cache file. */
+#include "mapped.h"
+
+#include "content.h"
+#include "publish.h"
+
+#define LOOK_NS     NS_PER_S
+#define SNAPSHOT_NS (300 * NS_PER_S)
+
+struct mapped_file {
+    struct inode *in; /* owned reference */
+    struct cfile *cf; /* owned use */
+    uint64_t snapshot_at_ns;
+};
+
+void mapped_init(struct fs *fs)
+{
+    struct mapped *m = &fs->mapped;
+    mutex_init(&m->mu, LOCK_MAPPED);
+    cond_init(&m->wake);
+    m->files = g_ptr_array_new();
+}
+
+void mapped_fini(struct fs *fs)
+{
+    g_ptr_array_unref(fs->mapped.files);
+    cond_fini(&fs->mapped.wake);
+    mutex_fini(&fs->mapped.mu);
+}
+
+static void let_go(struct mapped_file *f)
+{
+    content_unuse(f->in, f->cf);
+    inode_put(f->in);
+    g_free(f);
+}
+
+int mapped_add(struct inode *in)
+{
+    struct mapped *m = &in->fs->mapped;
+    struct cfile *cf = NULL;
+    mutex_lock(&in->mu);
+    bool known = in->mapped;
+    in->mapped = true;
+    mutex_unlock(&in->mu);
+    if (known)
+        return 0;
+    int r = content_use(in, &cf);
+    if (r < 0) {
+        mutex_lock(&in->mu);
+        in->mapped = false;
+        mutex_unlock(&in->mu);
+        return r;
+    }
+    struct mapped_file *f = g_new(struct mapped_file, 1);
+    *f = (struct mapped_file){inode_ref(in), cf, clock_mono_ns() + SNAPSHOT_NS};
+    log_info("content", "closed, but a mapping can still write to it ino=%" G_GUINT64_FORMAT, in->ino);
+    mutex_lock(&m->mu);
+    g_ptr_array_add(m->files, f);
+    mutex_unlock(&m->mu);
+    return 0;
+}
+
+unsigned mapped_count(struct fs *fs)
+{
+    mutex_lock(&fs->mapped.mu);
+    unsigned n = fs->mapped.files->len;
+    mutex_unlock(&fs->mapped.mu);
+    return n;
+}
+
+/* True when there is nothing left to watch: sealed, or somebody has it open for writing again and will seal it. */
+static bool look(struct mapped_file *f)
+{
+    struct inode *in = f->in;
+    int r = content_seal(in);
+    if (r < 0)
+        log_warn("content", "a file whose mapping ended could not be sealed ino=%" G_GUINT64_FORMAT " r=%s", in->ino,
+                 err_name(r));
+    mutex_lock(&in->mu);
+    bool done = !in->io.kernel_writes || in->n_writers > 0;
+    bool named = in->rec.nlink > 0;
+    if (done)
+        in->mapped = false;
+    mutex_unlock(&in->mu);
+    uint64_t now = clock_mono_ns();
+    if (done || !named || now < f->snapshot_at_ns)
+        return done;
+    f->snapshot_at_ns = now + SNAPSHOT_NS;
+    r = content_flush(in, false);
+    if (r == 0)
+        r = publish_now(in->fs, in, now + in->fs->cfg->op_timeout_ns);
+    if (r < 0)
+        log_warn("content", "no snapshot of a mapped file was published, the next one is tried in 5 minutes ino=%" G_GUINT64_FORMAT " r=%s", in->ino,
+                 err_name(r));
+    return false;
+}
+
+static void *mapped_main(void *arg)
+{
+    struct fs *fs = arg;
+    struct mapped *m = &fs->mapped;
+    mutex_lock(&m->mu);
+    while (!m->stop) {
+        (void)cond_wait_until(&m->wake, &m->mu, clock_mono_ns() + LOOK_NS);
+        for (unsigned i = 0; i < m->files->len && !m->stop;) {
+            struct mapped_file *f = m->files->pdata[i]; /* only this thread removes */
+            mutex_unlock(&m->mu);
+            bool done = look(f);
+            mutex_lock(&m->mu);
+            if (done)
+                g_ptr_array_remove_index(m->files, i);
+            else
+                i++;
+            mutex_unlock(&m->mu);
+            if (done)
+                let_go(f);
+            mutex_lock(&m->mu);
+        }
+    }
+    mutex_unlock(&m->mu);
+    return NULL;
+}
+
+int mapped_start(struct fs *fs)
+{
+    int r = thread_start(&fs->mapped.thread, "mapped", mapped_main, fs);
+    fs->mapped.running = r == 0;
+    return r;
+}
+
+void mapped_stop(struct fs *fs)
+{
+    struct mapped *m = &fs->mapped;
+    mutex_lock(&m->mu);
+    m->stop = true;
+    cond_broadcast(&m->wake);
+    mutex_unlock(&m->mu);
+    if (m->running)
+        (void)pthread_join(m->thread, NULL);
+    m->running = false;
+    for (unsigned i = 0; i < m->files->len; i++)
+        let_go(m->files->pdata[i]);
+    g_ptr_array_set_size(m->files, 0);
+}

@@ -1,0 +1,15 @@
+/*
+ * Files that no handle writes any more but a shared writable mapping of the cache file may: a mapping outlives its close, and its stores are told to nobody.
+ * They stay CLOSING, block nothing, and are looked at once a second; when the last mapping is gone they are sealed. Until then a snapshot is
+ * published every 5 minutes.
+ */
+#pragma once
+#include "fs.h"
+
+void mapped_init(struct fs *fs);
+int mapped_start(struct fs *fs) MUST_CHECK;
+void mapped_stop(struct fs *fs); /* what is still watched stays CLOSING: the next start seals it */
+void mapped_fini(struct fs *fs);
+/* With the content gate held; no effect if it is watched. */
+int mapped_add(struct inode *in) MUST_CHECK;
+unsigned mapped_count(struct fs *fs);
