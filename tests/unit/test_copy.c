@@ -344,6 +344,29 @@ START_TEST(parts_of_one_source_are_not_taken_for_those_of_another)
 }
 END_TEST
 
+/* The source's new version waits for the copy, and the copy, closed again later, for everything earlier in its directory. */
+START_TEST(source_and_copy_that_wait_for_each_other_are_untangled)
+{
+    g_autofree char *other = bytes(99), *model = g_memdup2(source_bytes, SIZE);
+    fs_fixture_object(&fx, "near", source_bytes, SIZE);
+    struct inode *near = open_source("near"), *to = create("dst");
+    ck_assert_uint_eq(copy_in(near, to, 0), SIZE);
+    close_file(to);
+    content_release(near, false);
+    ck_assert_int_eq(content_open(near, true, true), 0);
+    write_in(near, 0, other, SIZE);
+    close_file(near);
+    to = fs_fixture_inode(&fx, "dst");
+    ck_assert_int_eq(content_open(to, true, false), 0);
+    write_in(to, 3 * PART + 7, "later", 5);
+    memcpy(model + 3 * PART + 7, "later", 5);
+    close_file(to);
+    publish_all();
+    assert_object("near", other);
+    assert_object("dst", model);
+}
+END_TEST
+
 START_TEST(removed_copy_leaves_no_upload)
 {
     copy_file("dst");
@@ -402,6 +425,7 @@ int main(void)
     tcase_add_test(tc, file_is_an_ordinary_one_where_nothing_could_be_copied);
     tcase_add_test(tc, changes_of_the_copy_are_published);
     tcase_add_test(tc, parts_of_one_source_are_not_taken_for_those_of_another);
+    tcase_add_test(tc, source_and_copy_that_wait_for_each_other_are_untangled);
     tcase_add_test(tc, removed_copy_leaves_no_upload);
     tcase_add_test(tc, what_is_not_one_clean_object_is_not_copied_in_the_store);
     suite_add_tcase(s, tc);
