@@ -130,7 +130,7 @@ int cache_file_truncate(struct cfile *cf, uint64_t size)
 int cfile_begin_source(struct cfile *cf, const struct cache_source *src)
 {
     mutex_lock(&cf->mu);
-    bool empty = cf->size == 0 && !cf->src_key && !cf->pass != CACHE_PASS_OFF;
+    bool empty = cf->size == 0 && !cf->src_key && cf->pass == CACHE_PASS_OFF;
     if (empty) {
         cf->src_key = g_strdup(src->key);
         cf->src_etag = src->etag;
@@ -163,7 +163,7 @@ int cfile_grow_source(struct cfile *cf, uint64_t off, uint64_t end)
     mutex_unlock(&cf->mu);
     int r = ends_here ? cfile_save_if_needed(cf) : -EINVAL;
     if (r == 0)
-        r = RET_ERRNO(ftruncate(cf->fd, (off_t)end));
+        r = ftruncate_local(cf, end);
     mutex_lock(&cf->mu);
     if (r == 0) {
         cf->size = end;
