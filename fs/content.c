@@ -605,7 +605,8 @@ int content_sync(struct inode *in)
     return r < 0 ? r : meta_sync(fs->meta);
 }
 
-static int detach_opened(struct inode *in)
+/* unclosed: its writer never said that it is whole, and neither do we. */
+static int detach_opened(struct inode *in, bool unclosed)
 {
     struct cache_source none = {0};
     int r = cache_file_fill(in->cf, true, true, NULL, NULL);
@@ -613,18 +614,34 @@ static int detach_opened(struct inode *in)
         r = content_begin_change(in);
     if (r == 0)
         r = cache_file_set_source(in->cf, &none);
-    return r == 0 ? content_flush(in, false) : r;
+    if (r == 0)
+        r = unclosed ? content_store(in) : content_flush(in, false);
+    return r;
 }
 
 int content_detach(struct inode *in)
 {
+    mutex_lock(&in->mu);
+    bool unclosed = in->rec.content == CONTENT_OPEN && in->n_writers == 0;
+    mutex_unlock(&in->mu);
     int r = content_open(in, true, false);
     if (r < 0)
         return r;
-    r = detach_opened(in);
+    r = detach_opened(in, unclosed);
     if (r < 0)
-        content_release(in, true);
+        content_end_detach(in);
     return r;
+}
+
+void content_end_detach(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool unclosed = in->rec.content == CONTENT_OPEN && in->n_writers == 1;
+    mutex_unlock(&in->mu);
+    if (unclosed)
+        content_abandon(in, true);
+    else
+        content_release(in, true);
 }
 
 bool content_is_dirty(struct inode *in)

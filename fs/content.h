@@ -50,8 +50,10 @@ int content_flush(struct inode *in, bool want_sync) MUST_CHECK;
 /* Without writers: CLOSING or OPEN becomes SEALED and may be published. While a mapping can still write it stays CLOSING and is watched (mapped.h). */
 int content_seal(struct inode *in) MUST_CHECK;
 int content_truncate(struct inode *in, uint64_t size) MUST_CHECK;
-/* Brings all bytes here and makes them a new version that needs nothing from the store; counted as a writer, so that it is not published before content_release(in, true). */
+/* Brings all bytes here and makes them a new version that needs nothing from the store; counted as a writer, so that it is not published before
+ * content_end_detach(). A file that its writer never closed stays one. */
 int content_detach(struct inode *in) MUST_CHECK;
+void content_end_detach(struct inode *in);
 /* fsync: bytes and record survive power loss. */
 int content_sync(struct inode *in) MUST_CHECK;
 /* The text of user.sluice.intent for one name of a dirty file. */

@@ -502,7 +502,7 @@ static int run_untangle(struct op *o)
         if (r == 0)
             r = pubop_let_go(o, &j.d);
         if (detached)
-            content_release(j.in, true);
+            content_end_detach(j.in);
         mutex_lock(&o->p->mu);
         o->untangle = false;
         o->hasty = r == -EFBIG;

@@ -313,7 +313,7 @@ static int detach_all(struct fs *fs, struct inode *in, GPtrArray *held)
 
 static void attach(void *in)
 {
-    content_release(in, true);
+    content_end_detach(in);
     inode_put(in);
 }
 

@@ -70,6 +70,20 @@ START_TEST(closing_file_is_sealed_and_published)
 }
 END_TEST
 
+START_TEST(bringing_a_file_here_does_not_close_it)
+{
+    (void)begin("f", "text");
+    restart();
+    INODE_REF in = fs_fixture_inode(&fx, "f");
+    ck_assert_int_eq(content_detach(in), 0);
+    content_end_detach(in);
+    ck_assert_uint_eq(content_of("f"), CONTENT_OPEN);
+    ck_assert_int_eq(content_open(in, true, false), 0); /* its next writer does */
+    content_release(in, true);
+    ck_assert_uint_eq(content_of("f"), CONTENT_SEALED);
+}
+END_TEST
+
 START_TEST(file_never_closed_stays_here_unpublished)
 {
     (void)begin("f", "text");
