@@ -10,6 +10,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/fuse.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -350,6 +351,7 @@ static int enter_gated(struct inode *in, bool writes, bool avoid, struct fuse_fi
     in->io.was_passed = mode == IO_PASSTHROUGH;
     mutex_unlock(&in->mu);
     fi->backing_id = mode == IO_PASSTHROUGH ? id : 0;
+    fi->direct_io = mode == IO_CACHED && (fi->flags & O_ACCMODE) == O_WRONLY; /* whole writes instead of pages; cannot be mapped */
     fi->parallel_direct_writes = 1;
     fi->noflush = !writes;
     return 0;

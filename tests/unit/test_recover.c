@@ -138,6 +138,7 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, closing_file_is_sealed_and_published);
     tcase_add_test(t, file_never_closed_stays_here_unpublished);
+    tcase_add_test(t, bringing_a_file_here_does_not_close_it);
     tcase_add_test(t, closing_file_whose_snapshot_is_published_becomes_clean);
     tcase_add_test(t, file_written_on_after_a_published_snapshot_is_published_again);
     suite_add_tcase(s, t);
