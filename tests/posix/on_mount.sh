@@ -25,8 +25,6 @@ run_on() { # NAME MOUNT-OPTION...
 
 suite_options=("$@")
 run_on default || fail=$((fail + 1))
-if "$sluice" mount --help 2>&1 | grep -q -e --passthrough; then
-    run_on through-daemon --passthrough off || fail=$((fail + 1))
-fi
+run_on through-daemon --passthrough off || fail=$((fail + 1))
 echo "posix: $pass passed, $fail failed, $skip skipped"
 [ "$fail" -eq 0 ]
