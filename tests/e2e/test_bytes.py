@@ -8,7 +8,8 @@ import struct
 import json as jsonlib
 
 import pytest
-from mounts import MIB, eventually, sh
+import mounts
+from mounts import MIB, QUICK, eventually, sh
 
 
 def noise(n, seed=1):
@@ -48,6 +49,34 @@ def test_edit_in_the_middle_of_a_cold_object(mount, store):
     mount.wait()
     assert store.get("big") == bytes(data)
     assert (mount.path / "big").read_bytes() == bytes(data)
+
+
+@pytest.mark.parametrize("state", ["just published", "after a restart", "cold"])
+def test_edit_sends_what_changed_and_copies_the_rest(make_mount, store, state):
+    size = (128 if QUICK else 1024) * MIB
+    m = make_mount()
+    block = noise(4 * MIB + 17)
+    with open(m.path / "big", "wb") as f:
+        for off in range(0, size, len(block)):
+            f.write(block[:size - off])
+    m.wait()
+    if state != "just published":
+        m.remount()
+    if state == "cold":
+        assert eventually(lambda: mounts.run("evict", m.path / "big", check=False).returncode == 0)
+    before = m.status()
+    with open(m.path / "big", "r+b") as f:
+        f.seek(size // 2 + 5)
+        f.write(block[:MIB])
+    m.wait()
+    after = m.status()
+    assert after["uploaded_bytes"] - before["uploaded_bytes"] <= 2 * 8 * MIB
+    assert after["downloaded_bytes"] - before["downloaded_bytes"] <= 2 * 8 * MIB
+    want = (block * (size // len(block) + 1))[:size]
+    want = hashlib.md5(want[:size // 2 + 5] + block[:MIB] + want[size // 2 + 5 + MIB:]).digest()
+    with open(m.path / "big", "rb") as f:
+        assert hashlib.file_digest(f, "md5").digest() == want
+    assert hashlib.md5(store.get("big")).digest() == want
 
 
 def test_append_and_truncate_of_a_cold_object(mount, store):
