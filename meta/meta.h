@@ -18,7 +18,8 @@
 #include "base/err.h"
 #include "types.h"
 
-#define META_ROOT_INO 1ull
+#define META_ROOT_INO  1ull
+#define META_ASIDE_INO 0ull /* no directory: parent of the names of losers, which are no names of the tree (fs/conflict.h) */
 
 struct meta;
 struct meta_batch;
@@ -68,6 +69,7 @@ enum inode_flag {
     INODE_ORPHAN = 1 << 9,      /* nlink 0, kept for open handles; dropped at the next start */
     INODE_DATA_SYNCED = 1 << 10, /* content is on the disk as of (gen): fdatasync ran after the last write */
     INODE_DIR_HIDDEN = 1 << 11,  /* directory: the listing held keys that cannot be shown as names */
+    INODE_SET_ASIDE = 1 << 12,   /* some of its names are in META_ASIDE_INO */
 };
 
 struct meta_inode {
