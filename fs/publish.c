@@ -272,7 +272,7 @@ static void count_op(struct publish_counts *c, const struct op *o)
     c->ops++;
     if (o->rec.state == OPS_PARKED)
         c->parked++;
-    if (o->rec.state == OPS_CONFLICT)
+    if (o->rec.state == OPS_CONFLICT && !o->settle)
         c->conflicts++;
     if (o->rec.state == OPS_CONFLICT && !pubop_aside(o))
         c->unsettled++;

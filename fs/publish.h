@@ -63,7 +63,7 @@ bool publish_key_deleted(struct publisher *p, const char *key, uint64_t stamp);
 /* Ops under a path prefix ("" = all, "a/b" itself or below). */
 struct publish_counts {
     uint64_t files, bytes, ops, parked, conflicts, held, uploading;
-    uint64_t unsettled; /* of the conflicts: the path still shows ours */
+    uint64_t unsettled; /* conflicts of which the path still shows ours; those about to be set aside are not among `conflicts`, which wait for a decision */
     int64_t oldest_ns; /* wall clock, 0 none */
 };
 void publish_count(struct publisher *p, const char *path, struct publish_counts *ret);
