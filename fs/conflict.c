@@ -259,6 +259,7 @@ static int detach_locked(struct loss *l, struct meta_batch *b) NO_TSA /* under n
         g_free(o->rec.name);
         o->rec.name = g_strdup(d->name);
     }
+    o->settle = false; /* the last writer's release may have asked for it meanwhile */
     mutex_unlock(&o->p->mu);
     return 0;
 }

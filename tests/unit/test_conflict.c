@@ -183,6 +183,26 @@ START_TEST(path_shows_ours_while_a_writer_has_it_open)
 }
 END_TEST
 
+START_TEST(release_while_the_store_is_asked_sets_aside_once)
+{
+    theirs("f", "base");
+    start();
+    assert_path("f", "base");
+    struct inode *in = begin_write("f", "ours");
+    theirs("f", "theirs");
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 10 * NS_PER_S), -ESTALE);
+    fault("op=head,action=delay:200ms");
+    uint64_t ino = in->ino;
+    end_write(in);
+    g_usleep(100000);
+    publish_writers_gone(fx.fs, ino); /* it looks at it already, and is told once more */
+    EVENTUALLY(n_conflicts() > 0);
+    g_usleep(600000);
+    ck_assert_uint_eq(n_conflicts(), 1);
+    assert_path("f", "theirs");
+}
+END_TEST
+
 START_TEST(open_reader_keeps_reading_ours)
 {
     theirs("f", "base");
@@ -576,6 +596,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, path_shows_the_winner_and_ours_is_kept);
     tcase_add_test(tc, path_shows_ours_while_a_writer_has_it_open);
+    tcase_add_test(tc, release_while_the_store_is_asked_sets_aside_once);
     tcase_add_test(tc, open_reader_keeps_reading_ours);
     tcase_add_test(tc, path_shows_nothing_where_the_base_was_removed);
     tcase_add_test(tc, path_shows_ours_until_the_store_tells_what_won);
