@@ -69,9 +69,14 @@ static int retry(struct fs *fs, const char *path)
 {
     int mine = keep_mine_below(fs, path);
     int n = publish_retry(fs->pub, path);
-    if (mine < 0 || n == 0)
-        return mine;
-    return n < 0 ? (mine > 0 ? mine : n) : n + mine;
+    return mine < 0 ? mine : n + mine;
+}
+
+static bool has_unsettled(struct fs *fs, const char *path)
+{
+    struct publish_counts n;
+    publish_count(fs->pub, path, &n);
+    return n.unsettled > 0;
 }
 
 int verb_publish(struct fs *fs, struct ctl_client *client, const json_t *req)
@@ -86,6 +91,8 @@ int verb_publish(struct fs *fs, struct ctl_client *client, const json_t *req)
     int code = paths ? 0 : 1;
     for (unsigned i = 0; paths && paths[i]; i++) {
         int n = again ? retry(fs, paths[i]) : publish_skip(fs->pub, paths[i]);
+        if (n == 0 && has_unsettled(fs, paths[i]))
+            n = -EBUSY;
         if (n > 0) {
             json_t *o = json_pack("{s:s, s:s, s:i}", "event", "published", "action", action, "operations", n);
             json_object_set_new(o, "path", verb_string(paths[i]));
@@ -127,6 +134,7 @@ static json_t *describe(struct fs *fs, const struct conflict *c)
 {
     json_t *o = json_pack("{s:s, s:I}", "event", "conflict", "id", (json_int_t)c->id);
     json_object_set_new(o, "path", verb_string(c->path));
+    json_object_set_new(o, "mountpoint", verb_string(fs->mountpoint));
     json_object_set_new(o, "state", json_string("conflict"));
     add_loser(fs, o, c);
     add_int(o, "lost_at", (uint64_t)(c->lost_ns / (int64_t)NS_PER_S));
@@ -181,7 +189,10 @@ static void add_local(struct fs *fs, json_t *o, uint64_t id)
     struct cfile *cf = NULL;
     if (conflict_name(fs->meta, id, &d) == 0 && inode_get(fs, d.ino, &in) == 0) {
         add_int(o, "inode", in->ino);
-        json_object_set_new(o, "content", json_string(content_state_name(in->rec.content)));
+        mutex_lock(&in->mu);
+        uint32_t content = in->rec.content;
+        mutex_unlock(&in->mu);
+        json_object_set_new(o, "content", json_string(content_state_name(content)));
         if (S_ISREG(d.type) && content_use(in, &cf) == 0) {
             add_int(o, "local_bytes", MIN(cache_file_present_bytes(cf), cache_file_size(cf)));
             json_object_set_new(o, "complete", json_boolean(cache_file_complete(cf)));
@@ -246,11 +257,10 @@ static int find(struct fs *fs, struct ctl_client *client, const json_t *req, str
         r = conflict_get(fs->meta, id, ret);
     if (r == 0)
         return 0;
-    struct publish_counts n = {0};
-    if (paths)
-        publish_count(fs->pub, paths[0], &n);
+    if (r == -ENOENT && paths && has_unsettled(fs, paths[0]))
+        r = -EBUSY;
     g_autofree char *text = paths ? g_strdup(paths[0]) : g_strdup_printf("%" G_GUINT64_FORMAT, id);
-    return fail(client, text, r == -ENOENT && n.unsettled ? -EBUSY : r);
+    return fail(client, text, r);
 }
 
 int verb_conflicts(struct fs *fs, struct ctl_client *client, const json_t *req)

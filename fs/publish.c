@@ -363,20 +363,21 @@ void publish_each(struct publisher *p, void (*fn)(void *ctx, const struct meta_o
     mutex_unlock(&p->mu);
 }
 
+/* A conflict that is an error like others: nobody sets it aside. */
+static bool plain_conflict(const struct op *o)
+{
+    return o->rec.state == OPS_CONFLICT && o->p->fs->cfg->conflict == CONFLICT_OVERWRITE && !pubop_aside(o);
+}
+
 int publish_retry(struct publisher *p, const char *path)
 {
-    int n = 0, unsettled = 0;
-    bool overwrite = p->fs->cfg->conflict == CONFLICT_OVERWRITE;
+    int n = 0;
     mutex_lock(&p->mu);
     GSequenceIter *it = g_sequence_get_begin_iter(p->all);
     for (; !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
         struct op *o = g_sequence_get(it);
-        if (!tree_path_below(o->key, path) || pubop_aside(o))
+        if (!tree_path_below(o->key, path) || (o->rec.state == OPS_CONFLICT && !plain_conflict(o)))
             continue;
-        if (o->rec.state == OPS_CONFLICT && !overwrite) {
-            unsettled++;
-            continue;
-        }
         o->rec.state = OPS_QUEUED; /* stored again when it fails again */
         o->not_before_ns = 0;
         o->failures = 0;
@@ -384,7 +385,7 @@ int publish_retry(struct publisher *p, const char *path)
     }
     queue_wake_locked(p);
     mutex_unlock(&p->mu);
-    return n == 0 && unsettled ? -EBUSY : n;
+    return n;
 }
 
 /* The first parked or conflicting op under path, marked running. */
@@ -395,7 +396,7 @@ static struct op *take_stuck(struct publisher *p, const char *path)
     GSequenceIter *it = g_sequence_get_begin_iter(p->all);
     for (; !found && !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
         struct op *o = g_sequence_get(it);
-        bool stuck = o->rec.state == OPS_PARKED || pubop_aside(o);
+        bool stuck = o->rec.state == OPS_PARKED || pubop_aside(o) || plain_conflict(o);
         if (!queue_busy_locked(p, o) && stuck && tree_path_below(o->key, path))
             found = o;
     }

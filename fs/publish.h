@@ -78,8 +78,8 @@ void publish_describe(struct publisher *p, uint64_t op_seq, json_t *obj);
 /* Each op with its path. */
 void publish_each(struct publisher *p, void (*fn)(void *ctx, const struct meta_op *op, const char *path, int err),
                   void *ctx);
-/* `publish --retry`: tries again now, also parked and held ones; conflicts only with --conflict overwrite (else see conflict.h): -EBUSY when there are but such as
- * are not set aside yet. `--skip`: parked ones and losers no longer block; a parked one's local copy stays until the name's next change, a loser stays a
- * conflict. Both return the number of ops touched. */
+/* `publish --retry`: tries again now, also parked and held ones. `--skip`: parked ones and losers no longer block; a parked one's local copy stays until the
+ * name's next change, a loser stays a conflict. Conflicts not set aside yet are left alone by both, unless --conflict overwrite leaves them as they are for ever;
+ * losers are retried by conflict_keep_mine(). Both return the number of ops touched. */
 int publish_retry(struct publisher *p, const char *path);
 int publish_skip(struct publisher *p, const char *path);
