@@ -4,6 +4,7 @@
 #include "fs/daemon.h"
 #include "fs/publish.h"
 #include "fs/tree.h"
+#include "fs/tree_apply.h"
 #include "fs_fixture.h"
 
 #include <check.h>
@@ -359,6 +360,112 @@ START_TEST(what_is_not_here_any_more_is_not_made_up)
 }
 END_TEST
 
+/* By a node number that the kernel looked up before it was told. */
+START_TEST(writer_that_comes_too_late_writes_to_the_loser)
+{
+    theirs("f", "base");
+    start();
+    INODE_REF in = fs_fixture_inode(&fx, "f");
+    lose("f", "theirs");
+    uint64_t id = id_at("f");
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    ck_assert_int_eq(cache_file_write(in->cf, "OURS", 4, 0), 4);
+    fs_fixture_write(&fx, "latest", "1", 1);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "latest", clock_mono_ns() + NS_PER_S / 2, NULL, NULL), -ETIMEDOUT);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    content_release(in, true);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "latest", clock_mono_ns() + NS_PER_S / 2, NULL, NULL), -ETIMEDOUT);
+    ck_assert_uint_eq(id_at("f"), id);
+    assert_path("f", "theirs");
+    ck_assert_int_eq(conflict_save_as(fx.fs, id, "g"), 0);
+    all_published();
+    assert_object("f", "theirs");
+    assert_object("g", "OURS");
+    assert_object("latest", "1");
+}
+END_TEST
+
+START_TEST(loser_that_was_skipped_has_nothing_to_publish_at_the_next_start)
+{
+    theirs("f", "base");
+    start();
+    struct inode *in = fs_fixture_inode(&fx, "f");
+    lose("f", "theirs");
+    ck_assert_int_eq(publish_skip(fx.fs->pub, "f"), 1);
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    content_abandon(in, true); /* killed before the release */
+    inode_put(in);
+    fs_fixture_close(&fx);
+    fs_fixture_open(&fx);
+    struct publish_counts n;
+    publish_count(fx.fs->pub, "", &n);
+    ck_assert_uint_eq(n.ops, 0);
+    ck_assert_uint_eq(n_conflicts(), 1);
+}
+END_TEST
+
+/* What a listing says that began before the loser was set aside, and saw the object that ours was made from. */
+static void apply_old_row(uint64_t stamp, const struct etag *base)
+{
+    struct list_row row = {.name = (char[]){"f"}, .size = 4, .etag = *base};
+    struct meta_batch *b = meta_batch_new(fx.fs->meta);
+    mutex_lock(&fx.fs->ns);
+    ck_assert_int_eq(tree_apply_row(fx.fs, b, META_ROOT_INO, &row, stamp), 0);
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    publish_apply(fx.fs, true);
+    mutex_unlock(&fx.fs->ns);
+    meta_batch_free(b);
+}
+
+START_TEST(listing_of_before_brings_nothing_back)
+{
+    static const char *const winners[] = {NULL, "theirs"};
+    theirs("f", "base");
+    start();
+    assert_path("f", "base");
+    struct meta_dentry d = {0};
+    ck_assert_int_eq(meta_dentry_get(fx.fs->meta, META_ROOT_INO, "f", &d), 0);
+    uint64_t stamp = meta_last_seq(fx.fs->meta);
+    lose("f", winners[_i]);
+    apply_old_row(stamp, &d.uetag);
+    assert_path("f", _i ? "theirs" : "(none)");
+    INODE_REF root = NULL;
+    ck_assert_int_eq(inode_get(fx.fs, META_ROOT_INO, &root), 0);
+    ck_assert_int_eq(tree_refresh(fx.fs, root, true), 0);
+    assert_path("f", _i ? "theirs" : "(none)");
+    ck_assert_uint_eq(n_conflicts(), 1);
+    meta_dentry_clear(&d);
+}
+END_TEST
+
+START_TEST(lost_link_keeps_its_target)
+{
+    start();
+    fs_fixture_write(&fx, "first", "1", 1); /* the store is probed, the root listed */
+    all_published();
+    theirs("l", "a file");
+    struct node_spec spec = {.parent = META_ROOT_INO,
+                             .name = "l",
+                             .mode = S_IFLNK | 0777,
+                             .target = "first",
+                             .who = {fx.fs->uid, fx.fs->gid}};
+    INODE_REF in = NULL;
+    ck_assert_int_eq(tree_create(fx.fs, &spec, false, &in), 0);
+    EVENTUALLY(n_conflicts() == 1);
+    assert_path("l", "a file");
+    ck_assert_int_eq(conflict_save_as(fx.fs, id_at("l"), "link"), 0);
+    all_published();
+    struct obj_info info = {0};
+    ck_assert_int_eq(objstore_head(fx.fs->store, "link", &info), 0);
+    ck_assert_str_eq(info.symlink, "first");
+    obj_info_clear(&info);
+    assert_object("l", "a file");
+}
+END_TEST
+
 START_TEST(conflict_survives_a_restart)
 {
     lose_f("theirs");
@@ -608,6 +715,10 @@ int main(void)
     tcase_add_test(tc, keep_theirs_drops_ours);
     tcase_add_test(tc, save_as_publishes_ours_under_another_name);
     tcase_add_test(tc, what_is_not_here_any_more_is_not_made_up);
+    tcase_add_test(tc, writer_that_comes_too_late_writes_to_the_loser);
+    tcase_add_test(tc, loser_that_was_skipped_has_nothing_to_publish_at_the_next_start);
+    tcase_add_loop_test(tc, listing_of_before_brings_nothing_back, 0, 2);
+    tcase_add_test(tc, lost_link_keeps_its_target);
     tcase_add_test(tc, conflict_survives_a_restart);
     tcase_add_test(tc, conflict_not_yet_set_aside_is_by_the_next_start);
     tcase_add_test(tc, what_was_closed_later_waits_for_a_decision);
