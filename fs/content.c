@@ -557,8 +557,8 @@ void content_release(struct inode *in, bool for_write)
 {
     mutex_lock(&in->mu);
     in->n_writers -= for_write;
-    bool seal = for_write && in->n_writers == 0 && in->rec.nlink > 0;
-    bool stop_stream = for_write && in->n_writers == 0 && in->rec.nlink == 0;
+    bool last_writer = for_write && in->n_writers == 0;
+    bool seal = last_writer && in->rec.nlink > 0, stop_stream = last_writer && in->rec.nlink == 0;
     struct cfile *cf = stop_stream && in->cf ? cache_file_ref(in->cf) : NULL;
     mutex_unlock(&in->mu);
     if (cf)
@@ -568,6 +568,8 @@ void content_release(struct inode *in, bool for_write)
     if (r < 0)
         log_err("content", "a closed file could not be sealed, the next start does it ino=%" G_GUINT64_FORMAT " r=%s",
                 in->ino, err_name(r));
+    if (seal)
+        publish_writers_gone(in->fs, in->ino);
     mutex_lock(&in->mu);
     in->n_open--;
     struct cfile *last = drop_unused_locked(in);

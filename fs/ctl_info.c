@@ -1,4 +1,5 @@
 /* `sluice info`: what is known of one path. Of a file: its object, its state, what of it is here; of a directory: what below it is still to be published. */
+#include "conflict.h"
 #include "content.h"
 #include "ctl_verbs.h"
 #include "io_mode.h"
@@ -62,8 +63,31 @@ static void add_below(struct fs *fs, json_t *o, const char *path)
     add_int(o, "dirty_bytes", c.bytes);
     add_int(o, "pending_operations", c.ops);
     add_int(o, "parked", c.parked);
-    add_int(o, "conflicts", c.conflicts);
+    add_int(o, "conflicts", c.unsettled + conflict_count(fs->meta, path));
     add_int(o, "held", c.held);
+}
+
+/* Ours, set aside when this path was changed elsewhere. */
+static bool add_conflict(struct fs *fs, json_t *o, const char *path)
+{
+    uint64_t id = 0;
+    int r = conflict_find(fs->meta, path, &id);
+    if (r == 0)
+        add_int(o, "conflict", id);
+    else if (r == -ENOTUNIQ)
+        json_object_set_new(o, "conflict", json_string("several"));
+    return r == 0 || r == -ENOTUNIQ;
+}
+
+/* A path that shows nothing, because its object was removed elsewhere while it was changed here. */
+static json_t *describe_loser(struct fs *fs, const char *path)
+{
+    json_t *o = json_pack("{s:s, s:s, s:s}", "event", "info", "type", "none", "state", "conflict");
+    json_object_set_new(o, "path", verb_string(path));
+    if (add_conflict(fs, o, path))
+        return o;
+    json_decref(o);
+    return NULL;
 }
 
 static json_t *describe(struct fs *fs, const char *path, struct inode *in, const struct meta_dentry *d)
@@ -94,6 +118,7 @@ static json_t *describe(struct fs *fs, const char *path, struct inode *in, const
     } else {
         json_object_set_new(o, "target", verb_string(rec.target ? rec.target : ""));
     }
+    (void)add_conflict(fs, o, path);
     if (d->op_seq)
         publish_describe(fs->pub, d->op_seq, o);
     const json_t *up = json_object_get(o, "upload_state"); /* "queued" says less than what the content's state says */
@@ -132,6 +157,8 @@ int verb_info(struct fs *fs, struct ctl_client *client, const json_t *req)
     for (unsigned i = 0; paths && paths[i] && !ctl_gone(client); i++) {
         json_t *line = NULL;
         int r = info_of(fs, paths[i], &line);
+        if (r == -ENOENT && (line = describe_loser(fs, paths[i])))
+            r = 0;
         if (r < 0) {
             code = 1;
             r = verb_error(client, paths[i], r);

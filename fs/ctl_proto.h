@@ -19,7 +19,10 @@
  * {"verb":"pin","paths":[],"latest":N}  {"verb":"unpin",...}    paths may be globs with latest ('ckpt/STAR.pt'); {"event":"pinned","path":} per match
  * {"verb":"wait","paths":[],"timeout_s":60}                     progress lines {"event":"progress","files_left":,"bytes_left":}
  * {"verb":"publish","action":"retry"|"skip","paths":[]}
- * {"verb":"conflicts"}                                          {"event":"conflict","path":,"key":,...}
+ * {"verb":"conflicts","action":"list","paths":[]}               {"event":"conflict","id":,"path":,"state":"conflict|open|parked","size":,"lost_at":,"base_etag":,"winner_etag":,...};
+ *       no id while writers have the file open, or when parked; without action and paths: list all
+ * {"verb":"conflicts","action":"show","id":N | "paths":[ONE]}   the same with "local_bytes","complete"
+ * {"verb":"conflicts","action":"keep-mine|keep-theirs|save-as","id":N | "paths":[ONE],"to":}   {"event":"resolved","id":,"path":,"action":,"size":}
  * {"verb":"drain","timeout_s":0}                                progress as wait
  * {"verb":"config"}                                             {"event":"config","text":}
  * {"verb":"stop"}                                               daemon makes local state durable, unmounts, exits

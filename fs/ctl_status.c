@@ -2,6 +2,7 @@
  * `sluice status` and the gauges behind /metrics: what the mount holds, owes and does, from memory and database. Nothing here waits for the store, so that it
  * answers during an outage, which is when it is asked.
  */
+#include "conflict.h"
 #include "ctl_verbs.h"
 #include "io_mode.h"
 #include "mapped.h"
@@ -12,7 +13,7 @@
 struct status_counts {
     struct cache_usage cache;
     struct publish_counts pub;
-    uint64_t quarantined;
+    uint64_t quarantined, conflicts;
     int64_t oldest_dirty_s;
 };
 
@@ -67,6 +68,7 @@ static void count_all(struct fs *fs, struct status_counts *ret)
     cache_usage(fs->cache, &ret->cache);
     publish_count(fs->pub, "", &ret->pub);
     ret->quarantined = count_quarantined(fs);
+    ret->conflicts = ret->pub.unsettled + conflict_count(fs->meta, "");
     if (ret->pub.oldest_ns > 0)
         ret->oldest_dirty_s = MAX((clock_wall_ns() - ret->pub.oldest_ns) / (int64_t)NS_PER_S, 0);
 }
@@ -80,7 +82,7 @@ static void set_gauges(struct fs *fs, const struct status_counts *c)
     metric_set(M_dirty_files, (int64_t)c->pub.files);
     metric_set(M_oldest_dirty_seconds, c->oldest_dirty_s);
     metric_set(M_uploading, (int64_t)c->pub.uploading);
-    metric_set(M_conflicts, (int64_t)c->pub.conflicts);
+    metric_set(M_conflicts, (int64_t)c->conflicts);
     metric_set(M_parked, (int64_t)c->pub.parked);
     metric_set(M_offline_since, objstore_offline_since_ns(fs->store) / (int64_t)NS_PER_S);
 }
@@ -174,7 +176,7 @@ static void add_counts(json_t *o, const struct status_counts *c)
     add_int(o, "uploading", (int64_t)c->pub.uploading);
     add_int(o, "held", (int64_t)c->pub.held);
     add_int(o, "parked", (int64_t)c->pub.parked);
-    add_int(o, "conflicts", (int64_t)c->pub.conflicts);
+    add_int(o, "conflicts", (int64_t)c->conflicts);
     add_int(o, "quarantined", (int64_t)c->quarantined);
 }
 

@@ -1,5 +1,5 @@
 /*
- * The table of verbs, and those that speak to the publisher or the daemon: wait, drain, publish, conflicts, config, stop.
+ * The table of verbs, and those that speak to the publisher or the daemon: wait, drain, config, stop.
  */
 #include "ctl_verbs.h"
 
@@ -24,7 +24,7 @@ uint64_t verb_number(const json_t *req, const char *name)
     return n > 0 ? (uint64_t)n : 0;
 }
 
-static char *clean_path(const char *path)
+char *verb_clean_path(const char *path)
 {
     g_auto(GStrv) parts = g_strsplit(path, "/", -1);
     g_autoptr(GString) out = g_string_new(NULL);
@@ -46,7 +46,7 @@ char **verb_paths(struct ctl_client *client, const json_t *req)
     g_autoptr(GPtrArray) paths = g_ptr_array_new_with_free_func(g_free);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *text = json_string_value(json_array_get(list, i));
-        char *path = text ? clean_path(text) : NULL;
+        char *path = text ? verb_clean_path(text) : NULL;
         if (!path) {
             ctl_fail(client, "a path of the request makes no sense: '%s'", text ? text : "not a string");
             return NULL;
@@ -142,64 +142,6 @@ static int verb_wait(struct fs *fs, struct ctl_client *client, const json_t *req
 static int verb_drain(struct fs *fs, struct ctl_client *client, const json_t *req)
 {
     return wait_path(fs, client, "", deadline_of(req), false);
-}
-
-/* ---- publish, conflicts ---- */
-
-static int verb_publish(struct fs *fs, struct ctl_client *client, const json_t *req)
-{
-    const char *action = json_string_value(json_object_get(req, "action"));
-    bool retry = g_strcmp0(action, "retry") == 0;
-    if (!retry && g_strcmp0(action, "skip") != 0) {
-        ctl_fail(client, "the action is 'retry' or 'skip'");
-        return 1;
-    }
-    g_auto(GStrv) paths = verb_paths(client, req);
-    int code = paths ? 0 : 1;
-    for (unsigned i = 0; paths && paths[i]; i++) {
-        int n = retry ? publish_retry(fs->pub, paths[i]) : publish_skip(fs->pub, paths[i]);
-        if (n > 0) {
-            json_t *o = json_pack("{s:s, s:s, s:i}", "event", "published", "action", action, "operations", n);
-            json_object_set_new(o, "path", verb_string(paths[i]));
-            (void)ctl_emit(client, o); /* done whether or not somebody reads this */
-            continue;
-        }
-        code = 1;
-        (void)verb_error(client, paths[i], n < 0 ? n : -ENOENT);
-        ctl_fail(client, "'%s': nothing to %s", paths[i], action);
-    }
-    return code;
-}
-
-struct conflict_list {
-    json_t *lines;
-};
-
-static void take_conflict(void *ctx, const struct meta_op *op, const char *path, int err)
-{
-    struct conflict_list *l = ctx;
-    if (op->state != OPS_CONFLICT && op->state != OPS_PARKED)
-        return;
-    json_t *o = json_pack("{s:s, s:s, s:s, s:I, s:I}", "event", "conflict", "kind",
-                          op->kind == OP_DELETE ? "delete" : "publish", "state",
-                          op->state == OPS_CONFLICT ? "conflict" : "parked", "seq", (json_int_t)op->seq, "since",
-                          (json_int_t)(op->created_ns / (int64_t)NS_PER_S));
-    json_object_set_new(o, "path", verb_string(path));
-    json_object_set_new(o, "key", verb_string(op->key ? op->key : path));
-    if (op->err || err)
-        json_object_set_new(o, "error", json_string(objstore_err_text(op->err ? op->err : err)));
-    json_array_append_new(l->lines, o);
-}
-
-static int verb_conflicts(struct fs *fs, struct ctl_client *client, const json_t *req)
-{
-    struct conflict_list l = {json_array()};
-    publish_each(fs->pub, take_conflict, &l); /* lines are sent after it: it may hold a lock */
-    int code = 0;
-    for (size_t i = 0; code == 0 && i < json_array_size(l.lines); i++)
-        code = ctl_emit(client, json_incref(json_array_get(l.lines, i))) < 0 ? 1 : 0;
-    json_decref(l.lines);
-    return code;
 }
 
 /* ---- config, stop ---- */

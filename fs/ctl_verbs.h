@@ -17,9 +17,12 @@ char **verb_paths(struct ctl_client *client, const json_t *req);
 uint64_t verb_number(const json_t *req, const char *name);
 /* Sends {"event":"error"}. */
 int verb_error(struct ctl_client *client, const char *path, int err);
+/* A path of a request, slashes at the ends and "." components removed; NULL where it makes no sense. Owned by the caller. */
+char *verb_clean_path(const char *path);
 /* A JSON string of any bytes: what is not UTF-8 is shown as U+FFFD. */
 json_t *verb_string(const char *text);
 
-/* ---- ctl_status.c, ctl_info.c, ctl_jobs.c ---- */
+/* ---- ctl_conflicts.c, ctl_status.c, ctl_info.c, ctl_jobs.c ---- */
 
-ctl_fn verb_status, verb_info, verb_warmup, verb_warmup_status, verb_warmup_stop, verb_evict, verb_pin, verb_unpin;
+ctl_fn verb_status, verb_info, verb_warmup, verb_warmup_status, verb_warmup_stop, verb_evict, verb_pin, verb_unpin,
+    verb_publish, verb_conflicts;

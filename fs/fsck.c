@@ -7,6 +7,7 @@
  *   an inode whose link count is not the number of its names        the count is set
  *   a name without an inode                                         removed
  *   a name waiting for a journal record that is not there           the record is written again
+ *   a conflict without its loser                                    removed
  *   a journal record whose name is gone or waits for another one    removed
  *   a cache record without its data file                            removed
  *   a data file without a record: of an unpublished inode           the record is written again
@@ -20,6 +21,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "cache.h"
+#include "conflict.h"
 #include "daemon.h"
 #include "meta.h"
 #include "rebuild.h"
@@ -91,6 +93,11 @@ static char *path_of(struct fsck *f, uint64_t ino)
         struct found_name n = {0};
         if (meta_link_each(f->m, at, take_first, &n) <= 0)
             return g_strdup_printf("inode %" G_GUINT64_FORMAT, ino);
+        if (n.parent == META_ASIDE_INO) {
+            char *lost = conflict_path(f->m, n.name);
+            g_free(n.name);
+            return lost;
+        }
         if (path->len > 0)
             g_string_prepend_c(path, '/');
         g_string_prepend(path, n.name);
@@ -102,6 +109,8 @@ static char *path_of(struct fsck *f, uint64_t ino)
 
 static char *path_of_name(struct fsck *f, uint64_t parent, const char *name)
 {
+    if (parent == META_ASIDE_INO)
+        return conflict_path(f->m, name);
     g_autofree char *dir = path_of(f, parent);
     return g_str_equal(dir, "/") ? g_strdup(name) : g_strconcat(dir, "/", name, NULL);
 }
@@ -223,6 +232,8 @@ static int check_name(void *ctx, const struct meta_dentry *d)
     if (f->repair) {
         struct meta_op op = {
             .seq = d->op_seq, .kind = OP_SYNC, .parent = d->parent, .name = d->name, .created_ns = clock_wall_ns()};
+        if (d->parent == META_ASIDE_INO)
+            op.state = OPS_CONFLICT;
         meta_op_put(f->b, &op);
     }
     return 0;
@@ -238,6 +249,22 @@ static int check_inode(void *ctx, const struct meta_inode *in)
     if (S_ISREG(in->mode))
         check_bytes(f, in);
     return check_links(f, in);
+}
+
+static int check_conflict(void *ctx, const struct conflict *c)
+{
+    struct fsck *f = ctx;
+    struct meta_dentry d = {0};
+    int r = conflict_name(f->m, c->id, &d);
+    meta_dentry_clear(&d);
+    if (r == 0)
+        (void)fprintf(f->out, "%s: conflict %" G_GUINT64_FORMAT "; our copy is kept, see `sluice conflicts`\n", c->path, c->id);
+    if (r != -ENOENT)
+        return r;
+    finding(f, c->path, "remove the record", "conflict %" G_GUINT64_FORMAT " has no copy of ours", c->id);
+    if (f->repair)
+        conflict_del(f->b, c->id);
+    return 0;
 }
 
 /* ---- cache records and data files ---- */
@@ -327,6 +354,10 @@ static int check_all(struct fsck *f)
     int r = end_pass(f, meta_op_each(f->m, check_op, f));
     if (r == 0)
         r = end_pass(f, meta_inode_each(f->m, check_inode, f));
+    if (r == 0)
+        r = end_pass(f, meta_dentry_each(f->m, META_ASIDE_INO, 0, check_name, f));
+    if (r == 0)
+        r = end_pass(f, conflict_each(f->m, check_conflict, f));
     if (r == 0)
         r = end_pass(f, meta_cached_each(f->m, check_cached, f));
     if (r == 0)

@@ -4,7 +4,7 @@
  * An inode enters the table before its record is read, with its own lock held, so that two threads never load two copies: whoever
  * finds it waits on that lock. It leaves when nobody refers to it; the record in the database is then the newest.
  */
-#include "fs.h"
+#include "conflict.h"
 #include "io_mode.h"
 
 #include <assert.h>
@@ -246,10 +246,11 @@ void inode_stat(struct inode *in, struct stat *ret)
     (void)io_mode_look(in);
     mutex_lock(&in->mu);
     const struct meta_inode *rec = &in->rec;
+    unsigned aside = rec->flags & INODE_SET_ASIDE ? conflict_links(in->fs->meta, in->ino) : 0;
     *ret = (struct stat){
         .st_ino = in->ino,
         .st_mode = rec->mode,
-        .st_nlink = S_ISDIR(rec->mode) ? 1 : rec->nlink,
+        .st_nlink = S_ISDIR(rec->mode) ? 1 : rec->nlink - MIN(aside, rec->nlink),
         .st_uid = rec->uid,
         .st_gid = rec->gid,
         .st_rdev = rec->rdev,

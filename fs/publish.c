@@ -106,16 +106,12 @@ static void set_delay(struct fs *fs, struct op *o)
     }
 }
 
-void publish_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, enum publish_why why)
+static void add_sync_op(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, enum publish_why why, uint64_t seq)
+    REQUIRES(fs->ns)
 {
-    mutex_assert_held(&fs->ns);
-    struct publisher *p = fs->pub;
-    if (d->op_seq && pubop_suffices(p, d->op_seq, why))
-        return;
-    publish_drop_name(fs, b, d);
     struct op *o = sync_op(fs, d, why);
     o->rec = (struct meta_op){
-        .seq = meta_next_seq(fs->meta),
+        .seq = seq,
         .kind = OP_SYNC,
         .state = OPS_QUEUED,
         .parent = d->parent,
@@ -124,8 +120,25 @@ void publish_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, en
     };
     set_delay(fs, o);
     meta_op_put(b, &o->rec);
-    d->op_seq = o->rec.seq;
-    pend(p, o, 0);
+    d->op_seq = seq;
+    pend(fs->pub, o, 0);
+}
+
+void publish_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, enum publish_why why)
+{
+    mutex_assert_held(&fs->ns);
+    if (d->parent == META_ASIDE_INO || (d->op_seq && pubop_suffices(fs->pub, d->op_seq, why)))
+        return;
+    publish_drop_name(fs, b, d);
+    add_sync_op(fs, b, d, why, meta_next_seq(fs->meta));
+}
+
+void publish_again(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
+{
+    mutex_assert_held(&fs->ns);
+    uint64_t seq = d->op_seq;
+    publish_drop_name(fs, b, d);
+    add_sync_op(fs, b, d, PUBLISH_CONTENT, seq ? seq : meta_next_seq(fs->meta));
 }
 
 void publish_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
@@ -234,6 +247,23 @@ bool publish_key_busy(struct publisher *p, const char *key)
     return busy;
 }
 
+void publish_writers_gone(struct fs *fs, uint64_t ino)
+{
+    struct publisher *p = fs->pub;
+    if (fs->cfg->conflict == CONFLICT_OVERWRITE)
+        return;
+    mutex_lock(&p->mu);
+    GPtrArray *a = g_hash_table_lookup(p->by_ino, &ino);
+    for (unsigned i = 0; a && i < a->len; i++) {
+        struct op *o = a->pdata[i];
+        if (o->rec.state == OPS_CONFLICT && !pubop_aside(o)) {
+            o->settle = true;
+            queue_wake_locked(p);
+        }
+    }
+    mutex_unlock(&p->mu);
+}
+
 bool publish_key_deleted(struct publisher *p, const char *key, uint64_t stamp)
 {
     if (!p)
@@ -248,18 +278,15 @@ bool publish_key_deleted(struct publisher *p, const char *key, uint64_t stamp)
     return gone;
 }
 
-static bool key_below(const char *key, const char *path, size_t path_len)
-{
-    return path_len == 0 || (strncmp(key, path, path_len) == 0 && (key[path_len] == '\0' || key[path_len] == '/'));
-}
-
 static void count_op(struct publish_counts *c, const struct op *o)
 {
     c->ops++;
     if (o->rec.state == OPS_PARKED)
         c->parked++;
-    if (o->rec.state == OPS_CONFLICT)
+    if (o->rec.state == OPS_CONFLICT && !o->settle)
         c->conflicts++;
+    if (o->rec.state == OPS_CONFLICT && !pubop_aside(o))
+        c->unsettled++;
     if (o->rec.state == OPS_HELD)
         c->held++;
     if (o->rec.kind == OP_SYNC && S_ISREG(o->type) && o->why != PUBLISH_META) {
@@ -274,12 +301,11 @@ static void count_op(struct publish_counts *c, const struct op *o)
 void publish_count(struct publisher *p, const char *path, struct publish_counts *ret)
 {
     *ret = (struct publish_counts){0};
-    size_t len = strlen(path);
     mutex_lock(&p->mu);
     GSequenceIter *it = g_sequence_get_begin_iter(p->all);
     for (; !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
         const struct op *o = g_sequence_get(it);
-        if (key_below(o->key, path, len))
+        if (tree_path_below(o->key, path))
             count_op(ret, o);
     }
     mutex_unlock(&p->mu);
@@ -348,17 +374,21 @@ void publish_each(struct publisher *p, void (*fn)(void *ctx, const struct meta_o
     mutex_unlock(&p->mu);
 }
 
+/* A conflict that is an error like others: nobody sets it aside. */
+static bool plain_conflict(const struct op *o)
+{
+    return o->rec.state == OPS_CONFLICT && o->p->fs->cfg->conflict == CONFLICT_OVERWRITE && !pubop_aside(o);
+}
+
 int publish_retry(struct publisher *p, const char *path)
 {
-    size_t len = strlen(path);
     int n = 0;
     mutex_lock(&p->mu);
     GSequenceIter *it = g_sequence_get_begin_iter(p->all);
     for (; !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
         struct op *o = g_sequence_get(it);
-        if (!key_below(o->key, path, len))
+        if (!tree_path_below(o->key, path) || (o->rec.state == OPS_CONFLICT && !plain_conflict(o)))
             continue;
-        o->force = o->rec.state == OPS_CONFLICT;
         o->rec.state = OPS_QUEUED; /* stored again when it fails again */
         o->not_before_ns = 0;
         o->failures = 0;
@@ -372,14 +402,13 @@ int publish_retry(struct publisher *p, const char *path)
 /* The first parked or conflicting op under path, marked running. */
 static struct op *take_stuck(struct publisher *p, const char *path)
 {
-    size_t len = strlen(path);
     struct op *found = NULL;
     mutex_lock(&p->mu);
     GSequenceIter *it = g_sequence_get_begin_iter(p->all);
     for (; !found && !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
         struct op *o = g_sequence_get(it);
-        if (!queue_busy_locked(p, o) && (o->rec.state == OPS_PARKED || o->rec.state == OPS_CONFLICT) &&
-            key_below(o->key, path, len))
+        bool stuck = o->rec.state == OPS_PARKED || pubop_aside(o) || plain_conflict(o);
+        if (!queue_busy_locked(p, o) && stuck && tree_path_below(o->key, path))
             found = o;
     }
     if (found)
@@ -405,18 +434,21 @@ int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
     struct publisher *p = fs->pub;
     for (;;) {
         struct op *o = NULL, *busy = NULL;
+        bool lost = false;
         mutex_lock(&p->mu);
         GPtrArray *a = g_hash_table_lookup(p->by_ino, &in->ino);
         for (unsigned i = 0; a && i < a->len && !o; i++) {
             struct op *c = a->pdata[i];
-            if (queue_busy_locked(p, c))
+            if (pubop_aside(c))
+                lost = true;
+            else if (queue_busy_locked(p, c))
                 busy = c;
             else
                 o = c;
         }
         if (!o && !busy) {
             mutex_unlock(&p->mu);
-            return 0;
+            return lost ? -ESTALE : 0;
         }
         if (!o) {
             bool in_time = cond_wait_until(&p->done, &p->mu, deadline_ns);
@@ -475,7 +507,9 @@ static int load_op(void *ctx, const struct meta_op *rec) NO_TSA /* under ns: pub
     o->rec.name = g_strdup(rec->name);
     o->rec.key = g_strdup(rec->key);
     o->last_err = rec->err;
-    set_delay(fs, o);
+    o->settle = rec->state == OPS_CONFLICT && !pubop_aside(o) && fs->cfg->conflict == CONFLICT_KEEP;
+    if (rec->state == OPS_QUEUED || rec->state == OPS_HELD)
+        set_delay(fs, o);
     pend(fs->pub, o, 0);
     return 0;
 }

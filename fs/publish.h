@@ -29,8 +29,10 @@ enum publish_why {
     PUBLISH_META,    /* attributes only: waits 5 s, takes no part in the order */
     PUBLISH_MARKER,  /* directory: waits 5 s, only if still empty then */
 };
-/* The name needs upstream work: gives it a journal record (d->op_seq) or renews the one it has; d must be put by the caller afterwards. */
+/* The name needs upstream work: gives it a journal record (d->op_seq) or renews the one it has; d must be put by the caller afterwards. Names of losers are left as they are. */
 void publish_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, enum publish_why why) REQUIRES(fs->ns);
+/* A loser's name that has gone back into the tree: its record is made anew with the same place in the order. */
+void publish_again(struct fs *fs, struct meta_batch *b, struct meta_dentry *d) REQUIRES(fs->ns);
 /* The name's record goes away. */
 void publish_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d) REQUIRES(fs->ns);
 /* Queues a delete of key while it has etag. keep_ino: an open, deleted file that still reads from it, or 0. */
@@ -58,11 +60,14 @@ bool publish_is_held_name(struct fs *fs, const char *path);
 
 /* The content of an inode moved to `state` (enum content_state): while OPEN its ops neither run nor block others. Callers hold the content gate. */
 void publish_content_state(struct fs *fs, uint64_t ino, uint32_t state);
+/* The last writer of the inode is gone: a conflict of it is settled behind. */
+void publish_writers_gone(struct fs *fs, uint64_t ino);
 /* Is the key to be deleted, or was it after `stamp` (listings must not show it)? */
 bool publish_key_deleted(struct publisher *p, const char *key, uint64_t stamp);
 /* Ops under a path prefix ("" = all, "a/b" itself or below). */
 struct publish_counts {
     uint64_t files, bytes, ops, parked, conflicts, held, uploading;
+    uint64_t unsettled; /* conflicts of which the path still shows ours; those about to be set aside are not among `conflicts`, which wait for a decision */
     int64_t oldest_ns; /* wall clock, 0 none */
 };
 void publish_count(struct publisher *p, const char *path, struct publish_counts *ret);
@@ -77,7 +82,8 @@ void publish_describe(struct publisher *p, uint64_t op_seq, json_t *obj);
 /* Each op with its path. */
 void publish_each(struct publisher *p, void (*fn)(void *ctx, const struct meta_op *op, const char *path, int err),
                   void *ctx);
-/* `publish --retry`: tries again now, also parked, held, conflicting (then overwriting). `--skip`: parked or conflicting ops are given up: they no longer block; the
- * local copy stays until the name's next change. Returns the number of ops touched. */
+/* `publish --retry`: tries again now, also parked and held ones. `--skip`: parked ones and losers no longer block; a parked one's local copy stays until the
+ * name's next change, a loser stays a conflict. Conflicts not set aside yet are left alone by both, unless --conflict overwrite leaves them as they are for ever;
+ * losers are retried by conflict_keep_mine(). Both return the number of ops touched. */
 int publish_retry(struct publisher *p, const char *path);
 int publish_skip(struct publisher *p, const char *path);

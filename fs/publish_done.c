@@ -45,20 +45,25 @@ static int name_at_key(struct fs *fs, const char *key, struct meta_dentry *ret)
     return -ENOENT;
 }
 
+/* Tells the name that has taken the place of not_id at key, if there is one, what stands there. */
+static bool tell_successor(struct fs *fs, struct meta_batch *b, const char *key, const struct etag *etag, uint64_t not_id)
+{
+    struct meta_dentry d = {0};
+    bool there = name_at_key(fs, key, &d) == 0 && d.id != not_id;
+    if (there && !((d.flags & DENTRY_UPSTREAM) && !d.ukey)) {
+        d.flags |= DENTRY_DEST_KNOWN;
+        d.dest_etag = *etag;
+        meta_dentry_put(b, &d);
+    }
+    meta_dentry_clear(&d);
+    return there;
+}
+
 void publish_disown(struct fs *fs, struct meta_batch *b, const char *key, const struct etag *etag, uint64_t not_id,
                     uint64_t keep_ino)
 {
-    struct meta_dentry d = {0};
-    if (name_at_key(fs, key, &d) == 0 && d.id != not_id) {
-        if (!((d.flags & DENTRY_UPSTREAM) && !d.ukey)) {
-            d.flags |= DENTRY_DEST_KNOWN;
-            d.dest_etag = *etag;
-            meta_dentry_put(b, &d);
-        }
-        meta_dentry_clear(&d);
+    if (tell_successor(fs, b, key, etag, not_id))
         return;
-    }
-    meta_dentry_clear(&d);
     struct etag old;
     (void)publish_inherit(fs, b, key, &old); /* a queued delete of what was there before is replaced by ours */
     publish_delete(fs, b, key, etag, keep_ino);
@@ -115,6 +120,7 @@ static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struc
     if (moved) { /* renamed while it was published: a later op moves it */
         struct etag dropped;
         (void)publish_inherit(fs, b, out->key, &dropped);
+        (void)tell_successor(fs, b, out->key, &out->etag, d->id);
         d->ukey = g_strdup(out->key);
         if (had && !old_ukey) { /* back at the place where its older object still stands */
             d->flags |= DENTRY_DEST_KNOWN;

@@ -34,7 +34,7 @@ struct op {
     struct meta_op rec;
     bool running, dropped; /* dropped: no longer in the journal; freed by who runs it */
     bool staged;           /* parts are stored, waits for its turn */
-    bool force;            /* --retry of a conflict: overwrite */
+    bool settle;           /* a conflict: whether it can be set aside is to be looked at */
     bool untangle;    /* what it copies from is waited for by what it waits for: the content is to be sent from here */
     bool hasty;       /* that cannot be done: it does not wait for its turn */
     bool urgent;      /* publish_now: no hold, no delay */
@@ -73,6 +73,12 @@ struct publisher {
     /* guarded by fs->ns */
     GPtrArray *pending; /* struct change, applied or forgotten by publish_apply() */
 };
+
+/* Is it the record of a loser that was set aside? It only keeps its place in the order. */
+static inline bool pubop_aside(const struct op *o)
+{
+    return o->rec.kind == OP_SYNC && o->rec.parent == META_ASIDE_INO;
+}
 
 /* ---- publish_queue.c: the structure; all with mu held ---- */
 

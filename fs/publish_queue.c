@@ -168,7 +168,7 @@ static void unlink_all(struct publisher *p, struct op *o)
 /* Does the op take part in the order? */
 static bool pubop_blocks(const struct op *o)
 {
-    if (o->rec.kind == OP_DELETE)
+    if (o->rec.kind == OP_DELETE || pubop_aside(o))
         return true;
     return o->why != PUBLISH_META && o->why != PUBLISH_MARKER && o->content != CONTENT_OPEN;
 }
@@ -342,7 +342,7 @@ static bool pubop_sealed(const struct op *o)
 /* Could run but for the order; notes when a timed one may. */
 static bool pubop_wants_run(const struct op *o, uint64_t now, uint64_t *wake)
 {
-    if (o->running || !pubop_sealed(o) || o->rec.state == OPS_PARKED || o->rec.state == OPS_CONFLICT)
+    if (o->running || !pubop_sealed(o) || o->rec.state == OPS_PARKED || (o->rec.state == OPS_CONFLICT && !o->settle))
         return false;
     if (o->not_before_ns > now && !o->urgent) {
         if (*wake == 0 || o->not_before_ns < *wake)

@@ -3,6 +3,7 @@
  *
  * Everything is convergent: an op looks at what its name needs now (content, place, metadata, marker), so that doing it twice, or after a crash, is harmless.
  */
+#include "conflict.h"
 #include "publish_internal.h"
 
 #define BACKOFF_MIN_NS (250 * NS_PER_MS)
@@ -73,7 +74,7 @@ static void on_progress(void *ctx, uint64_t bytes)
 static struct obj_cond condition(const struct job *j)
 {
     struct obj_cond c = {.kind = OBJ_COND_ABSENT};
-    if (j->o->force || j->o->p->fs->cfg->conflict == CONFLICT_OVERWRITE) {
+    if (j->o->p->fs->cfg->conflict == CONFLICT_OVERWRITE) {
         c.kind = OBJ_COND_NONE;
     } else if (tree_object_at_path(&j->d, &c.etag)) {
         c.kind = OBJ_COND_ETAG;
@@ -579,6 +580,11 @@ int publish_probe(struct fs *fs)
 
 int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns)
 {
+    mutex_lock(&o->p->mu);
+    bool settle = o->settle;
+    mutex_unlock(&o->p->mu);
+    if (settle)
+        return conflict_settle(o);
     int r = publish_probe(o->p->fs);
     if (r < 0)
         return r;
@@ -613,6 +619,9 @@ static void note_failure(struct op *o, int r)
                  o->key);
         metric_inc(M_conflicts_total);
         pubop_park(o, OPS_CONFLICT, r);
+        mutex_lock(&o->p->mu);
+        o->settle = o->p->fs->cfg->conflict == CONFLICT_KEEP;
+        mutex_unlock(&o->p->mu);
     } else if (hopeless(o, r)) {
         log_err("publish", "cannot be published, needs `sluice publish --retry` or --skip key='%s' r=%s", o->key,
                 err_name(r));

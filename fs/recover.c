@@ -77,7 +77,7 @@ static int take_size(struct fs *fs, struct meta_inode *rec)
 
 static int collect_unjournalled(void *ctx, const struct meta_dentry *d)
 {
-    if (d->op_seq == 0)
+    if (d->op_seq == 0 && d->parent != META_ASIDE_INO)
         meta_dentry_collect(ctx, d);
     return 0;
 }

@@ -14,8 +14,10 @@ struct cred {
 
 /* ---- tree_path.c: all under ns ---- */
 
-/* Key of a name: path of dir + name, with a trailing '/' for directories when slash. */
+/* Key of a name: path of dir + name, with a trailing '/' for directories when slash; of a loser the one it had. */
 char *tree_key(struct fs *fs, uint64_t parent, const char *name, bool slash) REQUIRES(fs->ns);
+/* Is path `above` or below it ("" = root)? */
+bool tree_path_below(const char *path, const char *above);
 /* "" for the root, "a/b/" else. */
 char *tree_dir_prefix(struct fs *fs, uint64_t dir) REQUIRES(fs->ns);
 /* Path relative to the mount of any inode (first name found), without ns held. -ENOENT when it has none. */

@@ -68,7 +68,8 @@ static void fill_posix(struct fs *fs, struct meta_inode *rec, const struct obj_i
     }
 }
 
-static int insert_name(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct list_row *row, uint32_t keep_flags) REQUIRES(fs->ns)
+int tree_insert_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct list_row *row, uint32_t keep_flags,
+                    uint64_t stamp)
 {
     struct meta_inode rec = {
         .ino = meta_next_ino(fs->meta),
@@ -79,7 +80,7 @@ static int insert_name(struct fs *fs, struct meta_batch *b, uint64_t dir, const 
         .ctime_ns = row->mtime_ns,
         .mtime_ns = row->mtime_ns,
     };
-    struct meta_dentry d = {.parent = dir, .name = row->name, .ino = rec.ino, .stamp = 0};
+    struct meta_dentry d = {.parent = dir, .name = row->name, .ino = rec.ino, .stamp = stamp};
     if (row->is_dir) {
         rec.mode = S_IFDIR | fs->cfg->dir_mode;
         rec.parent = dir;
@@ -129,7 +130,7 @@ static int replace_name(struct fs *fs, struct meta_batch *b, struct meta_dentry 
     notify_entry(fs, d->parent, d->name);
     if (shadowed)
         metric_inc(M_hidden_keys);
-    return insert_name(fs, b, d->parent, row, keep);
+    return tree_insert_row(fs, b, d->parent, row, keep, 0);
 }
 
 /* A rule of the bucket may have moved the object into an archive, which leaves its etag alone. */
@@ -187,7 +188,7 @@ int tree_apply_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const stru
     g_autofree char *key = tree_key(fs, dir, row->name, row->is_dir);
     if (publish_key_deleted(fs->pub, key, stamp))
         return 0;
-    return insert_name(fs, b, dir, row, 0);
+    return tree_insert_row(fs, b, dir, row, 0, 0);
 }
 
 /* Drops what a vanished directory held; *ret_empty tells whether nothing local is left in it. */

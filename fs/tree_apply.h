@@ -1,4 +1,4 @@
-/* What a listing says, applied to the names of one directory. Private to tree_list.c and tree_lookup.c. */
+/* What a listing says, applied to the names of one directory. Private to tree_list.c, tree_lookup.c and conflict.c. */
 #pragma once
 #include "tree.h"
 
@@ -19,6 +19,9 @@ bool tree_name_ok(const char *name, size_t len);
 /* Does the row need a HEAD before its type can be told? */
 bool tree_row_wants_head(struct fs *fs, uint64_t dir, const struct list_row *row);
 
+/* The row becomes a name of dir with a new inode; there is none of that name. keep_flags: of enum inode_flag, for the inode. */
+int tree_insert_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct list_row *row, uint32_t keep_flags,
+                    uint64_t stamp) REQUIRES(fs->ns);
 /* Applies one row to dir as of a listing begun at `stamp`: new names appear, changed ones get a new inode, local changes win. Under ns. */
 int tree_apply_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct list_row *row, uint64_t stamp) REQUIRES(fs->ns);
 /* Names of dir that a complete listing begun at `stamp` did not show (seen: set of names) go away, unless something local keeps them. */

@@ -1,4 +1,5 @@
 /* Paths and keys of names: walks up the parents that directory inodes carry. */
+#include "conflict.h"
 #include "tree.h"
 
 #include <assert.h>
@@ -20,8 +21,16 @@ char *tree_dir_prefix(struct fs *fs, uint64_t dir)
     return g_string_free(s, FALSE);
 }
 
+bool tree_path_below(const char *path, const char *above)
+{
+    size_t len = strlen(above);
+    return len == 0 || (strncmp(path, above, len) == 0 && (path[len] == '\0' || path[len] == '/'));
+}
+
 char *tree_key(struct fs *fs, uint64_t parent, const char *name, bool slash)
 {
+    if (parent == META_ASIDE_INO)
+        return conflict_path(fs->meta, name);
     g_autofree char *prefix = tree_dir_prefix(fs, parent);
     return g_strconcat(prefix, name, slash ? "/" : NULL, NULL);
 }

@@ -18,7 +18,8 @@
 #include "base/err.h"
 #include "types.h"
 
-#define META_ROOT_INO 1ull
+#define META_ROOT_INO  1ull
+#define META_ASIDE_INO 0ull /* no directory: parent of the names of losers, which are no names of the tree (fs/conflict.h) */
 
 struct meta;
 struct meta_batch;
@@ -69,6 +70,7 @@ enum inode_flag {
     INODE_DATA_SYNCED = 1 << 10, /* content is on the disk as of (gen): fdatasync ran after the last write */
     INODE_DIR_HIDDEN = 1 << 11,  /* directory: the listing held keys that cannot be shown as names */
     INODE_ARCHIVED = 1 << 12,    /* the listing showed a storage class whose objects have to be restored before they can be read */
+    INODE_SET_ASIDE = 1 << 13,   /* some of its names are in META_ASIDE_INO */
 };
 
 struct meta_inode {

@@ -1,4 +1,4 @@
-/* `sluice conflicts [list] DIR`: files that were changed here and elsewhere. */
+/* `sluice conflicts`: files that were changed here and elsewhere, and what becomes of them. A conflict is named by its path or its number. */
 #include "tools/cmd.h"
 #include "tools/ctl_client.h"
 #include "tools/report.h"
@@ -6,26 +6,135 @@
 #include <stdio.h>
 #include <string.h>
 
+static bool is_number(const char *word)
+{
+    return *word && strspn(word, "0123456789") == strlen(word);
+}
+
+/* The mount a number belongs to: the one that the working directory is in, else the only one. */
+static bool mount_of_number(const char *word, struct mount_point *ret)
+{
+    g_autofree char *cwd = g_get_current_dir();
+    g_autoptr(GPtrArray) list = mount_list();
+    for (unsigned i = 0; i < list->len; i++) {
+        const struct mount_point *mp = list->pdata[i];
+        size_t len = strlen(mp->path);
+        if (list->len == 1 || (strncmp(cwd, mp->path, len) == 0 && (cwd[len] == '/' || cwd[len] == '\0')))
+            return mount_find(mp->path, ret);
+    }
+    complain(list->len ? "%s: there are several mounts: give the path, or change into the mount meant" : "%s: nothing is mounted",
+             word);
+    return false;
+}
+
+/* save-as: the new path must lie in the mount of the conflict. */
+static bool add_target(json_t *req, const struct mount_point *mp, const char *new_path)
+{
+    struct mount_point to;
+    if (!mount_find(new_path, &to))
+        return false;
+    bool same = strcmp(to.path, mp->path) == 0;
+    if (same)
+        json_object_set_new(req, "to", json_string(to.relative));
+    else
+        complain("'%s' does not lie in %s, the mount of the conflict", new_path, mp->path);
+    mount_point_clear(&to);
+    return same;
+}
+
+static int act(const char *action, const char *word, const char *new_path, struct report *rep)
+{
+    struct mount_point mp;
+    bool number = is_number(word);
+    if (number ? !mount_of_number(word, &mp) : !mount_find(word, &mp))
+        return EXIT_FAILED;
+    json_t *req = json_pack("{s:s,s:s}", "verb", "conflicts", "action", action);
+    if (number)
+        json_object_set_new(req, "id", json_integer(g_ascii_strtoll(word, NULL, 10)));
+    else
+        json_object_set_new(req, "paths", json_pack("[s]", mp.relative));
+    int code = EXIT_FAILED;
+    if (new_path && !add_target(req, &mp, new_path))
+        json_decref(req);
+    else
+        code = ctl_request(&mp, req, 600, report_on_line, rep); /* bytes may have to be fetched first */
+    mount_point_clear(&mp);
+    return code;
+}
+
+static int list_one(const struct mount_point *mp, struct report *rep)
+{
+    json_t *req = json_pack("{s:s,s:s,s:[s]}", "verb", "conflicts", "action", "list", "paths", mp->relative);
+    return ctl_request(mp, req, 30, report_on_line, rep);
+}
+
+static int list(const char *dir, struct report *rep)
+{
+    int code = EXIT_DONE;
+    struct mount_point mp;
+    if (dir && !mount_find(dir, &mp))
+        return EXIT_FAILED;
+    if (dir) {
+        code = list_one(&mp, rep);
+        mount_point_clear(&mp);
+    } else {
+        g_autoptr(GPtrArray) all = mount_list();
+        for (unsigned i = 0; i < all->len; i++)
+            if (list_one(all->pdata[i], rep) != EXIT_DONE)
+                code = EXIT_FAILED;
+    }
+    if (code == EXIT_DONE && !rep->json && rep->n_lines == 0)
+        printf("no conflicts\n");
+    return code;
+}
+
+struct action {
+    const char *name, *sentence; /* NULL: a block of lines */
+    unsigned min_words, max_words;
+};
+
+static int run(const struct action *a, char **words, unsigned n, struct report *rep)
+{
+    if (n < a->min_words || n > a->max_words) {
+        complain("conflicts %s: %s", a->name,
+                 g_str_equal(a->name, "save-as") ? "give a conflict and a new path" : "the number of words is wrong");
+        return EXIT_USAGE;
+    }
+    rep->sentence = a->sentence;
+    if (g_str_equal(a->name, "list"))
+        return list(n ? words[0] : NULL, rep);
+    if (g_str_equal(a->name, "save-as"))
+        return act(a->name, words[0], words[1], rep);
+    int code = EXIT_DONE;
+    for (unsigned i = 0; i < n; i++)
+        if (act(a->name, words[i], NULL, rep) != EXIT_DONE)
+            code = EXIT_FAILED;
+    return code;
+}
+
 int cmd_conflicts(int argc, char **argv)
 {
+    static const struct action actions[] = {
+        {"list", NULL, 0, 1},
+        {"show", NULL, 1, UINT_MAX},
+        {"keep-mine", "will be published again:", 1, UINT_MAX},
+        {"keep-theirs", "dropped our copy of", 1, UINT_MAX},
+        {"save-as", "saved our copy of", 2, 2},
+    };
     struct args a;
     int code;
-    if (!args_parse(&a, argc, argv, 1, 2, &code))
+    if (!args_parse(&a, argc, argv, 0, UINT_MAX, &code))
         return code;
     char **words = (char **)a.words->pdata;
-    struct mount_point mp;
-    if (a.n_words == 2 && strcmp(words[0], "list") != 0) {
-        complain("conflicts has no action '%s'; 'list' is the one there is", words[0]);
-        code = EXIT_USAGE;
-    } else if (!mount_find(words[a.n_words - 1], &mp)) {
-        code = EXIT_FAILED;
-    } else {
-        struct report rep = {.json = args_has(&a, "json")};
-        code = ctl_request(&mp, json_pack("{s:s}", "verb", "conflicts"), 30, report_on_line, &rep);
-        if (code == EXIT_DONE && !rep.json && rep.n_lines == 0)
-            printf("no conflicts\n");
-        mount_point_clear(&mp);
-    }
+    const struct action *action = &actions[0];
+    unsigned named = 0;
+    for (unsigned i = 0; a.n_words > 0 && i < G_N_ELEMENTS(actions); i++)
+        if (strcmp(words[0], actions[i].name) == 0) {
+            action = &actions[i];
+            named = 1;
+        }
+    struct report rep = {.json = args_has(&a, "json")};
+    code = run(action, words + named, a.n_words - named, &rep);
     args_clear(&a);
     return code;
 }

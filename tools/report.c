@@ -109,10 +109,13 @@ void report_on_line(void *ctx, const json_t *line)
     }
     rep->n_lines++;
     const char *path = json_string_value(json_object_get(line, "path"));
-    const json_t *bytes = json_object_get(line, "bytes"), *files = json_object_get(line, "files");
+    const json_t *files = json_object_get(line, "files"), *size = json_object_get(line, "size");
+    const json_t *bytes = size ? size : json_object_get(line, "bytes");
     g_autofree char *amount = human_bytes((uint64_t)json_integer_value(bytes));
     if (files)
         printf("%s %" JSON_INTEGER_FORMAT " files, %s\n", rep->sentence, json_integer_value(files), amount);
+    else if (size)
+        printf("%s %s (%s)\n", rep->sentence, path ? path : "", amount);
     else
         printf("%s %s\n", rep->sentence, path ? path : "");
 }

@@ -464,6 +464,18 @@ START_TEST(conflicts_and_config_answer)
     ck_assert_int_eq(exit_of(lines), 0);
     ck_assert_uint_eq(json_array_size(lines), 1);
     json_decref(lines);
+    static const char *const bad[] = {
+        "{\"verb\":\"conflicts\",\"action\":\"win\"}",
+        "{\"verb\":\"conflicts\",\"action\":\"show\"}",
+        "{\"verb\":\"conflicts\",\"action\":\"show\",\"id\":7}",
+        "{\"verb\":\"conflicts\",\"action\":\"keep-theirs\",\"paths\":[\"nothing\"]}",
+        "{\"verb\":\"conflicts\",\"action\":\"list\",\"paths\":[\"../..\"]}",
+    };
+    for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++) {
+        lines = ask(bad[i]);
+        ck_assert_int_eq(exit_of(lines), 1);
+        json_decref(lines);
+    }
     lines = ask("{\"verb\":\"config\"}");
     ck_assert_ptr_nonnull(strstr(text(event(lines, "config"), "text"), "metadata-ttl"));
     json_decref(lines);
