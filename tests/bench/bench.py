@@ -4,7 +4,6 @@ import argparse
 import fnmatch
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
@@ -43,7 +42,7 @@ class Bench:
         found = {}
         for row in self.rows:
             if row.name not in self.skipped:
-                found.setdefault(row.group() if row.sides else row.name, []).append(row)
+                found.setdefault(row.group(), []).append(row)
         return list(found.values())
 
     def add(self, row, side, sample):
@@ -108,7 +107,7 @@ def parse():
     parser.add_argument("--list", action="store_true", help="print the rows and end")
     parser.add_argument("--out", default="bench-results", help="directory of the report [bench-results]")
     parser.add_argument("--work", required=True, help=argparse.SUPPRESS)  # run.sh: an empty directory that it removes
-    parser.add_argument("--far-port", type=int, default=8990, help="of the delaying relay [8990]")
+    parser.add_argument("--far-port", type=int, default=8995, help="of the delaying relay [8995]")
     parser.add_argument("--server-cpus", required=True, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -130,7 +129,6 @@ def main():
         print(report.write(bench, out))
     finally:
         bench.end()
-        shutil.rmtree(work / "native", ignore_errors=True)
     return 0
 
 

@@ -9,7 +9,7 @@ import uuid
 import boto3
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
-from measure import DELAY, IO, MIB, SLUICE, Failed, io, run, say
+from measure import DELAY, IO, MIB, SLUICE, Failed, children_cpu, io, run, say
 
 PART = 8 * MIB
 
@@ -89,9 +89,7 @@ class Lake:
         for upload in self.client.list_multipart_uploads(Bucket=self.bucket).get("Uploads", []):
             self.client.abort_multipart_upload(Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"])
         for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket):
-            rows = [{"Key": row["Key"]} for row in page.get("Contents", [])]
-            if rows:
-                self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": rows})
+            self.delete(*[row["Key"] for row in page.get("Contents", [])])
         self.client.delete_bucket(Bucket=self.bucket)
 
     # ---- looking past the filesystems ----
@@ -104,7 +102,7 @@ class Lake:
                     return
             except self.client.exceptions.ClientError:
                 pass
-            time.sleep(0.02)
+            time.sleep(0.05)
         raise Failed(f"{key} never became visible")
 
     def check_object(self, key, size):
@@ -113,8 +111,9 @@ class Lake:
                               stdout=subprocess.PIPE) as get:
             run(IO, "check", key, size, stdin=get.stdout)
 
-    def delete(self, key):
-        self.client.delete_object(Bucket=self.bucket, Key=key)
+    def delete(self, *keys):
+        for at in range(0, len(keys), 1000):
+            self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": [{"Key": k} for k in keys[at:at + 1000]]})
 
     # ---- clients without a filesystem ----
 
@@ -127,24 +126,19 @@ class Lake:
         config = self.work / f"curl-{uuid.uuid4().hex[:8]}"
         common = '\noutput = "/dev/null"\nheader = "Expect:"\nsilent\nfail\n'
         config.write_text("next\n".join(e + common for e in entries))
-        before, start = os.times(), time.monotonic()
+        cpu, start = children_cpu(), time.monotonic()
         try:
             run("curl", "-Z", "--parallel-immediate", "--parallel-max", parallel, "-K", config)
         finally:
             config.unlink()
-        after = os.times()
-        cpu = after.children_user + after.children_system - before.children_user - before.children_system
-        return {"seconds": time.monotonic() - start, "client_cpu": round(cpu, 3)}
+        return {"seconds": time.monotonic() - start, "client_cpu": round(children_cpu() - cpu, 3)}
 
     def raw_objbench(self, raw, link):
         """The row of objbench that raw names: same requests, signing and checks as a mount of Sluice makes."""
-        before = os.times()
         out = json.loads(run(SLUICE, "objbench", f"s3://{self.bucket}/raw", "--endpoint-url", self.links[link], "--json", "--size",
                              raw.total, "--object-size", raw.object, "--concurrency", raw.threads, "--small-objects", 0))
-        after = os.times()
         row = next(r for r in out["results"] if r["op"] == raw.op)
-        cpu = after.children_user + after.children_system - before.children_user - before.children_system
-        return {"seconds": row["seconds"], "bytes": row["bytes"], "p50_ms": row["p50_ms"], "client_cpu_all": round(cpu, 3)}
+        return {key: row[key] for key in ("seconds", "bytes", "p50_ms")}
 
     def raw_curl(self, raw, link):
         """The same objects by curl -Z with presigned URLs: written, read, deleted."""
@@ -159,8 +153,7 @@ class Lake:
             sample = put if raw.op == "put" else self.curl(gets, raw.threads)
         finally:
             source.unlink()
-            for at in range(0, n, 1000):
-                self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": [{"Key": k} for k in keys[at:at + 1000]]})
+            self.delete(*keys)
         return dict(sample, bytes=n * raw.object)
 
     @contextlib.contextmanager
@@ -180,5 +173,4 @@ class Lake:
                     os.killpg(j.pid, 15)
                 j.wait()
             source.unlink()
-            for i in range(8):
-                self.delete(f"load/{i}")
+            self.delete(*[f"load/{i}" for i in range(8)])

@@ -1,4 +1,5 @@
 """What a measurement is: running the client program, CPU seconds and memory of a daemon, the page cache, a memory limit."""
+import contextlib
 import json
 import os
 import pathlib
@@ -42,7 +43,7 @@ def io(*args, prefix=(), **kw):
 def program(*args, stdout, env=None):
     """Times a whole program that is not ours, such as ls; its output goes to the file stdout."""
     with open(stdout, "wb") as out:
-        start = time.monotonic()
+        cpu, start = children_cpu(), time.monotonic()
         p = subprocess.Popen([str(a) for a in args], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, env=env)
         try:
             _, err = p.communicate(timeout=TIMEOUT)
@@ -52,7 +53,18 @@ def program(*args, stdout, env=None):
         seconds = time.monotonic() - start
     if p.returncode != 0:
         raise Failed(f"{args[0]}: exit {p.returncode}: {err.decode(errors='replace').strip()[-300:]}")
-    return {"seconds": seconds}
+    return {"seconds": seconds, "client_cpu": round(children_cpu() - cpu, 3)}
+
+
+def is_mounted(path):
+    """Asks the kernel's table: looking at the path would fail or hang where a daemon has died or hangs."""
+    return any(line.split()[4] == str(path) for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines())
+
+
+def children_cpu():
+    """CPU seconds of all child processes that have ended."""
+    t = os.times()
+    return t.children_user + t.children_system
 
 
 def drop_page_cache():
@@ -107,27 +119,33 @@ def measured(side, work):
 
 
 class MemoryLimit:
-    """A cgroup with a memory limit: with MemoryLimit(bytes) as prefix: io(..., prefix=prefix). Works with version 2 and 1."""
+    """A cgroup of these processes, and of those started with the prefix that `with` gives, that gets at most so many bytes of memory,
+    page cache included. Version 2 or 1."""
 
-    def __init__(self, limit):
-        self.limit = limit
-        self.group = None
+    def __init__(self, limit, pids):
+        self.limit, self.pids = limit, pids
+        self.group = self.parent = None
 
     def __enter__(self):
         v2, v1 = pathlib.Path("/sys/fs/cgroup/cgroup.controllers"), pathlib.Path("/sys/fs/cgroup/memory")
         if v2.exists() and "memory" in v2.read_text().split():
             (v2.parent / "cgroup.subtree_control").write_text("+memory")
-            parent, knob = v2.parent, "memory.max"
+            self.parent, knob = v2.parent, "memory.max"
         elif v1.is_dir():
-            parent, knob = v1, "memory.limit_in_bytes"
+            self.parent, knob = v1, "memory.limit_in_bytes"
         else:
             raise Failed("no cgroup memory controller")
-        self.group = parent / f"sluice-bench-{os.getpid()}"
+        self.group = self.parent / f"sluice-bench-{os.getpid()}"
         self.group.mkdir()
         (self.group / knob).write_text(str(self.limit))
+        for pid in self.pids:
+            (self.group / "cgroup.procs").write_text(str(pid))
         return ["sh", "-c", f'echo $$ >{self.group}/cgroup.procs && exec "$@"', "sh"]
 
     def __exit__(self, *_):
+        for pid in self.pids:
+            with contextlib.suppress(OSError):
+                (self.parent / "cgroup.procs").write_text(str(pid))
         for _ in range(50):
             try:
                 self.group.rmdir()

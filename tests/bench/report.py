@@ -7,6 +7,8 @@ import pathlib
 import platform
 import statistics
 
+from measure import SLUICE, run
+
 SIDE_ORDER = ("native", "native+put", "s3fs", "rclone", "sluice", "raw", "curl")
 COLOURS = {"native": "#777777", "native+put": "#aaaaaa", "s3fs": "#d98c3f", "rclone": "#8a63b8", "sluice": "#2478c0", "raw": "#4f9f60",
            "curl": "#9fcf9f"}
@@ -24,47 +26,60 @@ def spread(numbers, digits=2):
     return middle if len(numbers) == 1 else f"{middle} ({min(numbers):.{digits}f}-{max(numbers):.{digits}f})"
 
 
-def ratios(row, results):
-    """Base over side, one a run; the base of a run is the fastest of row.base, or the slowest if that says so."""
-    pick, bases = (max, row.base[1:]) if row.base[:1] == ("slowest",) else (min, row.base)
+def value_of(row):
+    """The field of a sample that the row is about."""
+    return "seconds" if row.unit == "s" else row.unit
+
+
+def ratios(row, results, base):
+    """Base over side, one a run; the base of a run is the fastest of those named, or the slowest if it begins with that word."""
+    field = value_of(row)
+    pick, bases = (max, base[1:]) if base[:1] == ("slowest",) else (min, base)
     found = []
     for i, sample in enumerate(results.get(row.of, [])):
-        base = [results[b][i].get("seconds") for b in bases if b in results and i < len(results[b])]
-        base = [b for b in base if b]
-        if sample.get("seconds") and base and (pick is min or len(base) == len(bases)):
-            found.append(pick(base) / sample["seconds"])
+        took = [results[b][i].get(field) for b in bases if b in results and i < len(results[b])]
+        took = [t for t in took if t]
+        if sample.get(field) and took and (pick is min or len(took) == len(bases)):
+            found.append(pick(took) / sample[field])
     return found
+
+
+def ratio_text(row, results, base):
+    numbers = ratios(row, results, base)
+    name = " and ".join(base[1:]) if base[:1] == ("slowest",) else " / ".join(base)
+    return f"{name}: {spread(numbers)}" if numbers else ""
 
 
 def verdict(row, numbers):
     if not row.bar or not numbers:
-        return ""
-    return "yes" if statistics.median(numbers) >= row.bar else "**no**"
+        return None
+    return statistics.median(numbers) >= row.bar
 
 
-def cell(samples):
+def cell(row, samples):
     if not samples:
         return ""
     errors = [s["error"] for s in samples if "error" in s]
-    text = spread(values(samples)) if values(samples) else ""
+    numbers = values(samples, value_of(row))
+    text = spread(numbers) if numbers else ""
     return (text + (" failed: " + errors[0] if errors else "")).replace("|", "/").replace("\n", " ").strip()
 
 
 def markdown(bench):
     sides = [s for s in SIDE_ORDER if any(s in r for r in bench.results.values())]
-    lines = ["Medians (min-max); seconds unless the row says otherwise. Ratio: seconds of the base / seconds of the side named, per run, so that",
-             "more is better. Cold rows drop the client's caches, not the server's.", "",
-             "| row | in the cache before | " + " | ".join(sides) + " | ratio | bar | met |", "|---" * (len(sides) + 5) + "|"]
+    lines = ["Medians (min-max) of seconds unless the row says otherwise. Ratios, one a run: seconds of the side named (of several the fastest, of",
+             "\"A and B\" the slower) / seconds of sluice, of raw where there is no filesystem; more is better. Cold rows drop the client's",
+             "caches, not the server's.", "",
+             "| row | in the cache before | " + " | ".join(sides) + " | ratio to | bar | met | ratio also to |", "|---" * (len(sides) + 6) + "|"]
     for row in bench.rows:
         results = bench.results[row.name]
         if row.name in bench.skipped:
-            lines.append(f"| {row.title} | skipped: {bench.skipped[row.name]} |" + " |" * (len(sides) + 3))
+            lines.append(f"| {row.title} | skipped: {bench.skipped[row.name]} |" + " |" * (len(sides) + 4))
             continue
-        numbers = ratios(row, results)
-        base = f"{row.of} to {' / '.join(row.base)}: {spread(numbers)}" if numbers else ""
+        met = {True: "yes", False: "**no**", None: ""}[verdict(row, ratios(row, results, row.base))]
         unit = "" if row.unit == "s" else f" ({row.unit})"
-        lines.append(f"| {row.title}{unit} | {row.warm} | " + " | ".join(cell(results.get(s)) for s in sides) +
-                     f" | {base} | {row.bar or ''} | {verdict(row, numbers)} |")
+        lines.append(f"| {row.title}{unit} | {row.warm} | " + " | ".join(cell(row, results.get(s)) for s in sides) +
+                     f" | {ratio_text(row, results, row.base)} | {row.bar or ''} | {met} | {ratio_text(row, results, row.also)} |")
     return "\n".join(lines + costs(bench) + notes(bench)) + "\n"
 
 
@@ -91,23 +106,29 @@ def notes(bench):
     for row in bench.rows:
         for side, samples in bench.results[row.name].items():
             for field, text in (("uploaded_at_close", "bytes were in the store when close returned"),
-                                ("downloaded_bytes", "bytes were fetched"), ("p50_ms", "ms a request (p50)")):
+                                ("downloaded_bytes", "bytes were fetched"), ("load_bytes_per_s", "bytes a second were uploaded beside")):
                 if values(samples, field):
-                    lines.append(f"- {row.name}, {side}: {spread(values(samples, field), 1 if field == 'p50_ms' else 0)} {text}"
-                                 f" of {values(samples, 'bytes')[0] if values(samples, 'bytes') else '-'} bytes in all")
+                    lines.append(f"- {row.name}, {side}: {spread(values(samples, field), 0)} {text}; "
+                                 f"{values(samples, 'bytes')[0]} bytes in all")
+    p50, took = ({link: middle(values(bench.results.get(f"{row}-{link}", {}).get("raw", []), field), 4) for link in ("near", "far")}
+                 for row, field in (("delay", "p50_ms"), ("rate", "seconds")))
+    if p50["near"] and p50["far"]:
+        lines.append(f"- the relay: a request takes {float(p50['far']) - float(p50['near']):.1f} ms longer behind it")
+    if took["near"] and took["far"]:
+        lines.append(f"- the relay: the rate behind it is {float(took['near']) / float(took['far']):.2f} of the direct one")
     return lines
 
 
 def as_json(bench):
     rows = []
     for row in bench.rows:
-        numbers = ratios(row, bench.results[row.name])
+        numbers = ratios(row, bench.results[row.name], row.base)
         rows.append({"name": row.name, "title": row.title, "in_cache_before": row.warm, "unit": row.unit, "link": row.link,
                      "options": row.options, "skipped": bench.skipped.get(row.name), "of": row.of, "base": row.base, "bar": row.bar or None,
                      "ratios": numbers, "median_ratio": statistics.median(numbers) if numbers else None,
-                     "met": statistics.median(numbers) >= row.bar if numbers and row.bar else None,
+                     "met": verdict(row, numbers), "also": row.also, "also_ratios": ratios(row, bench.results[row.name], row.also),
                      "samples": bench.results[row.name]})
-    machine = {"kernel": platform.release(), "cpus": os.cpu_count(),
+    machine = {"sluice": run(SLUICE, "version").strip(), "kernel": platform.release(), "cpus": os.cpu_count(),
                "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "server_cpus": os.environ.get("BENCH_SERVER_CPUS"),
                "client_cpus": sorted(os.sched_getaffinity(0))}
     return {"when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "machine": machine, "runs": bench.runs,
@@ -118,7 +139,8 @@ def svg(bench):
     """Horizontal bars, a group per row, each group scaled to its slowest side."""
     height, width, label, y, out = 16, 520, 420, 30, []
     for row in bench.rows:
-        shown = {s: statistics.median(values(v)) for s, v in bench.results[row.name].items() if values(v)}
+        found = {s: values(v, value_of(row)) for s, v in bench.results[row.name].items()}
+        shown = {s: statistics.median(v) for s, v in found.items() if v}
         if not shown:
             continue
         out.append(f'<text x="10" y="{y + 12}" font-weight="bold">{html.escape(row.title)}</text>')

@@ -11,11 +11,13 @@ cd "$(dirname "$0")/../.."
 server=${BENCH_SERVER_CPUS:-0} client=${BENCH_CLIENT_CPUS:-1}
 port=${BENCH_PORT:-8900}
 export PYTHONDONTWRITEBYTECODE=1 no_proxy=127.0.0.1,localhost NO_PROXY=127.0.0.1,localhost BENCH_SERVER_CPUS=$server
-scratch=
-own=
+scratch= own= main=
 
 cleanup() {
     trap '' INT TERM HUP
+    if [ -n "$main" ] && kill -TERM "$main" 2>/dev/null; then
+        wait "$main" || true
+    fi
     if [ -n "$own" ]; then
         tests/ceph/down.sh "$scratch/ceph" --rm
     fi
@@ -33,7 +35,7 @@ if [ "$(id -u)" != 0 ]; then
 fi
 if [ -z "${SLUICE_SKIP_SETUP:-}" ]; then
     tests/setup.sh build test ceph
-    [ -f build/build.ninja ] || meson setup build -Dbuildtype=release >/dev/null
+    [ -f build/build.ninja ] || meson setup build >/dev/null
     ninja -C build >/dev/null
 fi
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/sluice-bench.XXXXXX")
@@ -47,4 +49,6 @@ if [ -z "${S3_ENDPOINT:-}" ]; then
     . "$scratch/ceph/env"
     export BENCH_OWN_GATEWAY=1
 fi
-taskset -c "$client" /usr/bin/python3 tests/bench/bench.py --work "$scratch/work" --server-cpus "$server" "$@"
+taskset -c "$client" /usr/bin/python3 tests/bench/bench.py --work "$scratch/work" --server-cpus "$server" "$@" &
+main=$!
+wait "$main"

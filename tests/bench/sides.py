@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import time
 
-from measure import IO, SLUICE, Failed, drop_page_cache, run
+from measure import IO, SLUICE, Failed, drop_page_cache, is_mounted, run
 
 
 class Side:
@@ -34,7 +34,7 @@ class Side:
         drop_page_cache()
         self.mount()
         until = time.monotonic() + 60
-        while not os.path.ismount(self.root):
+        while not is_mounted(self.root):
             if time.monotonic() > until or (self.process and self.process.poll() is not None):
                 raise Failed(f"{self.name} does not mount: {self.log_tail()}")
             time.sleep(0.02)
@@ -49,7 +49,7 @@ class Side:
         return ""
 
     def stop(self):
-        while os.path.ismount(self.root):
+        while is_mounted(self.root):
             subprocess.run(["umount", "-l", self.root], check=False, timeout=60, stderr=subprocess.DEVNULL)
         if self.process:
             try:
@@ -80,18 +80,24 @@ class Side:
     def note_upload(self, sample):
         """Adds to a write's sample what is in the store when close has returned."""
 
+    def note_download(self, sample):
+        """Adds to a sample what was fetched since the mount."""
+
+    def pin(self, key):
+        """Keeps a file in memory, where a side can."""
+
     def wait_visible(self, key, size):
         self.lake.wait_visible(key, size)
 
     def check_object(self, key, size):
         self.lake.check_object(key, size)
 
-    def forget(self, key):
-        """Removes a written file, or what is left of it."""
-        with contextlib.suppress(OSError):
-            (self.root / key).unlink()
-        self.settle()
-        self.lake.delete(key)
+    def forget(self, *keys):
+        """Removes written files, or what is left of them."""
+        with contextlib.suppress(Failed):
+            run("rm", "-f", *[self.root / key for key in keys], timeout=120)
+            self.settle()
+        self.lake.delete(*keys)
 
 
 class Native(Side):
@@ -116,9 +122,9 @@ class Native(Side):
         with open(self.root / key, "rb") as f:
             run(IO, "check", key, size, stdin=f)
 
-    def forget(self, key):
-        with contextlib.suppress(OSError):
-            (self.root / key).unlink()
+    def forget(self, *keys):
+        for key in keys:
+            (self.root / key).unlink(missing_ok=True)
 
 
 class NativeBusy(Native):
@@ -127,6 +133,9 @@ class NativeBusy(Native):
 
     def load(self):
         return self.lake.put_load(self.lake.upload_rate)
+
+    def note_upload(self, sample):
+        sample["load_bytes_per_s"] = round(self.lake.upload_rate)
 
 
 class S3fs(Side):
@@ -165,7 +174,7 @@ class Sluice(Side):
         return json.loads(run(SLUICE, "info", "--json", self.root / key, timeout=60).splitlines()[0])
 
     def stop(self):
-        if os.path.ismount(self.root):
+        if is_mounted(self.root):
             subprocess.run([SLUICE, "umount", self.root], check=False, timeout=120, stdin=subprocess.DEVNULL,
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         super().stop()
@@ -180,6 +189,13 @@ class Sluice(Side):
     def note_upload(self, sample):
         sample["uploaded_at_close"] = self.status()["uploaded_bytes"]
         self.lake.upload_rate = sample["uploaded_at_close"] / sample["seconds"]
+
+    def note_download(self, sample):
+        sample["downloaded_bytes"] = self.status()["downloaded_bytes"]
+
+    def pin(self, key):
+        self.settle()
+        run(SLUICE, "pin", self.root / key)
 
     def settle(self):
         run(SLUICE, "wait", "--timeout", "600s", self.root)
