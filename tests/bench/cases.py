@@ -170,5 +170,5 @@ def metadata(bench, side, row):
 
 def idle(_bench, side, row):
     side.cold(row.link, row.options)
-    time.sleep(2)
+    time.sleep(1)
     return {"": {"MiB": memory_mib(side.pids(), "VmRSS"), "mode": side.mode()}}
