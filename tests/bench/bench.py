@@ -5,13 +5,12 @@ import fnmatch
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 
 import cases
 import report
 from lake import Lake
-from measure import SLUICE, Failed, run, say
+from measure import SLUICE, run, say
 from rows import FULL, QUICK, all_rows
 from sides import SIDES
 
@@ -50,28 +49,20 @@ class Bench:
 
     def measure(self, rows, side):
         """One run of one side of a group of rows."""
-        if side.filesystem:
-            rows = [r for r in rows if side.name in r.sides]
-            if not rows:
-                return
+        rows = [r for r in rows if (side.name in r.sides if side.filesystem else r.raw)]
+        if not rows:
+            return
+        took = {}
+        try:
             try:
-                took = getattr(cases, rows[0].case)(self, side, rows[0])
-            except (Failed, OSError, AssertionError, subprocess.SubprocessError) as e:
-                took = {r.key: {"error": str(e)} for r in rows}
-                say(f"{side.name}: {e}")
+                took = getattr(cases, rows[0].case)(self, side, rows[0]) if side.filesystem else transfers(side, rows)
             finally:
                 side.close()
-            for row in rows:
-                self.add(row, side, took.get(row.key) or {"error": "not measured"})
-            return
+        except Exception as e:  # whatever went wrong belongs into the cells
+            say(f"{side.name}: {e!r}")
+            took = {r.key: took.get(r.key, {"error": str(e) or repr(e)}) for r in rows}
         for row in rows:
-            if row.raw:
-                side.cold(row.link)
-                try:
-                    self.add(row, side, side.transfer(row.raw))
-                except Failed as e:
-                    self.add(row, side, {"error": str(e)})
-                    say(f"{side.name}: {e}")
+            self.add(row, side, took.get(row.key, {"error": "not measured"}))
 
     def go(self, save):
         groups = self.groups()
@@ -89,6 +80,12 @@ class Bench:
         for side in self.sides.values():
             side.close()
         self.lake.remove()
+
+
+def transfers(side, rows):
+    """The rows of a client without a filesystem."""
+    side.cold(rows[0].link)
+    return {row.key: side.transfer(row.raw) for row in rows}
 
 
 def missing(row):

@@ -67,7 +67,8 @@ class Lake:
 
     def put_files(self, names):
         entries = [f'url = "{self.sign("put_object", n)}"\nupload-file = "{self.data / n}"' for n in names]
-        self.curl(entries, 16)
+        for at in range(0, len(entries), 5000):  # curl keeps all of a run in memory
+            self.curl(entries[at:at + 5000], 16)
 
     def start_delay(self, ms):
         target = self.links["near"].rsplit(":", 1)[1].rstrip("/")

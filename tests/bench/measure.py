@@ -61,6 +61,16 @@ def is_mounted(path):
     return any(line.split()[4] == str(path) for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines())
 
 
+def gone(pid, seconds):
+    """Whether a process ends within that time."""
+    until = time.monotonic() + seconds
+    while pathlib.Path(f"/proc/{pid}").exists():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
 def children_cpu():
     """CPU seconds of all child processes that have ended."""
     t = os.times()

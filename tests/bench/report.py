@@ -18,12 +18,17 @@ def values(samples, field="seconds"):
     return [s[field] for s in samples if field in s]
 
 
-def spread(numbers, digits=2):
+def short(number):
+    """Three digits that count."""
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def spread(numbers):
     """median (min-max)"""
     if not numbers:
         return "-"
-    middle = f"{statistics.median(numbers):.{digits}f}"
-    return middle if len(numbers) == 1 else f"{middle} ({min(numbers):.{digits}f}-{max(numbers):.{digits}f})"
+    median = short(statistics.median(numbers))
+    return median if len(numbers) == 1 else f"{median} ({short(min(numbers))}-{short(max(numbers))})"
 
 
 def value_of(row):
@@ -67,7 +72,9 @@ def cell(row, samples):
 
 def markdown(bench):
     sides = [s for s in SIDE_ORDER if any(s in r for r in bench.results.values())]
-    lines = ["Medians (min-max) of seconds unless the row says otherwise. Ratios, one a run: seconds of the side named (of several the fastest, of",
+    m = machine()
+    lines = [f"{m['sluice']} on Linux {m['kernel']}, {m['cpus']} CPUs, {m['memory_bytes'] >> 30} GiB; server CPU: {m['server_cpus']}, "
+             f"CPU of clients and daemons: {m['client_cpus']}; runs: {bench.runs}.", "", "Medians (min-max) of seconds unless the row says otherwise. Ratios, one a run: seconds of the side named (of several the fastest, of",
              "\"A and B\" the slower) / seconds of sluice, of raw where there is no filesystem; more is better. Cold rows drop the client's",
              "caches, not the server's.", "",
              "| row | in the cache before | " + " | ".join(sides) + " | ratio to | bar | met | ratio also to |", "|---" * (len(sides) + 6) + "|"]
@@ -90,8 +97,8 @@ def costs(bench):
     for row in bench.rows:
         for side in SIDE_ORDER:
             samples = bench.results[row.name].get(side, [])
-            if values(samples):
-                client, daemon = values(samples, "client_cpu"), values(samples, "daemon_cpu")
+            client, daemon = values(samples, "client_cpu"), values(samples, "daemon_cpu")
+            if client or daemon:
                 lines.append(f"| {row.name} | {side} | {middle(client, 2)} | {middle(daemon, 2)} | "
                              f"{middle(values(samples, 'daemon_peak_mib'), 0)} | {samples[-1].get('mode') or ''} |")
     return lines
@@ -108,7 +115,7 @@ def notes(bench):
             for field, text in (("uploaded_at_close", "bytes were in the store when close returned"),
                                 ("downloaded_bytes", "bytes were fetched"), ("load_bytes_per_s", "bytes a second were uploaded beside")):
                 if values(samples, field):
-                    lines.append(f"- {row.name}, {side}: {spread(values(samples, field), 0)} {text}; "
+                    lines.append(f"- {row.name}, {side}: {spread(values(samples, field))} {text}; "
                                  f"{values(samples, 'bytes')[0]} bytes in all")
     p50, took = ({link: middle(values(bench.results.get(f"{row}-{link}", {}).get("raw", []), field), 4) for link in ("near", "far")}
                  for row, field in (("delay", "p50_ms"), ("rate", "seconds")))
@@ -117,6 +124,13 @@ def notes(bench):
     if took["near"] and took["far"]:
         lines.append(f"- the relay: the rate behind it is {float(took['near']) / float(took['far']):.2f} of the direct one")
     return lines
+
+
+def machine():
+    return {"sluice": run(SLUICE, "version").strip(), "kernel": platform.release(), "cpus": os.cpu_count(),
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "server_cpus": os.environ["BENCH_SERVER_CPUS"] if os.environ.get("BENCH_OWN_GATEWAY") else "not pinned",
+            "client_cpus": ",".join(str(c) for c in sorted(os.sched_getaffinity(0)))}
 
 
 def as_json(bench):
@@ -128,32 +142,30 @@ def as_json(bench):
                      "ratios": numbers, "median_ratio": statistics.median(numbers) if numbers else None,
                      "met": verdict(row, numbers), "also": row.also, "also_ratios": ratios(row, bench.results[row.name], row.also),
                      "samples": bench.results[row.name]})
-    machine = {"sluice": run(SLUICE, "version").strip(), "kernel": platform.release(), "cpus": os.cpu_count(),
-               "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "server_cpus": os.environ.get("BENCH_SERVER_CPUS"),
-               "client_cpus": sorted(os.sched_getaffinity(0))}
-    return {"when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "machine": machine, "runs": bench.runs,
+    return {"when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "machine": machine(), "runs": bench.runs,
             "sizes": vars(bench.sizes), "rows": rows}
 
 
 def svg(bench):
-    """Horizontal bars, a group per row, each group scaled to its slowest side."""
-    height, width, label, y, out = 16, 520, 420, 30, []
+    """Horizontal bars, a group per row, each group scaled to its slowest side; the thin line goes from the best run to the worst."""
+    left, width, step, y, out = 90, 600, 16, 40, []
     for row in bench.rows:
-        found = {s: values(v, value_of(row)) for s, v in bench.results[row.name].items()}
-        shown = {s: statistics.median(v) for s, v in found.items() if v}
+        shown = {s: values(bench.results[row.name].get(s, []), value_of(row)) for s in SIDE_ORDER}
+        shown = {s: (statistics.median(v), min(v), max(v)) for s, v in shown.items() if v}
         if not shown:
             continue
-        out.append(f'<text x="10" y="{y + 12}" font-weight="bold">{html.escape(row.title)}</text>')
-        for side in SIDE_ORDER:
-            if side in shown:
-                length = max(1, width * shown[side] / max(shown.values()))
-                out.append(f'<rect x="{label}" y="{y}" width="{length:.1f}" height="{height - 3}" fill="{COLOURS[side]}"/>'
-                           f'<text x="{label + length + 5:.1f}" y="{y + 12}">{side} {shown[side]:.3g} {row.unit}</text>')
-                y += height
-        y += 10
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{label + width + 130}" height="{y + 10}" font-family="sans-serif" '
-            f'font-size="12"><rect width="100%" height="100%" fill="white"/><text x="10" y="18">shorter is better; medians of '
-            f'{bench.runs} runs</text>' + "".join(out) + "</svg>\n")
+        out.append(f'<text x="10" y="{y}" font-weight="bold">{html.escape(row.title)}</text>')
+        scale = width / max(v[2] for v in shown.values())
+        for side, (median, least, most) in shown.items():
+            y += step
+            out.append(f'<text x="{left - 5}" y="{y}" text-anchor="end">{side}</text>'
+                       f'<rect x="{left}" y="{y - 10}" width="{max(1, median * scale):.1f}" height="12" fill="{COLOURS[side]}"/>'
+                       f'<rect x="{left + least * scale:.1f}" y="{y - 4}" width="{(most - least) * scale:.1f}" height="1"/>'
+                       f'<text x="{left + most * scale + 6:.1f}" y="{y}">{short(median)} {row.unit}</text>')
+        y += 2 * step
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 90}" height="{y}" font-family="sans-serif" font-size="12">'
+            f'<rect width="100%" height="100%" fill="white"/><text x="10" y="18">shorter is better; medians, runs: {bench.runs}</text>' +
+            "\n".join(out) + "</svg>\n")
 
 
 def write(bench, out):

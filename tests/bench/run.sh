@@ -3,12 +3,12 @@
 # one Ceph gateway, alternating, near and behind 30 ms of delay. Leaves bench.md, bench.json and bench.svg in --out [bench-results].
 #
 # Needs root (it mounts and drops the page cache), about 40 GB of disk and a quiet machine. The gateway runs on the CPUs BENCH_SERVER_CPUS
-# [0], all clients and daemons on BENCH_CLIENT_CPUS [1]. What is measured, what is warm and which bar it must meet: rows.py.
+# [0], all clients and daemons on BENCH_CLIENT_CPUS [the last]. What is measured, what is warm and which bar it must meet: rows.py.
 # Environment: S3_ENDPOINT and AWS_* of a running gateway to use instead of an own one; BENCH_PORT=8900 of the own one; TMPDIR where
 # the data goes (it should be the disk to compare with); SLUICE_SKIP_SETUP=1 installs and builds nothing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-server=${BENCH_SERVER_CPUS:-0} client=${BENCH_CLIENT_CPUS:-1}
+server=${BENCH_SERVER_CPUS:-0} client=${BENCH_CLIENT_CPUS:-$(($(nproc) - 1))}
 port=${BENCH_PORT:-8900}
 export PYTHONDONTWRITEBYTECODE=1 no_proxy=127.0.0.1,localhost NO_PROXY=127.0.0.1,localhost BENCH_SERVER_CPUS=$server
 scratch= own= main=
@@ -38,6 +38,9 @@ if [ -z "${SLUICE_SKIP_SETUP:-}" ]; then
     [ -f build/build.ninja ] || meson setup build >/dev/null
     ninja -C build >/dev/null
 fi
+case " $* " in
+*" --list "* | *" --help "* | *" -h "*) exec /usr/bin/python3 tests/bench/bench.py --work / --server-cpus "$server" "$@" ;;
+esac
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/sluice-bench.XXXXXX")
 trap cleanup EXIT
 trap 'exit 130' INT TERM HUP
@@ -49,6 +52,6 @@ if [ -z "${S3_ENDPOINT:-}" ]; then
     . "$scratch/ceph/env"
     export BENCH_OWN_GATEWAY=1
 fi
-taskset -c "$client" /usr/bin/python3 tests/bench/bench.py --work "$scratch/work" --server-cpus "$server" "$@" &
+taskset -c "$client" /usr/bin/python3 tests/bench/bench.py --work "$scratch/work" --server-cpus "$server" --far-port $((port + 95)) "$@" &
 main=$!
 wait "$main"

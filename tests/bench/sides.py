@@ -3,10 +3,11 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 
-from measure import IO, SLUICE, Failed, drop_page_cache, is_mounted, run
+from measure import IO, SLUICE, Failed, drop_page_cache, gone, is_mounted, run
 
 
 class Side:
@@ -162,10 +163,12 @@ class Rclone(Side):
 
 class Sluice(Side):
     name = "sluice"
+    daemon = 0  # its process, while there is one
 
     def mount(self):
         run(SLUICE, "mount", f"s3://{self.lake.bucket}", self.root, "--endpoint-url", self.lake.links[self.link], "--cache-dir",
             self.cache, "--log-file", self.work / "log", *self.options, timeout=120)
+        self.daemon = self.status()["pid"]
 
     def status(self):
         return json.loads(run(SLUICE, "status", "--json", self.root, timeout=60))
@@ -175,9 +178,12 @@ class Sluice(Side):
 
     def stop(self):
         if is_mounted(self.root):
-            subprocess.run([SLUICE, "umount", self.root], check=False, timeout=120, stdin=subprocess.DEVNULL,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            with contextlib.suppress(Failed):
+                run(SLUICE, "umount", self.root, timeout=120)
         super().stop()
+        if self.daemon and not gone(self.daemon, 60):
+            os.kill(self.daemon, signal.SIGKILL)
+        self.daemon = 0
 
     def pids(self):
         status = self.status()
