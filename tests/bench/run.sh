@@ -11,7 +11,9 @@ cd "$(dirname "$0")/../.."
 server=${BENCH_SERVER_CPUS:-0} client=${BENCH_CLIENT_CPUS:-$(($(nproc) - 1))}
 port=${BENCH_PORT:-8900}
 export PYTHONDONTWRITEBYTECODE=1 no_proxy=127.0.0.1,localhost NO_PROXY=127.0.0.1,localhost BENCH_SERVER_CPUS=$server
-scratch= own= main=
+scratch=''
+own=''
+main=''
 
 cleanup() {
     trap '' INT TERM HUP
