@@ -147,14 +147,14 @@ suite_posix() {
     count ${sums:-0 1 0}
 }
 
-run_pytest() { # NAME PYTEST-ARGS...
+run_pytest() { # NAME PYTEST-ARGS...; of $pytest_dir, else of tests/e2e
     local name=$1 sums
     shift
     if [ ! -x "${SLUICE_BIN:-build/tools/sluice}" ]; then
         broken "$name: ${SLUICE_BIN:-build/tools/sluice} is not built"
         return
     fi
-    TMPDIR=$scratch $py -m pytest -p no:cacheprovider --timeout=240 --junitxml="$results/$name.xml" -ra "$@" tests/e2e |
+    TMPDIR=$scratch $py -m pytest -p no:cacheprovider --timeout=240 --junitxml="$results/$name.xml" -ra "$@" "${pytest_dir:-tests/e2e}" |
         tee "$results/$name.log"
     sums=$($py - "$results/$name.xml" <<'PY'
 import sys
@@ -203,7 +203,7 @@ suite_e2e_asan() {
 
 # Every kind of row of the benchmark once, tiny, for all sides: a row passes if it was measured, whatever the figure.
 suite_bench_smoke() {
-    local sums
+    local sums pytest_dir=tests/bench
     if [ ! -w /dev/fuse ] || [ ! -w /proc/sys/vm/drop_caches ]; then
         say "bench-smoke: skipped, /dev/fuse or /proc/sys/vm/drop_caches cannot be written"
         count 0 0 1
@@ -211,6 +211,7 @@ suite_bench_smoke() {
     fi
     build build || { broken "bench-smoke: build"; return; }
     start_ceph || { broken "bench-smoke: no gateway"; return; }
+    run_pytest bench
     SLUICE_SKIP_SETUP=1 TMPDIR=$scratch timeout 300 tests/bench/run.sh --quick --out "$results/bench" \
         --rows 'write-*,read-*,ls-*,small-cold,small-warm,warm-*,publish,preads,mixed,torch-*,epoch*,stat,readdir,idle,raw-*' \
         >"$results/bench-smoke.log" 2>&1 || { tail -n 20 "$results/bench-smoke.log"; broken "bench-smoke: no result"; return; }

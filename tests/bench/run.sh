@@ -5,7 +5,8 @@
 # Needs root (it mounts and drops the page cache), about 40 GB of disk and a quiet machine. The gateway runs on the CPUs BENCH_SERVER_CPUS
 # [0], all clients and daemons on BENCH_CLIENT_CPUS [the last]. What is measured, what is warm and which bar it must meet: rows.py.
 # Environment: S3_ENDPOINT and AWS_* of a running gateway to use instead of an own one; BENCH_PORT=8900 of the own one; TMPDIR where
-# the data goes (it should be the disk to compare with); SLUICE_SKIP_SETUP=1 installs and builds nothing.
+# the data goes (it should be the disk to compare with); SLUICE_SKIP_SETUP=1 installs and builds nothing;
+# SLUICE_BUILD=build the build directory; SLUICE_BIN another binary to measure.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 server=${BENCH_SERVER_CPUS:-0} client=${BENCH_CLIENT_CPUS:-$(($(nproc) - 1))}
