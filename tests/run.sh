@@ -1,7 +1,7 @@
 #!/bin/bash
 # run.sh [quick|night|SUITE...] - installs what is missing, builds, runs the suites and sums up.
 #
-# Suites: lint unit asan tsan posix e2e-file e2e-ceph e2e-asan coverage. Without arguments all of them; `quick` is lint, unit and a
+# Suites: lint unit asan tsan posix e2e-file e2e-ceph e2e-asan bench-smoke coverage. Without arguments all of them; `quick` is lint, unit and a
 # short end-to-end run on the file store (under two minutes); `night` is all with longer loops. The last line is
 # "N passed, N failed, N skipped" over all counted tests; exit 1 if any failed or a suite could not run.
 #
@@ -150,14 +150,14 @@ suite_posix() {
     count ${sums:-0 1 0}
 }
 
-run_pytest() { # NAME PYTEST-ARGS...
+run_pytest() { # NAME PYTEST-ARGS...; of $pytest_dir, else of tests/e2e
     local name=$1 sums
     shift
     if [ ! -x "${SLUICE_BIN:-build/tools/sluice}" ]; then
         broken "$name: ${SLUICE_BIN:-build/tools/sluice} is not built"
         return
     fi
-    TMPDIR=$scratch $py -m pytest -p no:cacheprovider --timeout=240 --junitxml="$results/$name.xml" -ra "$@" tests/e2e |
+    TMPDIR=$scratch $py -m pytest -p no:cacheprovider --timeout=240 --junitxml="$results/$name.xml" -ra "$@" "${pytest_dir:-tests/e2e}" |
         tee "$results/$name.log"
     sums=$($py - "$results/$name.xml" <<'PY'
 import sys
@@ -205,6 +205,40 @@ suite_e2e_asan() {
         SLUICE_PASSTHROUGH="off" SLUICE_STORE="file" SLUICE_QUICK=1 run_pytest e2e-asan -m "not slow"
 }
 
+# Every kind of row of the benchmark once, tiny, for all sides: a row passes if it was measured, whatever the figure.
+suite_bench_smoke() {
+    local sums pytest_dir=tests/bench
+    if [ ! -w /dev/fuse ] || [ ! -w /proc/sys/vm/drop_caches ]; then
+        say "bench-smoke: skipped, /dev/fuse or /proc/sys/vm/drop_caches cannot be written"
+        count 0 0 1
+        return
+    fi
+    build build || { broken "bench-smoke: build"; return; }
+    start_ceph || { broken "bench-smoke: no gateway"; return; }
+    run_pytest bench
+    SLUICE_SKIP_SETUP=1 TMPDIR=$scratch timeout 300 tests/bench/run.sh --quick --out "$results/bench" \
+        --rows 'write-*,read-*,ls-*,small-cold,small-warm,warm-*,publish,preads,mixed,torch-*,epoch*,stat,readdir,idle,raw-*' \
+        >"$results/bench-smoke.log" 2>&1 || { tail -n 20 "$results/bench-smoke.log"; broken "bench-smoke: no result"; return; }
+    sums=$($py - "$results/bench/bench.json" <<'PY'
+import json, sys
+p = f = s = 0
+for row in json.load(open(sys.argv[1]))["rows"]:
+    samples = [x for side in row["samples"].values() for x in side]
+    bad = [x["error"] for x in samples if "error" in x]
+    if row["skipped"]:
+        s += 1
+    elif bad or not samples:
+        f += 1
+        print("FAILED", row["name"], *bad[:1], file=sys.stderr)
+    else:
+        p += 1
+print(p, f, s)
+PY
+    )
+    # shellcheck disable=SC2086
+    count ${sums:-0 1 0}
+}
+
 # Printed, not gated: what the unit tests and the short end-to-end run touch.
 suite_coverage() {
     build build-coverage -Db_coverage=true || { broken "coverage: build"; return; }
@@ -224,15 +258,15 @@ main() {
         case $s in
         quick) suites+=(lint unit e2e-quick) ;;
         night) export SLUICE_NIGHT=1 ;;
-        lint | unit | asan | tsan | posix | e2e-file | e2e-quick | e2e-ceph | e2e-asan | coverage) suites+=("$s") ;;
+        lint | unit | asan | tsan | posix | e2e-file | e2e-quick | e2e-ceph | e2e-asan | bench-smoke | coverage) suites+=("$s") ;;
         *)
-            echo "run.sh: no suite '$s' (quick night lint unit asan tsan posix e2e-file e2e-ceph e2e-asan coverage)" >&2
+            echo "run.sh: no suite '$s' (quick night lint unit asan tsan posix e2e-file e2e-ceph e2e-asan bench-smoke coverage)" >&2
             exit 2
             ;;
         esac
     done
-    [ ${#suites[@]} -gt 0 ] || suites=(lint unit asan tsan posix e2e-file e2e-ceph e2e-asan coverage)
-    case " ${suites[*]} " in *" e2e-ceph "*) needs+=(ceph) ;; esac
+    [ ${#suites[@]} -gt 0 ] || suites=(lint unit asan tsan posix e2e-file e2e-ceph e2e-asan bench-smoke coverage)
+    case " ${suites[*]} " in *" e2e-ceph "* | *" bench-smoke "*) needs+=(ceph) ;; esac
     mkdir -p "$results"
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/sluice-tests.XXXXXX")
     trap cleanup EXIT

@@ -1,0 +1,178 @@
+"""The result as Markdown, JSON and SVG."""
+import datetime
+import html
+import json
+import os
+import pathlib
+import platform
+import statistics
+
+from measure import SLUICE, run
+
+SIDE_ORDER = ("native", "native+put", "s3fs", "rclone", "sluice", "raw", "curl")
+COLOURS = {"native": "#777777", "native+put": "#aaaaaa", "s3fs": "#d98c3f", "rclone": "#8a63b8", "sluice": "#2478c0", "raw": "#4f9f60",
+           "curl": "#9fcf9f"}
+
+
+def values(samples, field="seconds"):
+    return [s[field] for s in samples if field in s]
+
+
+def short(number):
+    """Three digits that count."""
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def spread(numbers):
+    """median (min-max)"""
+    if not numbers:
+        return "-"
+    median = short(statistics.median(numbers))
+    return median if len(numbers) == 1 else f"{median} ({short(min(numbers))}-{short(max(numbers))})"
+
+
+def value_of(row):
+    """The field of a sample that the row is about."""
+    return "seconds" if row.unit == "s" else row.unit
+
+
+def ratios(row, results, base):
+    """Base over side, one a run; the base of a run is the fastest of those named, or the slowest if it begins with that word."""
+    field = value_of(row)
+    pick, bases = (max, base[1:]) if base[:1] == ("slowest",) else (min, base)
+    found = []
+    for i, sample in enumerate(results.get(row.of, [])):
+        took = [results[b][i].get(field) for b in bases if b in results and i < len(results[b])]
+        took = [t for t in took if t]
+        if sample.get(field) and took and (pick is min or len(took) == len(bases)):
+            found.append(pick(took) / sample[field])
+    return found
+
+
+def ratio_text(row, results, base):
+    numbers = ratios(row, results, base)
+    name = " and ".join(base[1:]) if base[:1] == ("slowest",) else " / ".join(base)
+    return f"{name}: {spread(numbers)}" if numbers else ""
+
+
+def verdict(row, numbers):
+    if not row.bar or not numbers:
+        return None
+    return statistics.median(numbers) >= row.bar
+
+
+def cell(row, samples):
+    if not samples:
+        return ""
+    errors = [s["error"] for s in samples if "error" in s]
+    numbers = values(samples, value_of(row))
+    text = spread(numbers) if numbers else ""
+    return (text + (" failed: " + errors[0] if errors else "")).replace("|", "/").replace("\n", " ").strip()
+
+
+def markdown(bench):
+    sides = [s for s in SIDE_ORDER if any(s in r for r in bench.results.values())]
+    m = machine()
+    lines = [f"{m['sluice']} on Linux {m['kernel']}, {m['cpus']} CPUs, {m['memory_bytes'] >> 30} GiB; server CPU: {m['server_cpus']}, "
+             f"CPU of clients and daemons: {m['client_cpus']}; runs: {bench.runs}.", "", "Medians (min-max) of seconds unless the row says otherwise. Ratios, one a run: seconds of the side named (of several the fastest, of",
+             "\"A and B\" the slower) / seconds of sluice, of raw where there is no filesystem; more is better. Cold rows drop the client's",
+             "caches, not the server's.", "",
+             "| row | in the cache before | " + " | ".join(sides) + " | ratio to | bar | met | ratio also to |", "|---" * (len(sides) + 6) + "|"]
+    for row in bench.rows:
+        results = bench.results[row.name]
+        if row.name in bench.skipped:
+            lines.append(f"| {row.title} | skipped: {bench.skipped[row.name]} |" + " |" * (len(sides) + 4))
+            continue
+        met = {True: "yes", False: "**no**", None: ""}[verdict(row, ratios(row, results, row.base))]
+        unit = "" if row.unit == "s" else f" ({row.unit})"
+        lines.append(f"| {row.title}{unit} | {row.warm} | " + " | ".join(cell(row, results.get(s)) for s in sides) +
+                     f" | {ratio_text(row, results, row.base)} | {row.bar or ''} | {met} | {ratio_text(row, results, row.also)} |")
+    return "\n".join(lines + costs(bench) + notes(bench)) + "\n"
+
+
+def costs(bench):
+    """CPU seconds and memory, where they were measured."""
+    lines = ["", "CPU seconds of client and daemon, peak memory of the daemon in MiB (medians):", "",
+             "| row | side | client | daemon | memory | mode |", "|---|---|---|---|---|---|"]
+    for row in bench.rows:
+        for side in SIDE_ORDER:
+            samples = bench.results[row.name].get(side, [])
+            client, daemon = values(samples, "client_cpu"), values(samples, "daemon_cpu")
+            if client or daemon:
+                lines.append(f"| {row.name} | {side} | {middle(client, 2)} | {middle(daemon, 2)} | "
+                             f"{middle(values(samples, 'daemon_peak_mib'), 0)} | {samples[-1].get('mode') or ''} |")
+    return lines
+
+
+def middle(numbers, digits):
+    return f"{statistics.median(numbers):.{digits}f}" if numbers else ""
+
+
+def notes(bench):
+    lines = [""]
+    for row in bench.rows:
+        for side, samples in bench.results[row.name].items():
+            for field, text in (("uploaded_at_close", "bytes were in the store when close returned"),
+                                ("downloaded_bytes", "bytes were fetched"), ("load_bytes_per_s", "bytes a second were uploaded beside")):
+                if values(samples, field):
+                    lines.append(f"- {row.name}, {side}: {spread(values(samples, field))} {text}; "
+                                 f"{values(samples, 'bytes')[0]} bytes in all")
+    p50, took = ({link: middle(values(bench.results.get(f"{row}-{link}", {}).get("raw", []), field), 4) for link in ("near", "far")}
+                 for row, field in (("delay", "p50_ms"), ("rate", "seconds")))
+    if p50["near"] and p50["far"]:
+        lines.append(f"- the relay: a request takes {float(p50['far']) - float(p50['near']):.1f} ms longer behind it")
+    if took["near"] and took["far"]:
+        lines.append(f"- the relay: the rate behind it is {float(took['near']) / float(took['far']):.2f} of the direct one")
+    return lines
+
+
+def machine():
+    return {"sluice": run(SLUICE, "version").strip(), "kernel": platform.release(), "cpus": os.cpu_count(),
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "server_cpus": os.environ["BENCH_SERVER_CPUS"] if os.environ.get("BENCH_OWN_GATEWAY") else "not pinned",
+            "client_cpus": ",".join(str(c) for c in sorted(os.sched_getaffinity(0)))}
+
+
+def as_json(bench):
+    rows = []
+    for row in bench.rows:
+        numbers = ratios(row, bench.results[row.name], row.base)
+        rows.append({"name": row.name, "title": row.title, "in_cache_before": row.warm, "unit": row.unit, "link": row.link,
+                     "options": row.options, "skipped": bench.skipped.get(row.name), "of": row.of, "base": row.base, "bar": row.bar or None,
+                     "ratios": numbers, "median_ratio": statistics.median(numbers) if numbers else None,
+                     "met": verdict(row, numbers), "also": row.also, "also_ratios": ratios(row, bench.results[row.name], row.also),
+                     "samples": bench.results[row.name]})
+    return {"when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "machine": machine(), "runs": bench.runs,
+            "sizes": vars(bench.sizes), "rows": rows}
+
+
+def svg(bench):
+    """Horizontal bars, a group per row, each group scaled to its slowest side; the thin line goes from the best run to the worst."""
+    left, width, step, y, out = 90, 600, 16, 40, []
+    for row in bench.rows:
+        shown = {s: values(bench.results[row.name].get(s, []), value_of(row)) for s in SIDE_ORDER}
+        shown = {s: (statistics.median(v), min(v), max(v)) for s, v in shown.items() if v}
+        if not shown:
+            continue
+        out.append(f'<text x="10" y="{y}" font-weight="bold">{html.escape(row.title)}</text>')
+        scale = width / max(v[2] for v in shown.values())
+        for side, (median, least, most) in shown.items():
+            y += step
+            out.append(f'<text x="{left - 5}" y="{y}" text-anchor="end">{side}</text>'
+                       f'<rect x="{left}" y="{y - 10}" width="{max(1, median * scale):.1f}" height="12" fill="{COLOURS[side]}"/>'
+                       f'<rect x="{left + least * scale:.1f}" y="{y - 4}" width="{(most - least) * scale:.1f}" height="1"/>'
+                       f'<text x="{left + most * scale + 6:.1f}" y="{y}">{short(median)} {row.unit}</text>')
+        y += 2 * step
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 90}" height="{y}" font-family="sans-serif" font-size="12">'
+            f'<rect width="100%" height="100%" fill="white"/><text x="10" y="18">shorter is better; medians, runs: {bench.runs}</text>' +
+            "\n".join(out) + "</svg>\n")
+
+
+def write(bench, out):
+    """Leaves bench.md, bench.json and bench.svg in the directory out; gives the Markdown."""
+    text = markdown(bench)
+    for name, content in (("bench.md", text), ("bench.json", json.dumps(as_json(bench), indent=1) + "\n"), ("bench.svg", svg(bench))):
+        tmp = pathlib.Path(out) / (name + ".new")
+        tmp.write_text(content)
+        tmp.rename(pathlib.Path(out) / name)
+    return text

@@ -1,0 +1,229 @@
+"""The sides of a comparison. Each shows the data sets below its root; cold() gives it with nothing cached, restart() as a new process."""
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+from measure import IO, SLUICE, Failed, drop_page_cache, gone, is_mounted, run
+
+
+class Side:
+    name = None
+    filesystem = True
+
+    def __init__(self, lake, work):
+        self.lake, self.work = lake, work / self.name
+        self.root, self.cache = self.work / "mnt", self.work / "cache"
+        self.root.mkdir(parents=True)
+        self.process = None
+        self.link, self.options = "near", ()
+
+    def cold(self, link="near", options=()):
+        """A new mount with an empty cache directory and dropped page cache."""
+        self.stop()
+        shutil.rmtree(self.cache, ignore_errors=True)
+        self.link, self.options = link, tuple(options)
+        self.restart()
+
+    def restart(self):
+        """A new mount on the cache directory as it is, page cache dropped."""
+        self.stop()
+        self.cache.mkdir(mode=0o700, exist_ok=True)
+        drop_page_cache()
+        self.mount()
+        until = time.monotonic() + 60
+        while not is_mounted(self.root):
+            if time.monotonic() > until or (self.process and self.process.poll() is not None):
+                raise Failed(f"{self.name} does not mount: {self.log_tail()}")
+            time.sleep(0.02)
+
+    def spawn(self, *args, env):
+        with open(self.work / "log", "ab") as log:
+            self.process = subprocess.Popen([str(a) for a in args], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
+
+    def log_tail(self):
+        with contextlib.suppress(OSError):
+            return (self.work / "log").read_text(errors="replace")[-300:]
+        return ""
+
+    def stop(self):
+        while is_mounted(self.root):
+            subprocess.run(["umount", "-l", self.root], check=False, timeout=60, stderr=subprocess.DEVNULL)
+        if self.process:
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+            self.process = None
+
+    def close(self):
+        """After a row: nothing stays mounted or on the disk."""
+        self.stop()
+        shutil.rmtree(self.cache, ignore_errors=True)
+
+    def pids(self):
+        return [self.process.pid] if self.process else []
+
+    def mode(self):
+        return None
+
+    def settle(self):
+        """Returns when nothing is uploaded any more."""
+
+    def load(self):
+        """What goes on beside a write."""
+        return contextlib.nullcontext()
+
+    def note_upload(self, sample):
+        """Adds to a write's sample what is in the store when close has returned."""
+
+    def note_download(self, sample):
+        """Adds to a sample what was fetched since the mount."""
+
+    def pin(self, key):
+        """Keeps a file in memory, where a side can."""
+
+    def wait_visible(self, key, size):
+        self.lake.wait_visible(key, size)
+
+    def check_object(self, key, size):
+        self.lake.check_object(key, size)
+
+    def forget(self, *keys):
+        """Removes written files, or what is left of them."""
+        with contextlib.suppress(Failed):
+            run("rm", "-f", *[self.root / key for key in keys], timeout=120)
+            self.settle()
+        self.lake.delete(*keys)
+
+
+class Native(Side):
+    """A directory on the disk that also holds the cache directories."""
+    name = "native"
+
+    def __init__(self, lake, work):
+        super().__init__(lake, work)
+        self.root = lake.data
+        self.root.mkdir(parents=True, exist_ok=True)
+
+    def cold(self, link="near", options=()):
+        drop_page_cache()
+
+    def restart(self):
+        drop_page_cache()
+
+    def wait_visible(self, key, size):
+        pass
+
+    def check_object(self, key, size):
+        with open(self.root / key, "rb") as f:
+            run(IO, "check", key, size, stdin=f)
+
+    def forget(self, *keys):
+        for key in keys:
+            (self.root / key).unlink(missing_ok=True)
+
+
+class NativeBusy(Native):
+    """The disk while as many bytes a second are uploaded as Sluice sent during its own write; measured after it in each run."""
+    name = "native+put"
+
+    def load(self):
+        return self.lake.put_load(self.lake.upload_rate)
+
+    def note_upload(self, sample):
+        sample["load_bytes_per_s"] = round(self.lake.upload_rate)
+
+
+class S3fs(Side):
+    name = "s3fs"
+
+    def mount(self):
+        env = dict(os.environ, AWSACCESSKEYID=os.environ["AWS_ACCESS_KEY_ID"],
+                   AWSSECRETACCESSKEY=os.environ["AWS_SECRET_ACCESS_KEY"])
+        self.spawn("s3fs", self.lake.bucket, self.root, "-f", "-o",
+                   f"url={self.lake.links[self.link]},use_path_request_style,use_cache={self.cache},max_stat_cache_size=200000,"
+                   "parallel_count=16,multireq_max=64,multipart_size=16,enable_noobj_cache", env=env)
+
+
+class Rclone(Side):
+    name = "rclone"
+
+    def mount(self):
+        env = dict(os.environ, RCLONE_CONFIG_L_TYPE="s3", RCLONE_CONFIG_L_PROVIDER="Ceph", RCLONE_CONFIG_L_ENV_AUTH="true",
+                   RCLONE_CONFIG_L_ENDPOINT=self.lake.links[self.link], RCLONE_CONFIG="/dev/null")
+        self.spawn("rclone", "mount", f"l:{self.lake.bucket}", self.root, "--cache-dir", self.cache, "--vfs-cache-mode", "full",
+                   "--use-server-modtime", "--s3-upload-concurrency", "8", "--transfers", "8", "--vfs-read-ahead", "64M",
+                   "--dir-cache-time", "1h", "--vfs-write-back", "0s", env=env)
+
+
+class Sluice(Side):
+    name = "sluice"
+    daemon = 0  # its process, while there is one
+
+    def mount(self):
+        run(SLUICE, "mount", f"s3://{self.lake.bucket}", self.root, "--endpoint-url", self.lake.links[self.link], "--cache-dir",
+            self.cache, "--log-file", self.work / "log", *self.options, timeout=120)
+        self.daemon = self.status()["pid"]
+
+    def status(self):
+        return json.loads(run(SLUICE, "status", "--json", self.root, timeout=60))
+
+    def info(self, key):
+        return json.loads(run(SLUICE, "info", "--json", self.root / key, timeout=60).splitlines()[0])
+
+    def stop(self):
+        if is_mounted(self.root):
+            with contextlib.suppress(Failed):
+                run(SLUICE, "umount", self.root, timeout=120)
+        super().stop()
+        if self.daemon and not gone(self.daemon, 60):
+            os.kill(self.daemon, signal.SIGKILL)
+        self.daemon = 0
+
+    def pids(self):
+        status = self.status()
+        return [p for p in (status["pid"], status["supervisor_pid"]) if p]
+
+    def mode(self):
+        return "passthrough" if self.status()["passthrough"] else "through the daemon"
+
+    def note_upload(self, sample):
+        sample["uploaded_at_close"] = self.status()["uploaded_bytes"]
+        self.lake.upload_rate = sample["uploaded_at_close"] / sample["seconds"]
+
+    def note_download(self, sample):
+        sample["downloaded_bytes"] = self.status()["downloaded_bytes"]
+
+    def pin(self, key):
+        self.settle()
+        run(SLUICE, "pin", self.root / key)
+
+    def settle(self):
+        run(SLUICE, "wait", "--timeout", "600s", self.root)
+
+
+class Raw(Side):
+    """objbench: no filesystem, the same client code."""
+    name = "raw"
+    filesystem = False
+
+    def cold(self, link="near", options=()):
+        self.link = link
+
+    def transfer(self, raw):
+        return self.lake.raw_objbench(raw, self.link)
+
+
+class Curl(Raw):
+    name = "curl"
+
+    def transfer(self, raw):
+        return self.lake.raw_curl(raw, self.link)
+
+
+SIDES = {side.name: side for side in (Native, S3fs, Rclone, Sluice, NativeBusy, Raw, Curl)}

@@ -1,0 +1,129 @@
+"""The benchmark's own parts: ratios, cells, the check of what was read, the relay."""
+import json
+import pathlib
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import report  # noqa: E402
+from measure import DELAY, MIB, Failed, io  # noqa: E402
+from rows import FULL, QUICK, Row, all_rows  # noqa: E402
+
+ROW = Row("r", "R", "read", "cold", "nothing", base=("a", "b"), bar=0.9)
+
+
+def seconds(*values):
+    return [{"seconds": v} if v else {"error": "went | wrong"} for v in values]
+
+
+def test_ratio_is_per_run_to_the_fastest_base():
+    results = {"sluice": seconds(1, 2, None), "a": seconds(2, 8, 1), "b": seconds(3, 4, 1)}
+    assert report.ratios(ROW, results, ("a", "b")) == [2, 2]
+
+
+def test_ratio_to_the_slower_of_two_needs_both():
+    results = {"sluice": seconds(1, 2), "a": seconds(2, 8), "b": seconds(3, None)}
+    assert report.ratios(ROW, results, ("slowest", "a", "b")) == [3]
+
+
+def test_bar_is_met_or_not_or_unknown():
+    assert [report.verdict(ROW, numbers) for numbers in ([0.9], [0.8, 0.89, 1], [])] == [True, False, None]
+
+
+def test_failure_is_shown_in_the_cell():
+    assert report.cell(ROW, seconds(None)) == "failed: went / wrong"
+    assert report.cell(ROW, seconds(1, None, 2)) == "1.5 (1-2) failed: went / wrong"
+
+
+def test_rows_have_names_of_their_own_and_groups_measure_alike():
+    for sizes in (FULL, QUICK):
+        rows = all_rows(sizes)
+        assert len({r.name for r in rows}) == len(rows)
+        for group in {r.group() for r in rows}:
+            keys = [r.key for r in rows if r.group() == group]
+            assert len(set(keys)) == len(keys), group
+
+
+def spoil(path, off):
+    with open(path, "r+b") as f:
+        f.seek(off)
+        byte = f.read(1)[0]
+        f.seek(off)
+        f.write(bytes([byte ^ 1]))
+
+
+def test_wrong_bytes_are_found(tmp_path):
+    names = tmp_path / "names"
+    names.write_text("d/one\n")
+    io("fill", tmp_path, names, 3 * MIB + 5000)
+    path = tmp_path / "d/one"
+    assert io("read", path, MIB)["bytes"] == 3 * MIB + 5000
+    spoil(path, 2 * MIB + 4096 * 3 + 100)
+    io("read", path, MIB)  # between the stamps: for the full check to find
+    with pytest.raises(Failed, match="wrong bytes"):
+        io("check-files", tmp_path, names, 3 * MIB + 5000)
+    spoil(path, 2 * MIB + 4096 * 3)
+    for args in (("read", path, MIB), ("mmap", path), ("files", tmp_path, names, 2, 0)):
+        with pytest.raises(Failed, match="wrong bytes"):
+            io(*args)
+
+
+def test_check_wants_the_whole_file(tmp_path):
+    names = tmp_path / "names"
+    names.write_text("f\n")
+    io("fill", tmp_path, names, MIB)
+    with pytest.raises(Failed, match="1048576 bytes instead of"):
+        io("check-files", tmp_path, names, MIB + 1)
+
+
+@pytest.fixture
+def echo():
+    """A server that sends everything back; its port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve(s):
+        with s:
+            while data := s.recv(1 << 16):
+                s.sendall(data)
+            s.shutdown(socket.SHUT_WR)
+
+    def accept():
+        while True:
+            try:
+                s, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=serve, args=(s,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    yield listener.getsockname()[1]
+    listener.close()
+
+
+def test_relay_delays_and_changes_nothing(echo):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    relay = subprocess.Popen([DELAY, str(port), str(echo), "30"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert relay.stdout.readline() == "ready\n"
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as s:
+            for _ in range(3):
+                start = time.monotonic()
+                s.sendall(b"ping")
+                assert s.recv(4) == b"ping"
+                assert time.monotonic() - start >= 0.030
+            data = json.dumps(list(range(400000))).encode()
+            sender = threading.Thread(target=lambda: (s.sendall(data), s.shutdown(socket.SHUT_WR)))
+            sender.start()
+            got = b"".join(iter(lambda: s.recv(1 << 16), b""))
+            sender.join(20)
+            assert got == data
+    finally:
+        relay.terminate()
+        relay.wait(10)
+        relay.stdout.close()
