@@ -428,6 +428,8 @@ bool cfile_source(struct cfile *cf, char **ret_key, struct etag *ret_etag, uint6
 int cache_file_set_dirty(struct cfile *cf, bool dirty)
 {
     mutex_lock(&cf->mu);
+    if (dirty && !cf->dirty && cf->src_key) /* what stays clean can be copied in the store */
+        (void)cfile_track_presence_locked(cf);
     cf->dirty = dirty;
     if (!dirty) {
         uint64_t n = cf->dirty_chunks.n_words * 64;

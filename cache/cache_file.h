@@ -98,6 +98,8 @@ uint64_t cfile_space_needed(struct cfile *cf, uint64_t off, uint64_t len);
 
 /* ---- cache_punch.c ---- */
 
+/* What of a wholly present file is here and what is dirty is tracked, and kept over restarts, from now on. False: it is dirty already. */
+bool cfile_track_presence_locked(struct cfile *cf);
 /* Frees at least `want` bytes of clean chunks if it can; oldest arrivals first. Returns bytes freed. */
 uint64_t cfile_punch(struct cfile *cf, uint64_t want);
 /* Makes room for `len` more bytes of a windowed file inside its window. */

@@ -60,8 +60,7 @@ static bool plan_locked(struct cfile *cf, struct punch *p, uint64_t chunk)
     return true;
 }
 
-/* Presence of a wholly present file has to be tracked from now on. */
-static bool track_presence_locked(struct cfile *cf)
+bool cfile_track_presence_locked(struct cfile *cf)
 {
     if (!cf->all_present)
         return true;
@@ -97,7 +96,7 @@ static uint64_t punch_batch(struct cfile *cf, uint64_t want)
     g_autofree struct punch *p = g_new0(struct punch, 1);
     mutex_lock(&cf->mu);
     bool given = cf->pass != CACHE_PASS_OFF || (space_entry_flags(cf->c, cf->entry, 0, 0) & CACHED_GIVEN);
-    if (given || cf->resizing || !cf->src_key || cf->limit == 0 || !track_presence_locked(cf)) {
+    if (given || cf->resizing || !cf->src_key || cf->limit == 0 || !cfile_track_presence_locked(cf)) {
         mutex_unlock(&cf->mu);
         return 0;
     }
