@@ -217,7 +217,7 @@ suite_bench_smoke() {
     start_ceph || { broken "bench-smoke: no gateway"; return; }
     run_pytest bench
     SLUICE_SKIP_SETUP=1 TMPDIR=$scratch timeout 300 tests/bench/run.sh --quick --out "$results/bench" \
-        --rows 'write-*,read-*,ls-*,small-cold,small-warm,warm-*,publish,preads,mixed,torch-*,epoch*,stat,readdir,idle,raw-*' \
+        --rows 'write-[cv1]*,read-*,ls-*,small-cold,small-warm,warm-*,publish,preads,mixed,torch-*,epoch,epoch-[im]*,stat,readdir,idle,raw-get' \
         >"$results/bench-smoke.log" 2>&1 || { tail -n 20 "$results/bench-smoke.log"; broken "bench-smoke: no result"; return; }
     sums=$($py - "$results/bench/bench.json" <<'PY'
 import json, sys

@@ -74,18 +74,20 @@ def markdown(bench):
     sides = [s for s in SIDE_ORDER if any(s in r for r in bench.results.values())]
     m = machine()
     lines = [f"{m['sluice']} on Linux {m['kernel']}, {m['cpus']} CPUs, {m['memory_bytes'] >> 30} GiB; server CPU: {m['server_cpus']}, "
-             f"CPU of clients and daemons: {m['client_cpus']}; runs: {bench.runs}.", "", "Medians (min-max) of seconds unless the row says otherwise. Ratios, one a run: seconds of the side named (of several the fastest, of",
+             f"CPU of clients and daemons: {m['client_cpus']}; runs: {bench.runs}.", "",
+             "Medians (min-max) of seconds unless the row says otherwise. Ratios, one a run: seconds of the side named (of several the fastest, of",
              "\"A and B\" the slower) / seconds of sluice, of raw where there is no filesystem; more is better. Cold rows drop the client's",
              "caches, not the server's.", "",
-             "| row | in the cache before | " + " | ".join(sides) + " | ratio to | bar | met | ratio also to |", "|---" * (len(sides) + 6) + "|"]
+             "| row | what | in the cache before | " + " | ".join(sides) + " | ratio to | bar | met | ratio also to |",
+             "|---" * (len(sides) + 7) + "|"]
     for row in bench.rows:
         results = bench.results[row.name]
         if row.name in bench.skipped:
-            lines.append(f"| {row.title} | skipped: {bench.skipped[row.name]} |" + " |" * (len(sides) + 4))
+            lines.append(f"| {row.name} | {row.title} | skipped: {bench.skipped[row.name]} |" + " |" * (len(sides) + 4))
             continue
         met = {True: "yes", False: "**no**", None: ""}[verdict(row, ratios(row, results, row.base))]
         unit = "" if row.unit == "s" else f" ({row.unit})"
-        lines.append(f"| {row.title}{unit} | {row.warm} | " + " | ".join(cell(row, results.get(s)) for s in sides) +
+        lines.append(f"| {row.name} | {row.title}{unit} | {row.warm} | " + " | ".join(cell(row, results.get(s)) for s in sides) +
                      f" | {ratio_text(row, results, row.base)} | {row.bar or ''} | {met} | {ratio_text(row, results, row.also)} |")
     return "\n".join(lines + costs(bench) + notes(bench)) + "\n"
 
