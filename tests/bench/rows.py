@@ -80,7 +80,7 @@ def issue_rows(s):
               bar=0.9, also=PEERS)
     yield Row("write-visible", f"write {big}, until the object is visible", "write", "visible", NEW, args=("big", MIB),
               sides=MOUNTED[1:], base=("raw",), bar=0.87, also=PEERS, raw=Raw("put", s.part, s.big, 8))
-    yield Row("read-cold", f"read {big} by 1 MiB, cold", "read", "cold", NEW, read, read, base=("raw",), bar=0.9, also=PEERS, raw=ranges)
+    yield Row("read-cold", f"read {big} by 1 MiB, cold", "read", "cold", NEW, read, read, base=("raw",), bar=0.91, also=PEERS, raw=ranges)
     yield Row("read-warm", f"read {big} by 1 MiB again", "read", "warm", PAGES, read, read, base=("native",), bar=0.95, also=PEERS)
     yield Row("ls-cold", f"ls -lR of {s.tree_n} files, cold", "ls", "cold", NEW, tree, tree, base=PEERS, bar=1)
     yield Row("ls-warm", f"ls -lR of {s.tree_n} files again", "ls", "warm", PAGES, tree, tree, base=PEERS, bar=1)
@@ -88,27 +88,27 @@ def issue_rows(s):
               raw=files)
     yield Row("small-warm", f"read {few} one after the other again", "small", "warm", PAGES, ("small",), base=("native",), bar=0.9,
               also=PEERS)
-    far = {"sides": MOUNTED[1:], "base": ("raw",), "bar": 0.9, "also": PEERS, "link": "far"}
-    yield Row("read-cold-far", f"read {big} by 1 MiB, cold, 30 ms away", "read", "cold", NEW, read, read, raw=ranges, **far)
-    yield Row("small-cold-far", f"read {few} one after the other, cold, 30 ms away", "small", "cold", NEW, ("small",), raw=files, **far)
+    far = {"sides": MOUNTED[1:], "base": ("raw",), "also": PEERS, "link": "far"}
+    yield Row("read-cold-far", f"read {big} by 1 MiB, cold, 30 ms away", "read", "cold", NEW, read, read, raw=ranges, bar=0.87, **far)
+    yield Row("small-cold-far", f"read {few} one after the other, cold, 30 ms away", "small", "cold", NEW, ("small",), raw=files, bar=0.77, **far)
 
 
 def file_rows(s):
     """One big file: warm reads, writes, publishing, random reads of a cold one."""
     huge, ours = f"{s.huge // MIB} MiB", {"sides": OURS, "base": ("native",)}
     for key, title, warm, bar in (("seq", f"read {huge} by 1 MiB", PAGES, 0.95), ("mmap", f"mmap and scan {huge}", PAGES, 0.95),
-                                  ("rand-128k", f"{s.rand_128k} random reads of 128 KiB", PAGES, 0.95),
-                                  ("rand-4k", f"{s.rand_4k} random reads of 4 KiB", PAGES, 0.95),
+                                  ("rand-128k", f"{s.rand_128k} random reads of 128 KiB", PAGES, 0.9),
+                                  ("rand-4k", f"{s.rand_4k} random reads of 4 KiB", PAGES, 0.75),
                                   ("dropped", f"read {huge} by 1 MiB from the disk", DISK, 0.95)):
         yield Row("warm-" + key, title, "warm", key, warm, ("huge",), bar=bar, **ours)
-    for name, block in (("1m", MIB), ("64k", 64 * KIB), ("4k", 4 * KIB)):
+    for name, block, bar in (("1m", MIB, 0.9), ("64k", 64 * KIB, 0.75), ("4k", 4 * KIB, 0.7)):
         yield Row("write-" + name, f"write {huge} by {block // KIB} KiB, until close returns", "write", "close", NEW, args=("huge", block),
-                  sides=(*OURS, "native+put"), base=("native",), bar=0.9, also=("native+put",))
+                  sides=(*OURS, "native+put"), base=("native",), bar=bar, also=("native+put",))
     yield Row("publish", f"write {s.big // MIB} MiB, from the first write until visible and verified", "publish", "verified", NEW,
               args=("big",), sides=OURS, base=("slowest", "native", "raw"), bar=0.87, raw=Raw("put", s.part, s.big, 8))
     for link, tail in (("near", ""), ("far", ", 30 ms away")):
         yield Row("preads" + ("" if link == "near" else "-far"), f"{s.preads} random reads of 64 KiB, cold{tail}", "preads", "", NEW,
-                  ("big",), sides=MOUNTED[1:], base=("raw",), bar=0.9, also=PEERS, link=link,
+                  ("big",), sides=MOUNTED[1:], base=("raw",), bar=0.77, also=PEERS, link=link,
                   raw=Raw("get", 64 * KIB, 64 * KIB * s.preads, 1))
     yield Row("mixed", f"16 writers and 16 readers of {s.mixed // MIB} MiB each", "mixed", "", "the file read: " + PAGES, ("big",), bar=0.9,
               **ours)
@@ -116,8 +116,8 @@ def file_rows(s):
 
 def torch_rows(s):
     saved = f"a checkpoint of {s.torch_mib} MiB"
-    yield Row("torch-save", f"torch.save of {saved}, until it returns", "torch", "save", NEW, sides=OURS, base=("native",), bar=0.9)
-    yield Row("torch-load", f"torch.load of {saved} just saved", "torch", "load", "the file as saved", sides=OURS, base=("native",), bar=0.95)
+    yield Row("torch-save", f"torch.save of {saved}, until it returns", "torch", "save", NEW, base=("native",), bar=0.91, also=PEERS)
+    yield Row("torch-load", f"torch.load of {saved} just saved", "torch", "load", "the file as saved", base=("native",), bar=0.95, also=PEERS)
     memory = ("--memory-cache", f"{2 * s.torch_mib}M")
     yield Row("torch-load-pinned", f"torch.load of {saved} pinned in memory", "torch", "load", "memory tier; page cache dropped",
               args=("pin",), sides=OURS, base=("native",), bar=0.95, options=memory, requires=("mount", "--memory-cache"))
@@ -125,18 +125,18 @@ def torch_rows(s):
 
 def tree_rows(s):
     """Many files: epochs over small ones, and their metadata."""
-    title, ours = f"an epoch of {s.epoch_n} x 100 KiB, shuffled, 4 threads", {"sides": OURS, "base": ("native",), "bar": 0.9}
-    variants = (("epoch", "", PAGES, (), (), ()),
-                ("epoch-stale", ", --metadata-ttl 1s run out", PAGES + "; listings too old", ("stale",), ("--metadata-ttl", "1s"), ()),
-                ("epoch-immutable", ", --immutable", PAGES, (), ("--immutable",), ("mount", "--immutable")),
-                ("epoch-memory", ", half of it fits into memory", DISK, ("limited",), (), ()))
-    for name, tail, warm, args, options, requires in variants:
-        yield Row(name, title + tail, "epoch", "", warm, ("small",), args, options=options, requires=requires, **ours)
+    title, ours = f"an epoch of {s.epoch_n} x 100 KiB, shuffled, 4 threads", {"sides": OURS, "base": ("native",)}
+    variants = (("epoch", "", PAGES, (), (), (), 0.45),
+                ("epoch-stale", ", --metadata-ttl 1s run out", PAGES + "; listings too old", ("stale",), ("--metadata-ttl", "1s"), (), 0.45),
+                ("epoch-immutable", ", --immutable", PAGES, (), ("--immutable",), ("mount", "--immutable"), 0.9),
+                ("epoch-memory", ", half of it fits into memory", DISK, ("limited",), (), (), 0.45))
+    for name, tail, warm, args, options, requires, bar in variants:
+        yield Row(name, title + tail, "epoch", "", warm, ("small",), args, options=options, requires=requires, bar=bar, **ours)
     known = "metadata of all files known, dentries"
-    yield Row("stat", f"stat of {s.many_n} known files", "metadata", "stat", known, ("many",), ("many",), **ours)
-    yield Row("readdir", f"readdir of {s.many_n} known files", "metadata", "readdir", known, ("many",), ("many",), **ours)
+    yield Row("stat", f"stat of {s.many_n} known files", "metadata", "stat", known, ("many",), ("many",), bar=0.95, **ours)
+    yield Row("readdir", f"readdir of {s.many_n} known files", "metadata", "readdir", known, ("many",), ("many",), bar=1, **ours)
     yield Row("ls-restart", f"first ls -lR of {s.many_n} files after a restart", "metadata", "restart",
-              "cache disk with metadata; page cache and dentries dropped", ("many",), ("many",), **ours)
+              "cache disk with metadata; page cache and dentries dropped", ("many",), ("many",), bar=0.5, **ours)
     yield Row("idle", "memory of an idle daemon", "idle", "", NEW, sides=MOUNTED[1:], base=PEERS, unit="MiB")
 
 
