@@ -4,6 +4,20 @@
 
 #define DOT_ENTRIES 2
 
+/* No name changed anywhere since this directory was opened last: what the kernel kept of it is right. */
+static bool seen_unchanged(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    uint64_t now = fs->ns_changes + 1;
+    bool same = in->dir_seen == now;
+    in->dir_seen = now;
+    mutex_unlock(&in->mu);
+    mutex_unlock(&fs->ns);
+    return same;
+}
+
 void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
@@ -21,6 +35,8 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct handle *h;
     fi->fh = handle_new(fs, in, &h);
     h->id_limit = meta_next_ino(fs->meta);
+    fi->cache_readdir = 1;
+    fi->keep_cache = seen_unchanged(in);
     metric_inc(M_fuse_requests);
     if (fuse_reply_open(req, fi) == -ENOENT)
         handle_free(fs, fi->fh);
