@@ -9,6 +9,7 @@
 #include "publish.h"
 #include "tree_apply.h"
 
+#define SLOW_LISTING      2u /* a listing that takes more than this share of the TTL */
 #define STALE_WAIT_NS     (2 * NS_PER_S)
 #define OFFLINE_RETRY_NS  (5 * NS_PER_S)
 #define ROWS_PER_BATCH    500
@@ -17,6 +18,7 @@
 
 struct listing {
     struct fs *fs;
+    uint64_t began_ns;
     uint64_t ino;
     /* guarded by list_mu */
     unsigned refs;
@@ -203,6 +205,7 @@ static int finish_locked(struct listing *l, struct meta_batch *b, struct inode *
     dir->rec.flags |= INODE_DIR_LISTED;
     dir->rec.flags = l->hidden ? dir->rec.flags | INODE_DIR_HIDDEN : dir->rec.flags & ~INODE_DIR_HIDDEN;
     dir->rec.listed_ns = clock_wall_ns();
+    dir->list_cost_ns = clock_mono_ns() - l->began_ns;
     meta_inode_put(b, &dir->rec);
     mutex_unlock(&dir->mu);
     return 0;
@@ -227,6 +230,7 @@ static int note_marker(struct listing *l, struct meta_batch *b)
 static int listing_do(struct listing *l)
 {
     struct fs *fs = l->fs;
+    l->began_ns = clock_mono_ns();
     mutex_lock(&fs->ns);
     g_free(l->prefix);
     l->prefix = tree_dir_prefix(fs, l->ino);
@@ -319,13 +323,17 @@ int tree_refresh_within(struct fs *fs, struct inode *dir, bool force, uint64_t w
     mutex_lock(&dir->mu);
     uint32_t flags = dir->rec.flags;
     int64_t age = clock_wall_ns() - dir->rec.listed_ns;
+    uint64_t ttl = fs->cfg->metadata_ttl_ns, cost = dir->list_cost_ns;
     mutex_unlock(&dir->mu);
     bool known = flags & INODE_DIR_LISTED;
     if (flags & INODE_DIR_LOCAL)
         return 0;
-    if (known && !force && age >= 0 && (uint64_t)age < fs->cfg->metadata_ttl_ns)
+    if (known && !force && age >= 0 && (uint64_t)age < ttl)
         return 0;
-    if (known && objstore_offline_since_ns(fs->store) != 0)
+    bool slow = ttl && cost > ttl / SLOW_LISTING && age >= 0 && (uint64_t)age < 2 * (ttl + cost);
+    if (known && !force && slow)
+        wait_ns = 0; /* whoever waited for each listing of a huge directory would do little else: what is known serves until the next one is there */
+    else if (known && objstore_offline_since_ns(fs->store) != 0)
         wait_ns = 0; /* the listing that finds the store again runs behind */
     else if (known && !force)
         wait_ns = MIN(wait_ns, STALE_WAIT_NS);

@@ -363,3 +363,17 @@ def test_reader_and_writer_processes_see_no_error_under_a_slow_store(make_mount,
     assert [p.wait(timeout=120) for p in procs] == [0] * 4
     m.wait()
     assert len(store.list()) == 80
+
+
+def test_names_of_a_directory_that_is_slow_to_list_are_served_meanwhile(make_mount, store):
+    store.put("d/known", b"x")
+    m = make_mount(metadata_ttl="2s", fault="op=list,action=delay:1500ms")
+    assert (m.path / "d/known").read_bytes() == b"x"
+    time.sleep(2.2)
+    store.put("d/new", b"y")
+    began = m.status()["requests"]["list"]
+    assert (m.path / "d/known").exists()
+    with pytest.raises(FileNotFoundError):
+        os.stat(m.path / "d/new")
+    assert m.status()["requests"]["list"] - began <= 1, "one listing for all who asked"
+    assert eventually(lambda: (m.path / "d/new").exists(), 10)
