@@ -524,8 +524,10 @@ void content_release(struct inode *in, bool for_write)
     bool stop_stream = for_write && in->n_writers == 0 && in->rec.nlink == 0;
     struct cfile *cf = stop_stream && in->cf ? cache_file_ref(in->cf) : NULL;
     mutex_unlock(&in->mu);
-    if (cf)
+    if (cf) {
+        io_mode_unnamed(in);
         cache_stream_abort(cf);
+    }
     cache_file_unref(cf);
     int r = seal ? content_seal(in) : 0;
     if (r < 0)

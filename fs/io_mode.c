@@ -421,6 +421,22 @@ bool io_mode_end_writing(struct inode *in, bool *ret_same)
     return true;
 }
 
+void io_mode_unnamed(struct inode *in)
+{
+    content_gate_enter(in);
+    mutex_lock(&in->mu);
+    bool ends = in->io.kernel_writes && in->n_writers == 0 && in->rec.nlink == 0 && in->cf;
+    bool readers = in->io.n_handles > 0;
+    if (ends) {
+        in->io.kernel_writes = false;
+        g_clear_pointer(&in->io.kept, io_kept_free);
+    }
+    mutex_unlock(&in->mu);
+    if (ends && cache_file_set_passthrough(in->cf, readers ? CACHE_PASS_READ : CACHE_PASS_OFF) < 0)
+        log_warn("io", "passthrough could not be ended ino=%" G_GUINT64_FORMAT, in->ino);
+    content_gate_leave(in);
+}
+
 const char *io_mode_name(struct inode *in)
 {
     static const char *const names[] = {[IO_NONE] = "closed", [IO_CACHED] = "cached", [IO_PASSTHROUGH] = "passthrough"};

@@ -31,6 +31,9 @@ bool io_mode_take_written(struct inode *in);
  * written, and the source that was put away at open is back. */
 bool io_mode_end_writing(struct inode *in, bool *ret_same);
 
+/* No writer is left, and no name either: the kernel's writing ends for the cache, whoever still maps the file. */
+void io_mode_unnamed(struct inode *in);
+
 /* "closed", "cached" or "passthrough": static. */
 const char *io_mode_name(struct inode *in);
 
