@@ -383,7 +383,7 @@ int content_flush(struct inode *in, bool want_sync)
     mutex_lock(&in->mu);
     bool open = in->rec.content == CONTENT_OPEN;
     mutex_unlock(&in->mu);
-    if (r == 0 && io_mode_look(in) && !open)
+    if (r == 0 && io_mode_take_unflushed(in) && !open)
         r = content_begin_change_gated(in);
     if (r == 0)
         r = flush_gated(in, want_sync);

@@ -202,7 +202,8 @@ bool io_mode_look(struct inode *in)
         in->io.seen_size = in->rec.size = size;
         in->io.seen_mtime_ns = in->rec.mtime_ns = in->rec.ctime_ns = mtime_ns;
         in->rec.flags &= ~(uint32_t)INODE_MTIME_SET;
-        in->changed = in->io.written = true;
+        in->changed = true;
+        in->io.n_news++;
         g_clear_pointer(&in->io.kept, io_kept_free);
     }
     mutex_unlock(&in->mu);
@@ -210,14 +211,23 @@ bool io_mode_look(struct inode *in)
     return news;
 }
 
-bool io_mode_take_written(struct inode *in)
+unsigned io_mode_news(struct inode *in)
 {
     (void)io_mode_look(in);
     mutex_lock(&in->mu);
-    bool written = in->io.written;
-    in->io.written = false;
+    unsigned n = in->io.n_news;
     mutex_unlock(&in->mu);
-    return written;
+    return n;
+}
+
+bool io_mode_take_unflushed(struct inode *in)
+{
+    (void)io_mode_look(in);
+    mutex_lock(&in->mu);
+    bool news = in->io.flushed_news != in->io.n_news;
+    in->io.flushed_news = in->io.n_news;
+    mutex_unlock(&in->mu);
+    return news;
 }
 
 /* ---- modes ---- */
