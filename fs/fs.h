@@ -40,6 +40,7 @@ struct io_kept {
     char *key; /* owned */
     struct etag etag;
     uint64_t limit, gen;
+    int64_t ctime_ns; /* attributes set since are to be published */
 };
 void io_kept_free(struct io_kept *kept); /* NULL allowed */
 struct io_state {

@@ -286,7 +286,7 @@ static int put_source_away(struct inode *in)
     int64_t mtime_ns;
     mutex_lock(&in->mu);
     bool clean = in->rec.content == CONTENT_CLEAN;
-    *kept = (struct io_kept){g_strdup(in->rec.base_key), in->rec.base_etag, in->rec.base_limit, in->rec.gen};
+    *kept = (struct io_kept){g_strdup(in->rec.base_key), in->rec.base_etag, in->rec.base_limit, in->rec.gen, in->rec.ctime_ns};
     mutex_unlock(&in->mu);
     int r = content_begin_change_gated(in);
     if (r == 0)

@@ -91,3 +91,69 @@ sys.stdin.readline()
     got = store.head("f")
     other.communicate("end\n", timeout=20)
     assert got and got["size"] == 1000
+
+
+def test_kept_and_fsync_remote(both, store):
+    m = both(fsync="remote")
+    data = blob(5, MIB)
+    store.put("f", data)
+    with open(m.path / "f", "rb") as f:
+        f.read(1)
+        time.sleep(0.1)
+        with open(m.path / "f", "r+b") as w:
+            os.fsync(w.fileno())
+    m.wait()
+    assert eventually(lambda: m.info("f")["state"] == "clean", 10)
+    time.sleep(0.3)
+    assert eventually(lambda: run("evict", m.path / "f", check=False).returncode == 0)
+    assert (m.path / "f").read_bytes() == data
+
+
+def test_kept_and_chmod(both, store):
+    m = both()
+    store.put("f", blob(5, MIB))
+    with open(m.path / "f", "rb") as f:
+        f.read(1)
+        time.sleep(0.1)
+        with open(m.path / "f", "r+b") as w:
+            os.chmod(m.path / "f", 0o600)
+    m.wait()
+    time.sleep(1)
+    m.wait()
+    assert "33152" in str(store.head("f")["metadata"]) or "600" in str(store.head("f")["metadata"]), store.head("f")
+
+
+def test_kept_and_swapped(both, store):
+    m = both()
+    a, b = blob(5, MIB), blob(6, MIB)
+    store.put("a", a)
+    store.put("b", b)
+    with open(m.path / "a", "rb") as f, open(m.path / "b", "rb") as g:
+        f.read(1), g.read(1)
+        time.sleep(0.1)
+        with open(m.path / "a", "r+b") as w:
+            os.rename(m.path / "a", m.path / "t")
+            os.rename(m.path / "b", m.path / "a")
+            os.rename(m.path / "t", m.path / "b")
+            time.sleep(2)
+    m.wait()
+    assert store.get("a") == b and store.get("b") == a
+    for n in "ab":
+        assert eventually(lambda: run("evict", m.path / n, check=False).returncode == 0)
+    assert (m.path / "a").read_bytes() == b and (m.path / "b").read_bytes() == a
+
+
+def test_kept_and_renamed(both, store):
+    m = both()
+    a = blob(5, 31 * MIB)
+    store.put("a", a)
+    with open(m.path / "a", "rb") as f:
+        f.read(1)
+        time.sleep(0.1)
+        os.rename(m.path / "a", m.path / "b")
+        with open(m.path / "b", "r+b") as w:
+            time.sleep(1.5)
+    m.wait()
+    assert store.get("b") == a
+    assert eventually(lambda: run("evict", m.path / "b", check=False).returncode == 0)
+    assert (m.path / "b").read_bytes() == a
