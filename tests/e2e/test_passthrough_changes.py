@@ -157,3 +157,43 @@ def test_kept_and_renamed(both, store):
     assert store.get("b") == a
     assert eventually(lambda: run("evict", m.path / "b", check=False).returncode == 0)
     assert (m.path / "b").read_bytes() == a
+
+
+def test_mapping_of_a_closed_file_outlives_the_daemon(make_mount, store):
+    m = make_mount()
+    w = Mapping(m.path / "m.bin", MIB, writable=True, create=True)
+    w.write(0, b"first")
+    assert eventually(lambda: m.status()["mapped_files"] == 1)
+    m.kill9()
+    m.mount()
+    time.sleep(1)
+    w.write(10, b"second")
+    time.sleep(1)
+    local = (m.path / "m.bin").read_bytes()
+    state = m.info("m.bin")["state"]
+    w.close()
+    assert local[10:16] == b"second"
+    assert state != "clean" or store.get("m.bin") == local
+
+
+def test_writer_outlives_the_daemon(make_mount, store):
+    m = make_mount()
+    f = open(m.path / "f", "wb", buffering=0)
+    f.write(b"a" * MIB)
+    os.close(os.dup(f.fileno()))
+    m.kill9()
+    m.mount()
+    time.sleep(1)
+    f.seek(0)
+    try:
+        f.write(b"b" * 1000)
+    except OSError:
+        pass
+    time.sleep(1)
+    local = (m.path / "f").read_bytes()
+    state = m.info("f")["state"]
+    try:
+        f.close()
+    except OSError:
+        pass
+    assert state != "clean" or store.get("f") == local
