@@ -237,8 +237,8 @@ static void count_missed(void *ctx, uint64_t bytes)
     metric_add(M_miss_bytes, (int64_t)bytes);
 }
 
-/* A small file is fetched whole before its first open is answered; if that fails, reads say so. */
-static void complete_small(struct inode *in)
+/* A small file is fetched whole before its first open for reading is answered; if that fails, reads say so. */
+static void complete_small(struct inode *in, bool writes)
 {
     const char *why;
     mutex_lock(&in->mu);
@@ -246,7 +246,7 @@ static void complete_small(struct inode *in)
     mutex_unlock(&in->mu);
     uint64_t size = cache_file_size(in->cf), present = cache_file_present_bytes(in->cf);
     bool complete = cache_file_complete(in->cf);
-    if (!io_mode_works(in->fs, &why) || (!complete && (!first || size > in->fs->cfg->open_fill)))
+    if (!io_mode_works(in->fs, &why) || (!complete && (writes || !first || size > in->fs->cfg->open_fill)))
         return;
     metric_add(M_hit_bytes, (int64_t)present); /* what the kernel reads by itself is not told to us: it counts whole at each open */
     int r = complete ? 0 : cache_file_fill(in->cf, true, true, count_missed, NULL);
@@ -367,7 +367,7 @@ static int enter_gated(struct inode *in, bool writes, struct fuse_file_info *fi)
 
 int io_mode_enter(struct inode *in, bool writes, struct fuse_file_info *fi)
 {
-    complete_small(in);
+    complete_small(in, writes);
     content_gate_enter(in);
     int r = enter_gated(in, writes, fi);
     content_gate_leave(in);

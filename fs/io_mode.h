@@ -18,7 +18,7 @@ void io_mode_connected(struct fs *fs, bool offered);
 /* Whether files are passed through; if not, *ret_why (static) says why. */
 bool io_mode_works(struct fs *fs, const char **ret_why);
 
-/* One more handle: completes small files, chooses or joins the mode, sets the flags of fi. content_open() came before. */
+/* One more handle: completes small files that are read, chooses or joins the mode, sets the flags of fi. content_open() came before. */
 int io_mode_enter(struct inode *in, bool writes, struct fuse_file_info *fi) MUST_CHECK;
 /* One handle less; content_release() comes after. */
 void io_mode_leave(struct inode *in, bool writes);

@@ -197,3 +197,13 @@ def test_writer_outlives_the_daemon(make_mount, store):
     except OSError:
         pass
     assert state != "clean" or store.get("f") == local
+
+
+def test_open_for_writing_fetches_nothing(both, store):
+    m = both()
+    data = blob(7, 30 * MIB)
+    store.put("f", data)
+    fd = os.open(m.path / "f", os.O_WRONLY | os.O_APPEND)
+    cached = m.info("f")["cached_bytes"]
+    os.close(fd)
+    assert cached < MIB * 10, cached
