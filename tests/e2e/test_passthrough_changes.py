@@ -2,6 +2,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -207,3 +208,29 @@ def test_open_for_writing_fetches_nothing(both, store):
     cached = m.info("f")["cached_bytes"]
     os.close(fd)
     assert cached < MIB * 10, cached
+
+
+def test_many_opens_in_a_cache_that_is_too_small(both, store):
+    data = [blob(i, 8 * MIB) for i in range(40)]
+    for i, d in enumerate(data):
+        store.put(f"f{i}", d)
+    m = both(cache_size="64M", free_space="1M")
+    bad = []
+
+    def read(i):
+        for k in range(6):
+            n = (i * 7 + k * 5) % 40
+            try:
+                with open(m.path / f"f{n}", "rb") as f:
+                    if f.read() != data[n]:
+                        bad.append(n)
+                    time.sleep(0.05)
+            except OSError as e:
+                bad.append((n, e))
+
+    threads = [threading.Thread(target=read, args=(i,)) for i in range(16)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(120)
+    assert not bad
