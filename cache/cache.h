@@ -130,7 +130,7 @@ int cache_scan_remove(const char *dir, uint64_t vid) MUST_CHECK;
 
 enum cache_pass { CACHE_PASS_OFF, CACHE_PASS_READ, CACHE_PASS_WRITE };
 /*
- * Given to the kernel, or taken back. Only complete files are given (asserted); from then on no chunk of the local file is ever punched. WRITE needs a file without
+ * Given to the kernel, or taken back. Only complete files are given (else -EAGAIN); from then on no chunk of the local file is ever punched. WRITE needs a file without
  * source: its size is asked of the file, its growth is followed and streamed (cache_stream_begin), every part is compared again by whoever publishes. The end of
  * WRITE counts as a change of content.
  */

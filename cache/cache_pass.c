@@ -76,10 +76,19 @@ void cfile_refresh_size(struct cfile *cf)
     mutex_unlock(&cf->mu);
 }
 
-/* In the database before the kernel gets the file: a mapping may outlive us. */
+/*
+ * In the database before the kernel gets the file: a mapping may outlive us. From the mark on nothing is punched, so only after it
+ * "complete" stays true.
+ */
 static int mark_given(struct cfile *cf)
 {
-    if (space_entry_flags(cf->c, cf->entry, CACHED_GIVEN, 0) & CACHED_GIVEN)
+    bool before = space_entry_flags(cf->c, cf->entry, CACHED_GIVEN, 0) & CACHED_GIVEN;
+    if (!cache_file_complete(cf)) {
+        if (!before)
+            (void)space_entry_flags(cf->c, cf->entry, 0, CACHED_GIVEN);
+        return -EAGAIN;
+    }
+    if (before)
         return 0;
     mutex_lock(&cf->mu);
     cf->record_unsaved = true;
@@ -92,7 +101,6 @@ int cache_file_set_passthrough(struct cfile *cf, enum cache_pass pass)
     int r = pass != CACHE_PASS_OFF ? mark_given(cf) : 0;
     if (r < 0)
         return r;
-    assert(pass == CACHE_PASS_OFF || cache_file_complete(cf));
     cfile_refresh_size(cf);
     mutex_lock(&cf->mu);
     assert(pass != CACHE_PASS_WRITE || !cf->src_key);

@@ -420,7 +420,7 @@ int content_flush(struct inode *in, bool want_sync)
     mutex_lock(&in->mu);
     bool open = in->rec.content == CONTENT_OPEN;
     mutex_unlock(&in->mu);
-    if (r == 0 && io_mode_look(in) && !open)
+    if (r == 0 && io_mode_take_unflushed(in) && !open)
         r = content_begin_change_gated(in);
     if (r == 0)
         r = flush_gated(in, want_sync);
@@ -472,11 +472,36 @@ int content_store(struct inode *in)
     return r;
 }
 
+/* Whether the origin that was put away still is what the names stand for: no flush, rename, copy or new attribute came in between. */
+static bool kept_holds(struct inode *in, const struct io_kept *kept) REQUIRES(in->fs->ns)
+{
+    struct fs *fs = in->fs;
+    g_autoptr(GPtrArray) names = NULL;
+    mutex_lock(&in->mu);
+    bool same = in->rec.content == CONTENT_OPEN && in->rec.gen == kept->gen + 1 && in->rec.ctime_ns == kept->ctime_ns;
+    mutex_unlock(&in->mu);
+    bool found = false;
+    same = same && meta_link_list(fs->meta, in->ino, &names) == 0;
+    for (unsigned i = 0; same && i < names->len; i++) {
+        const struct meta_dentry *d = names->pdata[i];
+        g_autofree char *key = tree_key(fs, d->parent, d->name, false);
+        same = d->op_seq == 0 && (d->flags & DENTRY_UPSTREAM) && !d->ukey;
+        found = found || (g_str_equal(key, kept->key) && etag_equal(&d->uetag, &kept->etag));
+    }
+    return same && found;
+}
+
+/* 1: its origin is not what it was, so it is to be published. */
 static int store_restored(struct inode *in, const struct io_kept *kept)
 {
     struct fs *fs = in->fs;
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
+    if (!kept_holds(in, kept)) {
+        mutex_unlock(&fs->ns);
+        meta_batch_free(b);
+        return 1;
+    }
     mutex_lock(&in->mu);
     struct meta_inode *rec = &in->rec;
     move_to(in, CONTENT_CLEAN);
@@ -501,16 +526,18 @@ static int store_restored(struct inode *in, const struct io_kept *kept)
 int content_restore(struct inode *in, const struct io_kept *kept)
 {
     struct cache_source src = {kept->key, kept->etag, kept->limit};
-    int r = cache_file_set_source(in->cf, &src);
-    if (r == 0)
-        r = store_restored(in, kept);
+    int r = store_restored(in, kept);
+    if (r != 0)
+        return r;
+    r = cache_file_set_source(in->cf, &src);
     if (r == 0)
         r = cache_file_set_intent(in->cf, NULL);
     if (r == 0)
         r = cache_file_set_dirty(in->cf, false);
-    if (r == 0)
-        publish_content_state(in->fs, in->ino, CONTENT_CLEAN);
-    return r;
+    if (r < 0) /* stays marked dirty: kept longer than needed */
+        log_warn("content", "cache file could not be marked clean ino=%" G_GUINT64_FORMAT " r=%s", in->ino, err_name(r));
+    publish_content_state(in->fs, in->ino, CONTENT_CLEAN);
+    return 0;
 }
 
 /* OPEN or CLOSING, nobody has it open for writing. *ret_sealed: it may be published. */
@@ -561,8 +588,10 @@ void content_release(struct inode *in, bool for_write)
     bool seal = last_writer && in->rec.nlink > 0, stop_stream = last_writer && in->rec.nlink == 0;
     struct cfile *cf = stop_stream && in->cf ? cache_file_ref(in->cf) : NULL;
     mutex_unlock(&in->mu);
-    if (cf)
+    if (cf) {
+        io_mode_unnamed(in);
         cache_stream_abort(cf);
+    }
     cache_file_unref(cf);
     int r = seal ? content_seal(in) : 0;
     if (r < 0)

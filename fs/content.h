@@ -43,7 +43,7 @@ void content_begin_stream(struct inode *in);
 int content_begin_change_gated(struct inode *in) MUST_CHECK;
 /* The inode's record as it is now, with the cache file's source limit. */
 int content_store(struct inode *in) MUST_CHECK;
-/* OPEN or CLOSING becomes CLEAN again with its old source: nothing was written. With the gate held. */
+/* OPEN becomes CLEAN again with its old source: nothing was written. With the gate held. Not 0: something else came in between, so it is to be published. */
 int content_restore(struct inode *in, const struct io_kept *kept) MUST_CHECK;
 /* A writer's FLUSH: size and mtime are stored, state CLOSING, a journal record exists for each name (or its order is renewed). Durable as --close says. */
 int content_flush(struct inode *in, bool want_sync) MUST_CHECK;

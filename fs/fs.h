@@ -40,6 +40,7 @@ struct io_kept {
     char *key; /* owned */
     struct etag etag;
     uint64_t limit, gen;
+    int64_t ctime_ns; /* attributes set since are to be published */
 };
 void io_kept_free(struct io_kept *kept); /* NULL allowed */
 struct io_state {
@@ -47,7 +48,8 @@ struct io_state {
     enum io_mode mode;
     unsigned n_handles, n_writers; /* open in the kernel */
     bool kernel_writes;            /* handles or mappings may write past us */
-    bool written;                  /* since io_mode_take_written() */
+    unsigned n_news;               /* looks that found it written */
+    unsigned flushed_news;         /* n_news as of the last flush */
     bool was_passed;               /* the kernel's page cache may be older than the file */
     uint64_t seen_size;            /* of the cache file, as of the last look */
     int64_t seen_mtime_ns;

@@ -7,6 +7,7 @@ struct handle {
     struct inode *in; /* owned reference; NULL for virtual files */
     bool writable;
     int opener_tid;
+    unsigned news; /* io_mode_news() at the open */
     /* atomic */
     atomic_bool wrote; /* a WRITE since open */
     atomic_bool fresh; /* made or truncated by this open */

@@ -203,7 +203,8 @@ bool io_mode_look(struct inode *in)
         in->io.seen_size = in->rec.size = size;
         in->io.seen_mtime_ns = in->rec.mtime_ns = in->rec.ctime_ns = mtime_ns;
         in->rec.flags &= ~(uint32_t)INODE_MTIME_SET;
-        in->changed = in->io.written = true;
+        in->changed = true;
+        in->io.n_news++;
         g_clear_pointer(&in->io.kept, io_kept_free);
     }
     mutex_unlock(&in->mu);
@@ -211,14 +212,23 @@ bool io_mode_look(struct inode *in)
     return news;
 }
 
-bool io_mode_take_written(struct inode *in)
+unsigned io_mode_news(struct inode *in)
 {
     (void)io_mode_look(in);
     mutex_lock(&in->mu);
-    bool written = in->io.written;
-    in->io.written = false;
+    unsigned n = in->io.n_news;
     mutex_unlock(&in->mu);
-    return written;
+    return n;
+}
+
+bool io_mode_take_unflushed(struct inode *in)
+{
+    (void)io_mode_look(in);
+    mutex_lock(&in->mu);
+    bool news = in->io.flushed_news != in->io.n_news;
+    in->io.flushed_news = in->io.n_news;
+    mutex_unlock(&in->mu);
+    return news;
 }
 
 /* ---- modes ---- */
@@ -228,8 +238,8 @@ static void count_missed(void *ctx, uint64_t bytes)
     metric_add(M_miss_bytes, (int64_t)bytes);
 }
 
-/* A small file is fetched whole before its first open is answered; if that fails, reads say so. */
-static void complete_small(struct inode *in)
+/* A small file is fetched whole before its first open for reading is answered; if that fails, reads say so. */
+static void complete_small(struct inode *in, bool writes)
 {
     const char *why;
     mutex_lock(&in->mu);
@@ -237,7 +247,7 @@ static void complete_small(struct inode *in)
     mutex_unlock(&in->mu);
     uint64_t size = cache_file_size(in->cf), present = cache_file_present_bytes(in->cf);
     bool complete = cache_file_complete(in->cf);
-    if (!io_mode_works(in->fs, &why) || (!complete && (!first || size > in->fs->cfg->open_fill)))
+    if (!io_mode_works(in->fs, &why) || (!complete && (writes || !first || size > in->fs->cfg->open_fill)))
         return;
     metric_add(M_hit_bytes, (int64_t)present); /* what the kernel reads by itself is not told to us: it counts whole at each open */
     int r = complete ? 0 : cache_file_fill(in->cf, true, true, count_missed, NULL);
@@ -277,7 +287,7 @@ static int put_source_away(struct inode *in)
     int64_t mtime_ns;
     mutex_lock(&in->mu);
     bool clean = in->rec.content == CONTENT_CLEAN;
-    *kept = (struct io_kept){g_strdup(in->rec.base_key), in->rec.base_etag, in->rec.base_limit, in->rec.gen};
+    *kept = (struct io_kept){g_strdup(in->rec.base_key), in->rec.base_etag, in->rec.base_limit, in->rec.gen, in->rec.ctime_ns};
     mutex_unlock(&in->mu);
     int r = content_begin_change_gated(in);
     if (r == 0)
@@ -359,8 +369,7 @@ static int enter_gated(struct inode *in, bool writes, bool avoid, struct fuse_fi
 
 int io_mode_enter(struct inode *in, bool writes, bool avoid, struct fuse_file_info *fi)
 {
-    if (!writes) /* whoever changes a file in place never waits for all of it */
-        complete_small(in);
+    complete_small(in, writes);
     content_gate_enter(in);
     int r = enter_gated(in, writes, avoid, fi);
     content_gate_leave(in);
@@ -422,6 +431,22 @@ bool io_mode_end_writing(struct inode *in, bool *ret_same)
         *ret_same = content_restore(in, kept) == 0;
     io_kept_free(kept);
     return true;
+}
+
+void io_mode_unnamed(struct inode *in)
+{
+    content_gate_enter(in);
+    mutex_lock(&in->mu);
+    bool ends = in->io.kernel_writes && in->n_writers == 0 && in->rec.nlink == 0 && in->cf;
+    bool readers = in->io.n_handles > 0;
+    if (ends) {
+        in->io.kernel_writes = false;
+        g_clear_pointer(&in->io.kept, io_kept_free);
+    }
+    mutex_unlock(&in->mu);
+    if (ends && cache_file_set_passthrough(in->cf, readers ? CACHE_PASS_READ : CACHE_PASS_OFF) < 0)
+        log_warn("io", "passthrough could not be ended ino=%" G_GUINT64_FORMAT, in->ino);
+    content_gate_leave(in);
 }
 
 const char *io_mode_name(struct inode *in)

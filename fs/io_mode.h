@@ -18,18 +18,23 @@ void io_mode_connected(struct fs *fs, bool offered);
 /* Whether files are passed through; if not, *ret_why (static) says why. */
 bool io_mode_works(struct fs *fs, const char **ret_why);
 
-/* One more handle: completes small files, chooses or joins the mode, sets the flags of fi. content_open() came before. avoid: no passthrough if there is a choice. */
+/* One more handle: completes small files that are read, chooses or joins the mode, sets the flags of fi. content_open() came before. avoid: no passthrough if there is a choice. */
 int io_mode_enter(struct inode *in, bool writes, bool avoid, struct fuse_file_info *fi) MUST_CHECK;
 /* One handle less; content_release() comes after. */
 void io_mode_leave(struct inode *in, bool writes);
 
 /* Takes size and mtime of a file that the kernel writes; true when it was written since the last look. Cheap for others. */
 bool io_mode_look(struct inode *in);
-/* Whether it was written since the last call, as far as only the kernel knows. */
-bool io_mode_take_written(struct inode *in);
+/* A number that changes when it was written, as far as only the kernel knows: each handle compares it with that of its open. */
+unsigned io_mode_news(struct inode *in);
+/* Whether it was written since the last call: for content_flush(). */
+bool io_mode_take_unflushed(struct inode *in);
 /* With the content gate held and no writer left: the kernel's writing ends. False: a mapping can still write. *ret_same: nothing was
  * written, and the source that was put away at open is back. */
 bool io_mode_end_writing(struct inode *in, bool *ret_same);
+
+/* No writer is left, and no name either: the kernel's writing ends for the cache, whoever still maps the file. */
+void io_mode_unnamed(struct inode *in);
 
 /* "closed", "cached" or "passthrough": static. */
 const char *io_mode_name(struct inode *in);

@@ -49,6 +49,7 @@ static int new_handle(fuse_req_t req, struct inode *in, struct fuse_file_info *f
     h->opener_tid = tid;
     if (!writes)
         copy_note_open(in, tid);
+    h->news = io_mode_news(in);
     return 0;
 }
 
@@ -276,7 +277,7 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         reply_err(req, OP_ID_flush, 0);
         return;
     }
-    if (io_mode_take_written(h->in))
+    if (io_mode_news(h->in) != h->news)
         atomic_store(&h->wrote, true);
     bool wrote = atomic_load(&h->wrote), fresh = atomic_load(&h->fresh);
     if (closed_by_heir(h, fuse_req_ctx(req)->pid)) { /* who opened it may go on writing: that one's close, or the last, counts */

@@ -65,8 +65,9 @@ static int take_size(struct fs *fs, struct meta_inode *rec)
     int64_t mtime_ns = fstat(cache_file_fd(cf), &st) == 0 && !(rec->flags & INODE_MTIME_SET)
                            ? (int64_t)st.st_mtim.tv_sec * (int64_t)NS_PER_S + st.st_mtim.tv_nsec
                            : rec->mtime_ns;
-    /* Written past us after a close, through another descriptor that was still open: nobody said that this is whole. */
-    if (rec->content == CONTENT_CLOSING && (size != rec->size || mtime_ns > rec->mtime_ns + CLOSE_SLACK_NS))
+    /* Written past us after a close, through another descriptor that was still open, or still can be: nobody said that this is whole. */
+    bool news = size != rec->size || mtime_ns > rec->mtime_ns + CLOSE_SLACK_NS;
+    if (rec->content == CONTENT_CLOSING && (news || cache_file_has_writers(cf)))
         rec->content = CONTENT_OPEN;
     rec->size = size;
     rec->base_limit = cache_file_limit(cf);

@@ -1,0 +1,236 @@
+"""What a program does to a file that the kernel writes by itself has the same outcome as when every write goes through the daemon."""
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from mounts import MIB, eventually, run, sh
+from test_passthrough import Mapping, blob
+
+
+@pytest.fixture(params=["on", "off"])
+def both(make_mount, request):
+    return lambda **kw: make_mount(passthrough=request.param, **kw)
+
+
+def used(m):
+    return int(sh(f"du -s --block-size=1 {m.cache}/data").stdout.split()[0])
+
+
+def test_space_of_an_unlinked_file_comes_back(both):
+    m = both()
+    before = used(m)
+    with open(m.path / "t", "wb", buffering=0) as f:
+        f.write(blob(1, 16 * MIB))
+        os.unlink(m.path / "t")
+    assert eventually(lambda: used(m) - before < MIB, 10), used(m) - before
+
+
+def test_space_of_a_replaced_open_file_comes_back(both):
+    m = both()
+    before = used(m)
+    with open(m.path / "t", "wb", buffering=0) as f:
+        f.write(blob(1, 16 * MIB))
+        (m.path / "u").write_bytes(b"small")
+        os.rename(m.path / "u", m.path / "t")
+    assert eventually(lambda: used(m) - before < MIB, 10), used(m) - before
+
+
+def test_space_of_a_tmpfile_comes_back(both):
+    m = both()
+    before = used(m)
+    fd = os.open(m.path, os.O_TMPFILE | os.O_RDWR, 0o600)
+    os.write(fd, blob(1, 16 * MIB))
+    os.close(fd)
+    assert eventually(lambda: used(m) - before < MIB, 10), used(m) - before
+
+
+def test_close_remote_twice(both, store):
+    m = both(close="remote")
+    f = open(m.path / "f", "wb", buffering=0)
+    for i in range(4):
+        data = blob(i, MIB)
+        f.seek(0)
+        f.write(data)
+        os.close(os.dup(f.fileno()))
+        assert store.get("f") == data, i
+    f.close()
+
+
+def test_fsync_remote_after_stat(both, store):
+    m = both(fsync="remote")
+    f = open(m.path / "f", "wb", buffering=0)
+    for i in range(4):
+        data = blob(i, MIB)
+        f.seek(0)
+        f.write(data)
+        os.fstat(f.fileno())
+        os.stat(m.path / "f")
+        os.fsync(f.fileno())
+        assert store.get("f") == data, i
+    f.close()
+
+
+def test_close_remote_beside_an_heir_that_closes_another_handle(both, store):
+    m = both(close="remote")
+    code = """import subprocess, sys
+f = open(sys.argv[1], "r+b", buffering=0)
+sys.stdin.readline()
+subprocess.run(["true"], pass_fds=[f.fileno()], stdin=subprocess.DEVNULL)
+print("ran", flush=True)
+sys.stdin.readline()
+"""
+    with open(m.path / "f", "wb", buffering=0) as f:
+        other = subprocess.Popen([sys.executable, "-c", code, m.path / "f"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        time.sleep(0.5)
+        f.write(b"x" * 1000)
+        other.stdin.write("run\n")
+        other.stdin.flush()
+        assert other.stdout.readline() == "ran\n"
+    got = store.head("f")
+    other.communicate("end\n", timeout=20)
+    assert got and got["size"] == 1000
+
+
+def test_kept_and_fsync_remote(both, store):
+    m = both(fsync="remote")
+    data = blob(5, MIB)
+    store.put("f", data)
+    with open(m.path / "f", "rb") as f:
+        f.read(1)
+        time.sleep(0.1)
+        with open(m.path / "f", "r+b") as w:
+            os.fsync(w.fileno())
+    m.wait()
+    assert eventually(lambda: m.info("f")["state"] == "clean", 10)
+    time.sleep(0.3)
+    assert eventually(lambda: run("evict", m.path / "f", check=False).returncode == 0)
+    assert (m.path / "f").read_bytes() == data
+
+
+def test_kept_and_chmod(both, store):
+    m = both()
+    store.put("f", blob(5, MIB))
+    with open(m.path / "f", "rb") as f:
+        f.read(1)
+        time.sleep(0.1)
+        with open(m.path / "f", "r+b") as w:
+            os.chmod(m.path / "f", 0o600)
+    m.wait()
+    time.sleep(1)
+    m.wait()
+    assert "33152" in str(store.head("f")["metadata"]) or "600" in str(store.head("f")["metadata"]), store.head("f")
+
+
+def test_kept_and_swapped(both, store):
+    m = both()
+    a, b = blob(5, MIB), blob(6, MIB)
+    store.put("a", a)
+    store.put("b", b)
+    with open(m.path / "a", "rb") as f, open(m.path / "b", "rb") as g:
+        f.read(1), g.read(1)
+        time.sleep(0.1)
+        with open(m.path / "a", "r+b") as w:
+            os.rename(m.path / "a", m.path / "t")
+            os.rename(m.path / "b", m.path / "a")
+            os.rename(m.path / "t", m.path / "b")
+            time.sleep(2)
+    m.wait()
+    assert store.get("a") == b and store.get("b") == a
+    for n in "ab":
+        assert eventually(lambda: run("evict", m.path / n, check=False).returncode == 0)
+    assert (m.path / "a").read_bytes() == b and (m.path / "b").read_bytes() == a
+
+
+def test_kept_and_renamed(both, store):
+    m = both()
+    a = blob(5, 31 * MIB)
+    store.put("a", a)
+    with open(m.path / "a", "rb") as f:
+        f.read(1)
+        time.sleep(0.1)
+        os.rename(m.path / "a", m.path / "b")
+        with open(m.path / "b", "r+b") as w:
+            time.sleep(1.5)
+    m.wait()
+    assert store.get("b") == a
+    assert eventually(lambda: run("evict", m.path / "b", check=False).returncode == 0)
+    assert (m.path / "b").read_bytes() == a
+
+
+def test_mapping_of_a_closed_file_outlives_the_daemon(make_mount, store):
+    m = make_mount()
+    w = Mapping(m.path / "m.bin", MIB, writable=True, create=True)
+    w.write(0, b"first")
+    assert eventually(lambda: m.status()["mapped_files"] == 1)
+    m.kill9()
+    m.mount()
+    time.sleep(1)
+    w.write(10, b"second")
+    time.sleep(1)
+    local = (m.path / "m.bin").read_bytes()
+    state = m.info("m.bin")["state"]
+    w.close()
+    assert local[10:16] == b"second"
+    assert state != "clean" or store.get("m.bin") == local
+
+
+def test_writer_outlives_the_daemon(make_mount, store):
+    m = make_mount()
+    f = open(m.path / "f", "wb", buffering=0)
+    f.write(b"a" * MIB)
+    os.close(os.dup(f.fileno()))
+    m.kill9()
+    m.mount()
+    time.sleep(1)
+    f.seek(0)
+    try:
+        f.write(b"b" * 1000)
+    except OSError:
+        pass
+    time.sleep(1)
+    local = (m.path / "f").read_bytes()
+    state = m.info("f")["state"]
+    try:
+        f.close()
+    except OSError:
+        pass
+    assert state != "clean" or store.get("f") == local
+
+
+def test_open_for_writing_fetches_nothing(both, store):
+    m = both()
+    data = blob(7, 30 * MIB)
+    store.put("f", data)
+    fd = os.open(m.path / "f", os.O_WRONLY | os.O_APPEND)
+    cached = m.info("f")["cached_bytes"]
+    os.close(fd)
+    assert cached < MIB * 10, cached
+
+
+def test_many_opens_in_a_cache_that_is_too_small(both, store):
+    data = [blob(i, 8 * MIB) for i in range(40)]
+    for i, d in enumerate(data):
+        store.put(f"f{i}", d)
+    m = both(cache_size="64M", free_space="1M")
+    bad = []
+
+    def read(i):
+        for k in range(6):
+            n = (i * 7 + k * 5) % 40
+            try:
+                with open(m.path / f"f{n}", "rb") as f:
+                    if f.read() != data[n]:
+                        bad.append(n)
+                    time.sleep(0.05)
+            except OSError as e:
+                bad.append((n, e))
+
+    threads = [threading.Thread(target=read, args=(i,)) for i in range(16)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(120)
+    assert not bad
