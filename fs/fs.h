@@ -80,6 +80,7 @@ struct inode {
     pthread_t gate_owner;    /* valid while gate_held */
     bool changed;            /* bytes were written since the last snapshot was begun */
     struct io_state io;
+    bool flushed_watched;    /* in fs.mapped.flushed */
     bool mapped;             /* no handle writes any more, but a mapping may (mapped.h) */
     uint64_t list_cost_ns;   /* directories: what the last listing took */
     uint64_t dir_seen;       /* directories: fs.ns_changes + 1 as of the last opendir, 0 none */
@@ -104,6 +105,7 @@ struct mapped {
     struct cond wake;
     /* guarded by mu */
     GPtrArray *files;
+    GPtrArray *flushed; /* struct inode, a reference each */
     bool stop;
     /* owned by the composition root */
     pthread_t thread;

@@ -2,6 +2,7 @@
 #include "mapped.h"
 
 #include "content.h"
+#include "io_mode.h"
 #include "publish.h"
 
 #define LOOK_NS     NS_PER_S
@@ -19,11 +20,13 @@ void mapped_init(struct fs *fs)
     mutex_init(&m->mu, LOCK_MAPPED);
     cond_init(&m->wake);
     m->files = g_ptr_array_new();
+    m->flushed = g_ptr_array_new();
 }
 
 void mapped_fini(struct fs *fs)
 {
     g_ptr_array_unref(fs->mapped.files);
+    g_ptr_array_unref(fs->mapped.flushed);
     cond_fini(&fs->mapped.wake);
     mutex_fini(&fs->mapped.mu);
 }
@@ -61,6 +64,21 @@ int mapped_add(struct inode *in)
     return 0;
 }
 
+void mapped_flushed(struct inode *in)
+{
+    struct mapped *m = &in->fs->mapped;
+    mutex_lock(&in->mu);
+    bool news = in->io.kernel_writes && !in->flushed_watched;
+    in->flushed_watched |= news;
+    mutex_unlock(&in->mu);
+    if (!news)
+        return;
+    inode_ref(in);
+    mutex_lock(&m->mu);
+    g_ptr_array_add(m->flushed, in);
+    mutex_unlock(&m->mu);
+}
+
 unsigned mapped_count(struct fs *fs)
 {
     mutex_lock(&fs->mapped.mu);
@@ -96,6 +114,41 @@ static bool look(struct mapped_file *f)
     return false;
 }
 
+/* True when there is nothing left to watch: written on, closed, or sealed. */
+static bool look_flushed(struct inode *in)
+{
+    bool news = io_mode_look(in);
+    mutex_lock(&in->mu);
+    bool watch = in->rec.content == CONTENT_CLOSING && in->io.n_writers > 0 && in->io.kernel_writes;
+    bool done = news || !watch;
+    if (done)
+        in->flushed_watched = false;
+    mutex_unlock(&in->mu);
+    int r = news && watch ? content_begin_change(in) : 0;
+    if (r < 0)
+        log_warn("content", "a file that is still being written blocks others ino=%" G_GUINT64_FORMAT " r=%s", in->ino, err_name(r));
+    return done;
+}
+
+static void look_at_flushed(struct mapped *m)
+{
+    mutex_lock(&m->mu);
+    GPtrArray *list = g_steal_pointer(&m->flushed);
+    m->flushed = g_ptr_array_new();
+    mutex_unlock(&m->mu);
+    for (unsigned i = 0; i < list->len; i++) {
+        struct inode *in = list->pdata[i];
+        if (look_flushed(in)) {
+            inode_put(in);
+            continue;
+        }
+        mutex_lock(&m->mu);
+        g_ptr_array_add(m->flushed, in);
+        mutex_unlock(&m->mu);
+    }
+    g_ptr_array_unref(list);
+}
+
 static void *mapped_main(void *arg)
 {
     struct fs *fs = arg;
@@ -103,6 +156,9 @@ static void *mapped_main(void *arg)
     mutex_lock(&m->mu);
     while (!m->stop) {
         (void)cond_wait_until(&m->wake, &m->mu, clock_mono_ns() + LOOK_NS);
+        mutex_unlock(&m->mu);
+        look_at_flushed(m);
+        mutex_lock(&m->mu);
         for (unsigned i = 0; i < m->files->len && !m->stop;) {
             struct mapped_file *f = m->files->pdata[i]; /* only this thread removes */
             mutex_unlock(&m->mu);
@@ -142,4 +198,7 @@ void mapped_stop(struct fs *fs)
     for (unsigned i = 0; i < m->files->len; i++)
         let_go(m->files->pdata[i]);
     g_ptr_array_set_size(m->files, 0);
+    for (unsigned i = 0; i < m->flushed->len; i++)
+        inode_put(m->flushed->pdata[i]);
+    g_ptr_array_set_size(m->flushed, 0);
 }

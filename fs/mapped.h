@@ -2,6 +2,8 @@
  * Files that no handle writes any more but a shared writable mapping of the cache file may: a mapping outlives its close, and its stores are told to nobody.
  * They stay CLOSING, block nothing, and are looked at once a second; when the last mapping is gone they are sealed. Until then a snapshot is
  * published every 5 minutes.
+ *
+ * Files that a close left CLOSING while another descriptor is open are looked at too: once the kernel has written on, they are OPEN again and block nothing.
  */
 #pragma once
 #include "fs.h"
@@ -12,4 +14,6 @@ void mapped_stop(struct fs *fs); /* what is still watched stays CLOSING: the nex
 void mapped_fini(struct fs *fs);
 /* With the content gate held; no effect if it is watched. */
 int mapped_add(struct inode *in) MUST_CHECK;
+/* A close was flushed while the kernel writes: others may have it open. */
+void mapped_flushed(struct inode *in);
 unsigned mapped_count(struct fs *fs);

@@ -2,6 +2,7 @@
 #include "content.h"
 #include "copy.h"
 #include "io_mode.h"
+#include "mapped.h"
 #include "op.h"
 #include "publish.h"
 #include "tree.h"
@@ -285,6 +286,7 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         return;
     }
     int r = wrote || fresh ? content_flush(h->in, fs->cfg->close == CLOSE_LOCAL) : 0;
+    mapped_flushed(h->in);
     if (r == 0 && wrote && fs->cfg->close == CLOSE_REMOTE)
         r = publish_now(fs, h->in, clock_mono_ns() + fs->cfg->op_timeout_ns);
     reply_err(req, OP_ID_flush, r);
