@@ -317,12 +317,13 @@ int tree_refresh_within(struct fs *fs, struct inode *dir, bool force, uint64_t w
 {
     mutex_lock(&dir->mu);
     uint32_t flags = dir->rec.flags;
-    int64_t age = clock_wall_ns() - dir->rec.listed_ns;
+    int64_t now = clock_wall_ns(), age = now - dir->rec.listed_ns;
     mutex_unlock(&dir->mu);
+    uint64_t mounted_ns = (uint64_t)MAX(now - fs->started_ns, 0);
     bool known = flags & INODE_DIR_LISTED;
     if (flags & INODE_DIR_LOCAL)
         return 0;
-    if (known && !force && age >= 0 && (uint64_t)age < fs->cfg->metadata_ttl_ns)
+    if (known && !force && age >= 0 && (uint64_t)age < (fs->cfg->immutable ? mounted_ns : fs->cfg->metadata_ttl_ns))
         return 0;
     if (known && objstore_offline_since_ns(fs->store) != 0)
         wait_ns = 0; /* the listing that finds the store again runs behind */
