@@ -58,10 +58,18 @@ static uint64_t absent_run_locked(const struct cfile *cf, uint64_t from, uint64_
     return i;
 }
 
+/* Read-ahead, which comes in halves of the window, is shared out among all downloads: one GET alone does not fill a link. Other fetches are as large as they may be. */
+static uint64_t piece_chunks_locked(const struct cfile *cf, uint64_t chunks, enum fetch_prio prio)
+{
+    uint64_t most = MAX(cf->c->cfg.get_bytes / META_CHUNK_BYTES, 1);
+    uint64_t share = MAX(2 * chunks / MAX(cf->c->cfg.max_downloads, 1), RA_FIRST_BYTES / META_CHUNK_BYTES);
+    return prio == FETCH_AHEAD ? MIN(share, most) : most;
+}
+
 uint64_t fetch_start_locked(struct cfile *cf, uint64_t first, uint64_t end, enum fetch_prio prio)
 {
     mutex_assert_held(&cf->mu);
-    uint64_t piece = MAX(cf->c->cfg.get_bytes / META_CHUNK_BYTES, 1), n = 0;
+    uint64_t piece = piece_chunks_locked(cf, end - MIN(first, end), prio), n = 0;
     end = MIN(end, chunks_for(cf->limit));
     for (uint64_t i = first; i < end;) {
         uint64_t stop = absent_run_locked(cf, i, MIN(end, i + piece));
@@ -87,14 +95,15 @@ struct fetch *fetch_find_locked(struct cfile *cf, uint64_t chunk)
     return NULL;
 }
 
-void fetch_carve_locked(struct cfile *cf, uint64_t first, uint64_t end)
+/* Only out of fetches that are less urgent than this, an enum fetch_prio or -1 for all. */
+static void carve_below_locked(struct cfile *cf, uint64_t first, uint64_t end, int prio)
 {
     mutex_assert_held(&cf->mu);
     for (GList *l = cf->fetches.head, *next; l; l = next) {
         struct fetch *f = l->data;
         next = l->next;
         uint64_t a = MAX(first, f->first), b = MIN(end, f->end);
-        if (f->running || a >= b)
+        if (f->running || a >= b || (int)f->prio <= prio)
             continue;
         uint64_t old_end = f->end;
         chunkset_unset(&cf->busy, a, b - a);
@@ -109,6 +118,18 @@ void fetch_carve_locked(struct cfile *cf, uint64_t first, uint64_t end)
         }
     }
     cond_broadcast(&cf->changed);
+}
+
+void fetch_carve_locked(struct cfile *cf, uint64_t first, uint64_t end)
+{
+    carve_below_locked(cf, first, end, -1);
+}
+
+uint64_t fetch_want_locked(struct cfile *cf, uint64_t first, uint64_t end, enum fetch_prio prio)
+{
+    if (first < end)
+        carve_below_locked(cf, first, end, (int)prio);
+    return fetch_start_locked(cf, first, end, prio);
 }
 
 void fetch_cut_locked(struct cfile *cf, uint64_t first)
@@ -179,6 +200,8 @@ static int on_body(void *ctx, uint64_t off, const void *buf, size_t len)
 {
     struct fetch *f = ctx;
     struct cfile *cf = f->cf;
+    if (!f->first_byte_ns)
+        f->first_byte_ns = clock_mono_ns();
     mutex_lock(&cf->mu);
     while (cf->resizing)
         cond_wait(&cf->changed, &cf->mu);
@@ -210,6 +233,14 @@ static int on_body(void *ctx, uint64_t off, const void *buf, size_t len)
     return r < 0 ? r : n < len ? -ECANCELED : 0;
 }
 
+static void note_speed(struct fetch *f, uint64_t began_ns, uint64_t len, bool slowed)
+{
+    uint64_t now = clock_mono_ns(), first = f->first_byte_ns ? f->first_byte_ns : now;
+    mutex_lock(&f->cf->mu);
+    ra_speed_note(&f->cf->speed, first - began_ns, now - first, len, slowed);
+    mutex_unlock(&f->cf->mu);
+}
+
 /* The GET itself, with room for it. No lock held. */
 static int transfer(struct fetch *f, const char *key, const struct etag *etag, uint64_t start, uint64_t len)
 {
@@ -223,7 +254,11 @@ static int transfer(struct fetch *f, const char *key, const struct etag *etag, u
         mutex_unlock(&cf->mu);
         return r;
     }
+    uint64_t began = clock_mono_ns();
+    int64_t slowdowns = metric_get(M_store_slowdowns);
     r = objstore_get(c->store, key, start, len, etag_is_set(etag) ? etag : NULL, on_body, f, NULL);
+    if (r == 0)
+        note_speed(f, began, len, metric_get(M_store_slowdowns) != slowdowns);
     cfile_account(cf);
     space_release(c, len);
     return r;
@@ -272,6 +307,15 @@ static void run_fetch(struct fetch *f)
         log_warn("cache", "cannot record fetched chunks vid=%lu r=%s", (unsigned long)cf->vid, err_name(r));
 }
 
+/* A few workers are left to those who wait, and of the others a few to those who will wait soon: a GET that runs is not interrupted. */
+static bool may_run_locked(const struct cache_fetch *q, enum fetch_prio prio)
+{
+    unsigned behind = q->running[FETCH_AHEAD] + q->running[FETCH_FILL], most = MAX(q->n_max - MAX(q->n_max / 8, 1), 1);
+    if (prio == FETCH_URGENT || q->stop)
+        return true;
+    return behind < most && (prio == FETCH_AHEAD || q->running[FETCH_FILL] < MAX(q->n_max * 3 / 4, 1));
+}
+
 static struct fetch *queue_pop(struct cache_fetch *q)
 {
     struct fetch *f = NULL;
@@ -279,9 +323,10 @@ static struct fetch *queue_pop(struct cache_fetch *q)
     for (;;) {
         GList *l = NULL;
         for (unsigned p = 0; !l && p < N_FETCH_PRIOS; p++)
-            l = g_queue_pop_head_link(&q->queue[p]);
+            l = may_run_locked(q, p) ? g_queue_pop_head_link(&q->queue[p]) : NULL;
         if (l) {
             f = l->data;
+            q->running[f->prio]++;
             break;
         }
         if (q->stop)
@@ -311,6 +356,9 @@ static void *worker_main(void *arg)
         } else {
             run_fetch(f);
         }
+        mutex_lock(&c->fetch.mu);
+        c->fetch.running[f->prio]--;
+        mutex_unlock(&c->fetch.mu);
         mutex_lock(&cf->mu);
         fetch_unref_locked(f);
         mutex_unlock(&cf->mu);
@@ -324,6 +372,7 @@ int fetch_pool_start(struct cache *c)
     struct cache_fetch *q = &c->fetch;
     unsigned n = MAX(c->cfg.max_downloads, 1);
     q->threads = g_new0(pthread_t, n);
+    q->n_max = n;
     for (q->n_threads = 0; q->n_threads < n; q->n_threads++) {
         int r = thread_start(&q->threads[q->n_threads], "fetch", worker_main, c);
         if (r < 0)

@@ -22,14 +22,17 @@ struct fetch {
     int err;
     /* owned by the worker */
     uint32_t crc;
+    uint64_t first_byte_ns; /* 0: none came */
 };
 
 int fetch_pool_start(struct cache *c) MUST_CHECK;
 /* Drops what is queued, waits for what runs. */
 void fetch_pool_stop(struct cache *c);
 
-/* Queues fetches of every absent chunk in [first, end) that nobody owns, in pieces of get_bytes. Returns chunks queued. */
+/* Queues fetches of every absent chunk in [first, end) that nobody owns, in pieces of get_bytes, read-ahead in as many as there are downloads. Returns chunks queued. */
 uint64_t fetch_start_locked(struct cfile *cf, uint64_t first, uint64_t end, enum fetch_prio prio);
+/* The same, also for chunks that are queued with a lower priority. */
+uint64_t fetch_want_locked(struct cfile *cf, uint64_t first, uint64_t end, enum fetch_prio prio);
 /* The fetch that owns chunk, NULL if none. */
 struct fetch *fetch_find_locked(struct cfile *cf, uint64_t chunk);
 /* Takes chunks back from fetches that have not begun. */

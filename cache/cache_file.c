@@ -273,6 +273,7 @@ static int open_claimed(struct cache *c, uint64_t vid, uint64_t ino, uint64_t si
         cf->src_key = g_strdup(src->key);
         cf->src_etag = src->etag;
         cf->limit = MIN(src->limit, cf->size);
+        cf->ra.whole_by_name = readahead_whole_by_name(src->key);
     }
     r = index_load_segments(cf);
     if (r < 0) {

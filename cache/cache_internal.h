@@ -80,9 +80,11 @@ struct cache_fetch {
     struct cond work;
     /* guarded by mu */
     GQueue queue[N_FETCH_PRIOS]; /* struct fetch, through fetch->link */
+    unsigned running[N_FETCH_PRIOS];
     bool stop;
     pthread_t *threads;
     unsigned n_threads;
+    unsigned n_max; /* immutable: threads wanted */
 };
 
 /* Files that the kernel writes: cache_follow.c. */
@@ -164,6 +166,7 @@ struct cfile {
     bool resizing;
     GQueue arrived; /* chunk numbers of a windowed file in order of arrival: what is punched first */
     struct readahead ra;
+    struct ra_speed speed;
     struct chunkset unsaved; /* segments (not chunks) whose bits differ from meta */
     GArray *unsaved_crcs;    /* struct chunk_crc to store with the segments */
     bool limit_unsaved;

@@ -117,21 +117,42 @@ static int read_miss_locked(struct reader *rd) NO_TSA
     return r;
 }
 
+/* The rest of the file behind all others' wishes, from the reader on. */
+static void fill_behind_locked(struct cfile *cf, uint64_t from)
+{
+    if (cfile_windowed_locked(cf))
+        return;
+    (void)fetch_start_locked(cf, chunk_of(from), chunks_for(cf->limit), FETCH_FILL);
+    (void)fetch_start_locked(cf, 0, chunk_of(from), FETCH_FILL);
+}
+
 /* Queues what the reader wants and will want. One GET covers both when it is sequential. */
-static void read_ahead_locked(struct reader *rd)
+static void want_ahead_locked(struct reader *rd, const struct ra_advice *a)
 {
     struct cfile *cf = rd->cf;
-    uint64_t ceiling = MIN(cf->c->cfg.readahead_bytes, space_limit(cf->c) / 16);
-    struct ra_advice a = readahead_note(&cf->ra, rd->pos, rd->end - rd->pos, cf->size, ceiling);
-    if (cf->all_present || a.len == 0)
+    if (a->len == 0)
         return;
-    uint64_t first = chunk_of(rd->pos), want_end = chunks_for(rd->end), ahead_end = chunks_for(a.off + a.len);
+    uint64_t first = chunk_of(rd->pos), want_end = chunks_for(rd->end), ahead_end = chunks_for(a->off + a->len);
     uint64_t piece = MAX(cf->c->cfg.get_bytes / META_CHUNK_BYTES, 1);
     while (first < want_end && cfile_present_locked(cf, first))
         first++;
-    if (a.sequential && first < want_end)
-        (void)fetch_start_locked(cf, first, MAX(want_end, MIN(ahead_end, first + piece)), FETCH_URGENT);
-    (void)fetch_start_locked(cf, MAX(chunk_of(a.off), want_end), ahead_end, FETCH_AHEAD);
+    if (a->sequential && first < want_end)
+        (void)fetch_want_locked(cf, first, MAX(want_end, MIN(ahead_end, first + piece)), FETCH_URGENT);
+    (void)fetch_want_locked(cf, MAX(chunk_of(a->off), want_end), ahead_end, FETCH_AHEAD);
+}
+
+static void read_ahead_locked(struct reader *rd)
+{
+    struct cfile *cf = rd->cf;
+    const struct cache_config *cfg = &cf->c->cfg;
+    uint64_t limit = MIN(cfg->readahead_bytes, space_limit(cf->c) / 16);
+    uint64_t ceiling = ra_speed_window(&cf->speed, MAX(cfg->max_downloads, 1), cfg->get_bytes, limit);
+    struct ra_advice a = readahead_note(&cf->ra, rd->pos, rd->end - rd->pos, cf->size, ceiling);
+    if (cf->all_present)
+        return;
+    want_ahead_locked(rd, &a);
+    if (limit > 0 && readahead_take_all(&cf->ra, cf->size))
+        fill_behind_locked(cf, rd->end);
 }
 
 static ssize_t read_range(struct cfile *cf, void *buf, size_t len, uint64_t off, bool user)

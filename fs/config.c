@@ -69,6 +69,8 @@ const struct option_row option_table[] = {
     {"Metadata", "posix-meta", OPT_ENUM, AT(posix_meta), 0, 0, "auto", NULL, posix_words,
      "take mode, times and links from object metadata"},
     {"Metadata", "read-only", OPT_FLAG, AT(read_only), 0, 0, NULL, NULL, NULL, "refuse every change"},
+    {"Metadata", "immutable", OPT_FLAG, AT(immutable), 0, 0, NULL, NULL, NULL,
+     "read-only, and what is there never changes: listed once a mount, never asked for again, opened without a message"},
 
     {"Writing", "close", OPT_ENUM, AT(close), 0, 0, "buffered", NULL, close_words,
      "what close() waits for: the intent, the local disk, or the store"},
@@ -230,6 +232,26 @@ static int check_space(const struct config *cfg, char **ret_msg)
     return 0;
 }
 
+/* Nothing of it is written, nothing of it is looked at twice: what says otherwise was not meant for this mount. */
+static int settle_immutable(struct config *cfg, char **ret_msg)
+{
+    static const char *const refused[] = {"metadata-ttl", "negative-ttl"};
+    const char *with = was_given(cfg, "read-only") && !cfg->read_only ? "read-only=false" : NULL;
+    for (unsigned i = 0; i < G_N_ELEMENTS(refused); i++)
+        if (was_given(cfg, refused[i]))
+            with = refused[i];
+    for (unsigned i = 0; i < n_option_rows && !cfg->read_only; i++)
+        if (g_strcmp0(option_table[i].section, "Writing") == 0 && cfg->origin[i] != CONFIG_DEFAULT)
+            with = option_table[i].name;
+    if (with)
+        return refuse(
+            ret_msg,
+            g_strdup_printf("immutable and %s conflict: nothing is written, and nothing is looked at again", with));
+    cfg->read_only = true;
+    cfg->metadata_ttl_ns = cfg->negative_ttl_ns = 365 * DAY_NS;
+    return 0;
+}
+
 int config_validate(struct config *cfg, char **ret_msg)
 {
     if (!was_given(cfg, "file-mode"))
@@ -237,6 +259,8 @@ int config_validate(struct config *cfg, char **ret_msg)
     if (!was_given(cfg, "dir-mode"))
         cfg->dir_mode = 0777 & ~cfg->umask;
     int r = check_source(cfg, ret_msg);
+    if (r == 0 && cfg->immutable)
+        r = settle_immutable(cfg, ret_msg);
     if (r < 0)
         return r;
     if (!cfg->mountpoint || !*cfg->mountpoint)

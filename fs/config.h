@@ -38,7 +38,7 @@ struct config { /* strings are owned */
     /* metadata */
     uint64_t metadata_ttl_ns, negative_ttl_ns;
     enum posix_meta_mode posix_meta;
-    bool read_only;
+    bool read_only, immutable;
     /* writing */
     enum close_mode close;
     enum fsync_mode fsync;

@@ -10,6 +10,7 @@
 #include "io_mode.h"
 #include "jobs.h"
 #include "mapped.h"
+#include "no_open.h"
 #include "publish.h"
 #include "rebuild.h"
 #include "recover.h"
@@ -265,6 +266,7 @@ static struct fs *fs_alloc(const struct config *cfg)
             g_ptr_array_add(fs->hold_globs, g_strdup(globs[i]));
     io_mode_init(fs);
     mapped_init(fs);
+    no_open_init(fs);
     inode_table_init(fs);
     handle_table_init(fs);
     return fs;
@@ -346,6 +348,7 @@ void fs_close(struct fs *fs)
     workq_free(fs->head_q);
     workq_free(fs->notify_q);
     handle_table_fini(fs);
+    no_open_fini(fs);
     inode_table_fini(fs);
     publish_close(fs->pub);
     cache_close(fs->cache);

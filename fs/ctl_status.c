@@ -189,6 +189,7 @@ static void add_metrics(json_t *o)
     add_int(o, "downloaded_bytes", metric_get(M_downloaded_bytes));
     add_int(o, "copied_bytes", metric_get(M_copied_bytes));
     json_object_set_new(o, "requests", requests());
+    add_int(o, "fuse_requests", metric_get(M_fuse_requests));
     add_int(o, "retries", metric_get(M_store_retries));
     add_int(o, "credentials_expire_at", metric_get(M_credentials_expire_at));
 }
@@ -206,6 +207,7 @@ static json_t *status_line(struct fs *fs, const struct status_counts *c)
     add_int(o, "supervisor_pid", 0); /* none: the daemon serves by itself */
     add_int(o, "started", fs->started_ns / (int64_t)NS_PER_S);
     json_object_set_new(o, "read_only", json_boolean(fs->cfg->read_only));
+    json_object_set_new(o, "immutable", json_boolean(fs->cfg->immutable));
     json_object_set_new(o, "kernel_features", kernel_features(fs));
     const char *why = NULL;
     json_object_set_new(o, "mapped_files", json_integer(mapped_count(fs)));

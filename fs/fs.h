@@ -112,6 +112,15 @@ struct mapped {
     bool running;
 };
 
+/* Files held open for reads without OPEN; see no_open.h. */
+struct no_open {
+    struct mutex mu; /* NO_OPEN */
+    /* guarded by mu */
+    GHashTable *files; /* &ino -> struct held */
+    GQueue idle;       /* those without a reader, through idle; least lately read first */
+    uint64_t bytes;    /* sizes of all */
+};
+
 struct fs {
     /* immutable after fs_open */
     const struct config *cfg;
@@ -149,6 +158,7 @@ struct fs {
     unsigned n_backing_ids;
 
     struct mapped mapped;
+    struct no_open no_open;
 
     struct mutex list_mu;
     /* guarded by list_mu */

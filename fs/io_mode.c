@@ -7,6 +7,7 @@
 #include "io_mode.h"
 
 #include "content.h"
+#include "no_open.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -47,9 +48,10 @@ void io_mode_fini(struct fs *fs)
 
 void io_mode_connected(struct fs *fs, bool offered)
 {
-    atomic_store(&fs->io_refused, fs->cfg->passthrough == SWITCH_OFF ? "switched off by --passthrough"
-                                  : !offered            ? "the kernel has no FUSE passthrough (6.9 or later has)"
-                                                        : NULL);
+    atomic_store(&fs->io_refused, no_open_files(fs)                    ? "files of an immutable mount are not opened"
+                                  : fs->cfg->passthrough == SWITCH_OFF ? "switched off by --passthrough"
+                                  : !offered ? "the kernel has no FUSE passthrough (6.9 or later has)"
+                                             : NULL);
 }
 
 bool io_mode_works(struct fs *fs, const char **ret_why)

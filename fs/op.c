@@ -13,8 +13,9 @@ static const char *const op_names[] = {
 
 static bool is_common(int r)
 {
-    return r == -ENOENT || r == -ENODATA || r == -EEXIST || r == -ENOTEMPTY || r == -ENOTSUP || r == -ERANGE || r == -EINVAL || r == -ENAMETOOLONG ||
-           r == -ENOTDIR || r == -EISDIR || r == -ENXIO || r == -EPERM || r == 0;
+    return r == -ENOENT || r == -ENODATA || r == -EEXIST || r == -ENOTEMPTY || r == -ENOTSUP || r == -ENOSYS ||
+           r == -ERANGE || r == -EINVAL || r == -ENAMETOOLONG || r == -ENOTDIR || r == -EISDIR || r == -ENXIO ||
+           r == -EPERM || r == 0;
 }
 
 /* Errors of the layers below that mean nothing to a program. */

@@ -1,4 +1,5 @@
 /* Reading directories. Offsets are ids of names (+2, for "." and ".."): stable while names come and go. */
+#include "no_open.h"
 #include "op.h"
 #include "tree.h"
 
@@ -21,6 +22,10 @@ static bool seen_unchanged(struct inode *in)
 void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
+    if (no_open_dirs(fs)) {
+        reply_err(req, OP_ID_opendir, -ENOSYS);
+        return;
+    }
     struct inode *in = NULL;
     int r = inode_get(fs, ino, &in);
     if (r == 0 && !inode_is_dir(in))
@@ -45,7 +50,8 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 struct fill {
     fuse_req_t req;
     struct fs *fs;
-    struct handle *h;
+    struct inode *dir;
+    uint64_t id_limit;
     char *buf;
     size_t size, used;
     bool plus;
@@ -81,7 +87,7 @@ static bool add_plus(struct fill *f, const struct meta_dentry *d)
 static int fill_one(void *ctx, const struct meta_dentry *d)
 {
     struct fill *f = ctx;
-    if (d->id >= f->h->id_limit)
+    if (d->id >= f->id_limit)
         return 1;
     bool ok = f->plus ? add_plus(f, d) : add_plain(f, d->name, d->ino, d->type, d->id + DOT_ENTRIES);
     return ok ? 0 : 1;
@@ -90,7 +96,7 @@ static int fill_one(void *ctx, const struct meta_dentry *d)
 /* "." and ".." carry no attributes: the kernel has them. */
 static bool fill_dots(struct fill *f, uint64_t *off)
 {
-    const uint64_t inos[] = {f->h->in->ino, f->h->in->ino == META_ROOT_INO ? META_ROOT_INO : f->h->in->rec.parent};
+    const uint64_t inos[] = {f->dir->ino, f->dir->ino == META_ROOT_INO ? META_ROOT_INO : f->dir->rec.parent};
     for (; *off < DOT_ENTRIES; (*off)++) {
         const char *name = *off == 0 ? "." : "..";
         struct fuse_entry_param e = {.attr = {.st_ino = inos[*off], .st_mode = S_IFDIR}};
@@ -106,22 +112,38 @@ static bool fill_dots(struct fill *f, uint64_t *off)
     return true;
 }
 
-static void read_dir(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *fi, bool plus)
+/* The directory of a READDIR that no OPENDIR came before, listed. */
+static int find_unopened(struct fs *fs, uint64_t ino, off_t off, struct inode **ret)
+{
+    int r = inode_get(fs, ino, ret);
+    if (r == 0 && !inode_is_dir(*ret))
+        return -ENOTDIR;
+    if (r == 0 && off == 0)
+        r = tree_refresh(fs, *ret, false);
+    return r == -ENOENT ? -ESTALE : r;
+}
+
+static void read_dir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi, bool plus)
 {
     struct fs *fs = fuse_req_userdata(req);
-    struct handle *h = handle_get(fs, fi->fh);
-    if (!h || !h->in) {
-        reply_err(req, OP_ID_readdir, -EBADF);
+    struct handle *h = no_open_dirs(fs) ? NULL : handle_get(fs, fi->fh);
+    INODE_REF dir = NULL;
+    int r = h && h->in ? 0 : no_open_dirs(fs) ? find_unopened(fs, ino, off, &dir) : -EBADF;
+    if (r < 0) {
+        reply_err(req, OP_ID_readdir, r);
         return;
     }
     g_autofree char *buf = g_malloc(size);
-    struct fill f = {.req = req, .fs = fs, .h = h, .buf = buf, .size = size, .plus = plus, .ttl = tree_ttl(fs, h->in)};
+    struct fill f = {
+        .req = req, .fs = fs, .dir = h ? h->in : dir, .id_limit = UINT64_MAX, .buf = buf, .size = size, .plus = plus};
+    f.ttl = tree_ttl(fs, f.dir);
     uint64_t at = (uint64_t)off;
-    if (at == 0)
+    if (h && at == 0)
         h->id_limit = meta_next_ino(fs->meta); /* rewound: what was made since is shown */
-    int r = 0;
+    if (h)
+        f.id_limit = h->id_limit;
     if (fill_dots(&f, &at))
-        r = meta_dentry_each(fs->meta, h->in->ino, at > DOT_ENTRIES ? at - DOT_ENTRIES : 0, fill_one, &f);
+        r = meta_dentry_each(fs->meta, f.dir->ino, at > DOT_ENTRIES ? at - DOT_ENTRIES : 0, fill_one, &f);
     metric_inc(M_fuse_requests);
     if (r < 0 && f.used == 0)
         reply_err(req, OP_ID_readdir, r);
@@ -131,12 +153,12 @@ static void read_dir(fuse_req_t req, size_t size, off_t off, struct fuse_file_in
 
 void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
-    read_dir(req, size, off, fi, false);
+    read_dir(req, ino, size, off, fi, false);
 }
 
 void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
-    read_dir(req, size, off, fi, true);
+    read_dir(req, ino, size, off, fi, true);
 }
 
 void op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)

@@ -3,6 +3,7 @@
 #include "copy.h"
 #include "io_mode.h"
 #include "mapped.h"
+#include "no_open.h"
 #include "op.h"
 #include "publish.h"
 #include "tree.h"
@@ -80,6 +81,10 @@ static void open_virtual(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
+    if (no_open_files(fs)) { /* the kernel asks no more */
+        reply_err(req, OP_ID_open, -ENOSYS);
+        return;
+    }
     if (virt_is(ino)) {
         open_virtual(req, ino, fi);
         return;
@@ -187,18 +192,21 @@ static void *read_buffer(size_t size)
 
 void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
-    struct handle *h = handle_get(fuse_req_userdata(req), fi->fh);
-    if (!h) {
+    struct fs *fs = fuse_req_userdata(req);
+    bool no_open = no_open_files(fs);
+    struct handle *h = no_open ? NULL : handle_get(fs, fi->fh);
+    if (!h && !no_open) {
         reply_err(req, OP_ID_read, -EBADF);
         return;
     }
-    if (h->text) {
+    if (h && h->text) {
         size_t len = strlen(h->text), from = MIN((size_t)off, len);
         (void)fuse_reply_buf(req, h->text + from, MIN(size, len - from)); /* an interrupted request has nobody to tell */
         return;
     }
     void *buf = read_buffer(size);
-    ssize_t n = cache_file_read(h->in->cf, buf, size, (uint64_t)off);
+    ssize_t n =
+        h ? cache_file_read(h->in->cf, buf, size, (uint64_t)off) : no_open_read(fs, ino, buf, size, (uint64_t)off);
     metric_inc(M_fuse_requests);
     if (n < 0)
         reply_err(req, OP_ID_read, (int)n);
@@ -275,7 +283,7 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct fs *fs = fuse_req_userdata(req);
     struct handle *h = handle_get(fs, fi->fh);
     if (!h || !h->in || !h->writable) {
-        reply_err(req, OP_ID_flush, 0);
+        reply_err(req, OP_ID_flush, no_open_files(fs) ? -ENOSYS : 0);
         return;
     }
     if (io_mode_news(h->in) != h->news)
@@ -309,7 +317,7 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
     struct fs *fs = fuse_req_userdata(req);
     struct handle *h = handle_get(fs, fi->fh);
     if (!h || !h->in) {
-        reply_err(req, OP_ID_fsync, h ? 0 : -EBADF);
+        reply_err(req, OP_ID_fsync, h ? 0 : no_open_files(fs) ? -ENOSYS : -EBADF);
         return;
     }
     int r = content_sync(h->in);
@@ -336,8 +344,9 @@ void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
 
 void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi)
 {
-    struct handle *h = handle_get(fuse_req_userdata(req), fi->fh);
-    int64_t r = !h || !h->in ? -EBADF : cache_file_seek(h->in->cf, (uint64_t)off, whence);
+    struct fs *fs = fuse_req_userdata(req);
+    struct handle *h = handle_get(fs, fi->fh);
+    int64_t r = no_open_files(fs) ? -ENOSYS : !h || !h->in ? -EBADF : cache_file_seek(h->in->cf, (uint64_t)off, whence);
     if (r < 0)
         reply_err(req, OP_ID_lseek, (int)r);
     else

@@ -1,5 +1,6 @@
 /* INIT, DESTROY, STATFS and the virtual files. */
 #include "io_mode.h"
+#include "no_open.h"
 #include "op.h"
 
 #include <sys/statvfs.h>
@@ -21,17 +22,20 @@ void op_init(void *userdata, struct fuse_conn_info *conn)
     for (unsigned i = 0; i < G_N_ELEMENTS(unwanted); i++)
         fuse_unset_feature_flag(conn, unwanted[i]);
     struct fs *fs = userdata;
-    bool passes = fs->cfg->passthrough == SWITCH_ON && fuse_set_feature_flag(conn, FUSE_CAP_PASSTHROUGH);
+    bool opens = !fs->cfg->immutable || !fuse_set_feature_flag(conn, FUSE_CAP_NO_OPEN_SUPPORT);
+    if (!opens)
+        (void)fuse_set_feature_flag(conn, FUSE_CAP_NO_OPENDIR_SUPPORT);
+    bool passes = opens && fs->cfg->passthrough == SWITCH_ON && fuse_set_feature_flag(conn, FUSE_CAP_PASSTHROUGH);
     conn->max_backing_stack_depth = 1; /* the cache folder may lie on an overlay */
-    io_mode_connected(fs, passes);
     conn->max_write = 1 << 20;
     conn->max_read = 0;
     conn->max_background = 64;
     conn->congestion_threshold = 48;
     conn->time_gran = 1;
     atomic_store(&fs->fuse_caps, conn->want_ext & conn->capable_ext);
-    log_info("fuse", "connected proto=%u.%u capable=%#" G_GINT64_MODIFIER "x want=%#" G_GINT64_MODIFIER "x", conn->proto_major, conn->proto_minor,
-             (uint64_t)conn->capable_ext, (uint64_t)conn->want_ext);
+    io_mode_connected(fs, passes);
+    log_info("fuse", "connected proto=%u.%u capable=%#" G_GINT64_MODIFIER "x want=%#" G_GINT64_MODIFIER "x",
+             conn->proto_major, conn->proto_minor, (uint64_t)conn->capable_ext, (uint64_t)conn->want_ext);
 }
 
 void op_destroy(void *userdata)

@@ -322,12 +322,14 @@ int tree_refresh_within(struct fs *fs, struct inode *dir, bool force, uint64_t w
 {
     mutex_lock(&dir->mu);
     uint32_t flags = dir->rec.flags;
-    int64_t age = clock_wall_ns() - dir->rec.listed_ns;
-    uint64_t ttl = fs->cfg->metadata_ttl_ns, cost = dir->list_cost_ns;
+    int64_t now = clock_wall_ns(), age = now - dir->rec.listed_ns;
+    uint64_t cost = dir->list_cost_ns;
     mutex_unlock(&dir->mu);
+    uint64_t mounted_ns = (uint64_t)MAX(now - fs->started_ns, 0);
     bool known = flags & INODE_DIR_LISTED;
     if (flags & INODE_DIR_LOCAL)
         return 0;
+    uint64_t ttl = fs->cfg->immutable ? mounted_ns : fs->cfg->metadata_ttl_ns;
     if (known && !force && age >= 0 && (uint64_t)age < ttl)
         return 0;
     bool slow = ttl && cost > ttl / SLOW_LISTING && age >= 0 && (uint64_t)age < 2 * (ttl + cost);

@@ -1,5 +1,6 @@
 /* Warm-up of one file: fetched, looked at, or dropped. Runs in a worker with nothing locked. */
 #include "content.h"
+#include "no_open.h"
 #include "tree.h"
 #include "warm_internal.h"
 
@@ -127,6 +128,7 @@ static int evict_file(struct item *it, struct inode *in)
     struct meta_cached c;
     if (!f.vid || meta_cached_get(fs->meta, f.vid, &c) < 0)
         return 0;
+    no_open_drop(fs, in->ino);
     int r = cache_evict(fs->cache, f.vid);
     for (unsigned i = 0; r == -EBUSY && i < BUSY_TRIES && is_idle(in); i++) {
         g_usleep(BUSY_WAIT_US); /* a fetch that has just ended still holds it */

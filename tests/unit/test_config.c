@@ -74,6 +74,7 @@ static const struct {
     {"negative-ttl", "5s", "0", "0s", "5 s"},
     {"posix-meta", "auto", "off", "off", "maybe"},
     {"read-only", "false", "true", "true", "x"},
+    {"immutable", "false", "true", "true", "x"},
     {"close", "buffered", "remote", "remote", "upload"},
     {"fsync", "local", "remote", "remote", "none"},
     {"order", "ancestor", "none", "none", "Ancestor"},
@@ -326,6 +327,15 @@ static const struct {
     {"s3://bucket /mnt --no-sign-request --profile x", "profile"},
     {"s3://bucket /mnt --read-only --close remote", "read-only"},
     {"s3://bucket /mnt --read-only --fsync remote", "read-only"},
+    {"s3://bucket /mnt --immutable", NULL},
+    {"s3://bucket /mnt --immutable --read-only", NULL},
+    {"s3://bucket /mnt --immutable --read-only=false", "read-only"},
+    {"s3://bucket /mnt --immutable --close remote", "close"},
+    {"s3://bucket /mnt --immutable --close buffered", "close"},
+    {"s3://bucket /mnt --immutable --conflict keep", "conflict"},
+    {"s3://bucket /mnt --immutable --hold *.x", "hold"},
+    {"s3://bucket /mnt --immutable --read-only --close remote", "read-only"},
+    {"s3://bucket /mnt --immutable --metadata-ttl 5s", "metadata-ttl"},
     {"s3://bucket /mnt --cache-size 95% --free-space 10%", "free-space"},
     {"s3://bucket /mnt --cache-size 64M --part-size 32M", "part-size"},
     {"s3://bucket /mnt --umask 0 --file-mode 600 --dir-mode 700", "umask"},
@@ -340,6 +350,16 @@ START_TEST(combination_is_judged)
     ck_assert_int_eq(r, combos[_i].word ? -EINVAL : 0);
     if (combos[_i].word)
         ck_assert_msg(strstr(msg, combos[_i].word) != NULL, "%s", msg);
+}
+END_TEST
+
+START_TEST(immutable_is_read_only_and_never_expires)
+{
+    ck_assert_int_eq(PARSE("s3://bucket", "/mnt", "--immutable"), 0);
+    ck_assert_int_eq(config_validate(&cfg, &msg), 0);
+    ck_assert(cfg.read_only);
+    ck_assert_uint_ge(cfg.metadata_ttl_ns, 24 * 3600 * NS_PER_S);
+    ck_assert_uint_eq(cfg.metadata_ttl_ns, cfg.negative_ttl_ns);
 }
 END_TEST
 
@@ -390,6 +410,7 @@ int main(void)
     tcase_add_test(tc, bad_config_file_names_file_and_line);
     tcase_add_test(tc, validate_settles_modes_from_umask);
     tcase_add_loop_test(tc, combination_is_judged, 0, G_N_ELEMENTS(combos));
+    tcase_add_test(tc, immutable_is_read_only_and_never_expires);
     tcase_add_test(tc, missing_source_or_dir_is_said);
     tcase_add_test(tc, help_and_names_leave_hidden_options_out);
     suite_add_tcase(s, tc);

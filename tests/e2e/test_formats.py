@@ -1,0 +1,121 @@
+"""How readers of packed formats go through a file, cold: no byte is fetched twice, and little that was not asked for."""
+import mmap
+import os
+import random
+
+import pytest
+from mounts import MIB, eventually
+from test_passthrough import blob
+
+KIB = 1024
+SIZE = 48 * MIB
+
+
+@pytest.fixture
+def lake(make_mount, store):
+    """lake(name): path of a cold file of SIZE bytes, its bytes, and a function for the bytes downloaded since."""
+    m = make_mount(open_fill="1M")
+
+    def make(name):
+        data = blob(name, SIZE)
+        store.put(name, data)
+        before = m.status()["downloaded_bytes"]
+        return m.path / name, data, lambda: m.status()["downloaded_bytes"] - before
+    return make
+
+
+def read(fd, data, off, size):
+    assert os.pread(fd, size, off) == data[off:off + size]
+
+
+def test_tar_shard_read_through(lake):
+    path, data, downloaded = lake("shard-000.tar")
+    with open(path, "rb", buffering=0) as f:
+        off = 0
+        while off < SIZE:  # a header, then the member
+            read(f.fileno(), data, off, 512)
+            size = min(100 * KIB, SIZE - off - 512)
+            read(f.fileno(), data, off + 512, size)
+            off += 512 + size
+    assert downloaded() == SIZE
+
+
+def test_tfrecord_read_with_small_buffers(lake):
+    path, data, downloaded = lake("train.tfrecord")
+    with open(path, "rb", buffering=256 * KIB) as f:
+        for off in range(0, SIZE, 1000_000):
+            assert f.read(12) == data[off:off + 12]
+            assert f.read(min(1000_000 - 12, SIZE - off - 12)) == data[off + 12:off + 1000_000]
+    assert downloaded() == SIZE
+
+
+def test_safetensors_header_then_tensors_in_any_order(lake):
+    path, data, downloaded = lake("model.safetensors")
+    tensors = [(off, min(3 * MIB, SIZE - off)) for off in range(64 * KIB, SIZE, 3 * MIB)]
+    random.Random(1).shuffle(tensors)
+    with open(path, "rb", buffering=0) as f:
+        read(f.fileno(), data, 0, 8)
+        read(f.fileno(), data, 8, 64 * KIB - 8)
+        assert downloaded() <= 4 * MIB, "an index is not a reason to fetch the file"
+        for off, size in tensors:
+            read(f.fileno(), data, off, size)
+    assert downloaded() == SIZE
+
+
+def test_safetensors_mapped(lake):
+    path, data, downloaded = lake("mapped.safetensors")
+    order = list(range(0, SIZE, 2 * MIB))
+    random.Random(2).shuffle(order)
+    with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        for off in order:
+            assert mapped[off:off + 2 * MIB] == data[off:off + 2 * MIB]
+    assert downloaded() == SIZE
+
+
+def test_weights_are_complete_behind_after_one_tensor(lake):
+    path, data, downloaded = lake("one.safetensors")
+    with open(path, "rb", buffering=0) as f:
+        read(f.fileno(), data, 20 * MIB, MIB)
+    assert eventually(lambda: downloaded() == SIZE)
+
+
+def test_parquet_footer_then_columns(lake):
+    path, data, downloaded = lake("part-0.parquet")
+    group, column = 12 * MIB, 1 * MIB  # four row groups, of each the third column
+    with open(path, "rb", buffering=0) as f:
+        read(f.fileno(), data, SIZE - 8, 8)
+        read(f.fileno(), data, SIZE - 64 * KIB, 64 * KIB)
+        for g in range(SIZE // group):
+            for page in range(0, column, 128 * KIB):
+                read(f.fileno(), data, g * group + 2 * column + page, 128 * KIB)
+    # The kernel reads three times as far as the program does, and we once more as far as the kernel.
+    assert downloaded() <= SIZE // group * 6 * column + MIB, "columns that were not asked for"
+
+
+def test_hdf5_superblock_then_chunks(lake):
+    path, data, downloaded = lake("data.h5")
+    chunks = [off for off in range(4 * KIB, SIZE - 256 * KIB, 256 * KIB)]
+    random.Random(3).shuffle(chunks)
+    with open(path, "rb", buffering=0) as f:
+        read(f.fileno(), data, 0, 96)
+        read(f.fileno(), data, 0, 2 * KIB)
+        for off in chunks:
+            read(f.fileno(), data, off, 256 * KIB)
+    assert downloaded() <= SIZE
+
+
+def test_random_reads_fetch_at_most_four_times_what_they_ask(lake):
+    path, data, downloaded = lake("tokens.dat")
+    rnd, n = random.Random(4), 60
+    with open(path, "rb", buffering=0) as f:
+        for _ in range(n):
+            read(f.fileno(), data, rnd.randrange(0, SIZE - 64 * KIB), 64 * KIB)
+    assert downloaded() <= 4 * n * 64 * KIB
+
+
+def test_a_quarter_read_in_order_brings_the_rest(lake):
+    path, data, downloaded = lake("corpus.txt")
+    with open(path, "rb", buffering=0) as f:
+        for off in range(0, SIZE // 3, 256 * KIB):
+            read(f.fileno(), data, off, 256 * KIB)
+    assert eventually(lambda: downloaded() == SIZE)
