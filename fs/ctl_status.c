@@ -111,6 +111,7 @@ static json_t *kernel_features(struct fs *fs)
         {FUSE_CAP_NO_OPENDIR_SUPPORT, "no-opendir"},   {FUSE_CAP_CACHE_SYMLINKS, "cache-symlinks"},
         {FUSE_CAP_HANDLE_KILLPRIV, "handle-killpriv"}, {FUSE_CAP_EXPIRE_ONLY, "expire-only"},
         {FUSE_CAP_PASSTHROUGH, "passthrough"},         {FUSE_CAP_NO_EXPORT_SUPPORT, "no-export"},
+        {FUSE_CAP_HANDLE_KILLPRIV_V2, "handle-killpriv-v2"},
     };
     uint64_t caps = atomic_load(&fs->fuse_caps);
     json_t *list = json_array();
