@@ -234,3 +234,13 @@ def test_many_opens_in_a_cache_that_is_too_small(both, store):
     for t in threads:
         t.join(120)
     assert not bad
+
+
+def test_open_file_once_flushed_blocks_nothing(both, store):
+    m = both()
+    with open(m.path / "log", "wb", buffering=0) as f:
+        f.write(b"a" * 1000)
+        os.close(os.dup(f.fileno()))
+        f.write(b"b" * 1000)
+        (m.path / "latest").write_text("x")
+        assert eventually(lambda: store.head("latest") is not None, 10)
