@@ -81,6 +81,7 @@ struct inode {
     bool changed;            /* bytes were written since the last snapshot was begun */
     struct io_state io;
     bool mapped;             /* no handle writes any more, but a mapping may (mapped.h) */
+    uint64_t mapped_at_ns;   /* since when */
     uint64_t snap_gen;       /* content generation of which a snapshot is published, 0 none: the next write begins a new one */
     int64_t posix_asked_ns;  /* last HEAD for metadata */
 
