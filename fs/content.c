@@ -11,6 +11,8 @@
 #include <assert.h>
 #include <jansson.h>
 
+#define LET_GO_NS (2 * NS_PER_S) /* the kernel may let go of a closed file this late: until then it is not said to be mapped, and later ones wait for it */
+
 static const struct sm_row content_rows[] = {
     [CONTENT_CLEAN] = {"clean", SM_TO(CONTENT_OPEN)},
     [CONTENT_OPEN] = {"open", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLOSING) | SM_TO(CONTENT_CLEAN) | SM_TO(CONTENT_QUARANTINED)},
@@ -548,8 +550,11 @@ static int seal_gated(struct inode *in, bool *ret_sealed)
     if (r < 0)
         return r;
     if (!io_mode_end_writing(in, &same)) {
+        mutex_lock(&in->mu);
+        bool mapped = in->mapped && clock_mono_ns() - in->mapped_at_ns > LET_GO_NS;
+        mutex_unlock(&in->mu);
         r = flush_gated(in, false);
-        if (r == 0)
+        if (r == 0 && mapped)
             publish_content_state(in->fs, in->ino, CONTENT_OPEN); /* blocks nothing */
         return r == 0 ? mapped_add(in) : r;
     }

@@ -84,6 +84,7 @@ struct inode {
     bool mapped;             /* no handle writes any more, but a mapping may (mapped.h) */
     uint64_t list_cost_ns;   /* directories: what the last listing took */
     uint64_t dir_seen;       /* directories: fs.ns_changes + 1 as of the last opendir, 0 none */
+    uint64_t mapped_at_ns;   /* since when */
     uint64_t snap_gen;       /* content generation of which a snapshot is published, 0 none: the next write begins a new one */
     int64_t posix_asked_ns;  /* last HEAD for metadata */
 

@@ -45,6 +45,8 @@ int mapped_add(struct inode *in)
     mutex_lock(&in->mu);
     bool known = in->mapped;
     in->mapped = true;
+    if (!known)
+        in->mapped_at_ns = clock_mono_ns();
     mutex_unlock(&in->mu);
     if (known)
         return 0;
