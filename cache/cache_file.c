@@ -219,6 +219,8 @@ static int make_absent(struct cache *c, uint64_t vid, uint64_t ino, uint64_t siz
     char path[32];
     cache_data_path(vid, path);
     int r = index_reset(c, *e);
+    if (c->cfg.dropped)
+        c->cfg.dropped(c->cfg.dropped_ctx, ino);
     if (r == 0 && *fd >= 0) { /* never cut short: somebody may have it mapped */
         (void)close(steal_fd(fd));
         r = RET_ERRNO(unlinkat(c->dir_fd, path, 0));

@@ -103,6 +103,13 @@ int cache_file_set_passthrough(struct cfile *cf, enum cache_pass pass)
         return r;
     cfile_refresh_size(cf);
     mutex_lock(&cf->mu);
+    bool ends = cf->pass == CACHE_PASS_WRITE && pass != CACHE_PASS_WRITE;
+    mutex_unlock(&cf->mu);
+    if (ends) { /* while whoever publishes a snapshot still compares everything again */
+        follow_remove(cf);
+        upload_note_write(cf, 0, 0);
+    }
+    mutex_lock(&cf->mu);
     assert(pass != CACHE_PASS_WRITE || !cf->src_key);
     enum cache_pass before = cf->pass;
     cf->pass = pass;
@@ -118,9 +125,7 @@ int cache_file_set_passthrough(struct cfile *cf, enum cache_pass pass)
         (void)close(fd);
     if (before != CACHE_PASS_WRITE && pass == CACHE_PASS_WRITE) {
         follow_add(cf);
-    } else if (before == CACHE_PASS_WRITE && pass != CACHE_PASS_WRITE) {
-        follow_remove(cf);
-        upload_note_write(cf, 0, 0);
+    } else if (ends) {
         cfile_account(cf);
     }
     return 0;
@@ -128,8 +133,11 @@ int cache_file_set_passthrough(struct cfile *cf, enum cache_pass pass)
 
 bool cache_file_has_writers(struct cfile *cf)
 {
-    if (fcntl(cf->fd, F_SETLEASE, F_RDLCK) < 0)
-        return true;
+    int r = RET_ERRNO(fcntl(cf->fd, F_SETLEASE, F_RDLCK));
+    if (r < 0 && r != -EAGAIN)
+        log_debug("cache", "no leases on the cache's file system: mappings that outlive their close are not seen r=%s", err_name(r));
+    if (r < 0)
+        return r == -EAGAIN;
     if (fcntl(cf->fd, F_SETLEASE, F_UNLCK) < 0)
         log_warn("cache", "a lease could not be given back vid=%lu", (unsigned long)cf->vid);
     return false;

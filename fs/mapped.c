@@ -6,6 +6,7 @@
 #include "publish.h"
 
 #define LOOK_NS     NS_PER_S
+#define LATE_NS     (100 * NS_PER_MS) /* while the kernel may only be late to let go of a file */
 #define SNAPSHOT_NS (300 * NS_PER_S)
 
 struct mapped_file {
@@ -62,6 +63,7 @@ int mapped_add(struct inode *in)
     log_info("content", "closed, but a mapping can still write to it ino=%" G_GUINT64_FORMAT, in->ino);
     mutex_lock(&m->mu);
     g_ptr_array_add(m->files, f);
+    cond_signal(&m->wake);
     mutex_unlock(&m->mu);
     return 0;
 }
@@ -157,7 +159,7 @@ static void *mapped_main(void *arg)
     struct mapped *m = &fs->mapped;
     mutex_lock(&m->mu);
     while (!m->stop) {
-        (void)cond_wait_until(&m->wake, &m->mu, clock_mono_ns() + LOOK_NS);
+        (void)cond_wait_until(&m->wake, &m->mu, clock_mono_ns() + (m->files->len ? LATE_NS : LOOK_NS));
         mutex_unlock(&m->mu);
         look_at_flushed(m);
         mutex_lock(&m->mu);
