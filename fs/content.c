@@ -475,9 +475,8 @@ int content_store(struct inode *in)
 }
 
 /* Whether the origin that was put away still is what the names stand for: no flush, rename, copy or new attribute came in between. */
-static bool kept_holds(struct inode *in, const struct io_kept *kept) REQUIRES(in->fs->ns)
+static bool kept_holds(struct fs *fs, struct inode *in, const struct io_kept *kept) REQUIRES(fs->ns)
 {
-    struct fs *fs = in->fs;
     g_autoptr(GPtrArray) names = NULL;
     mutex_lock(&in->mu);
     bool same = in->rec.content == CONTENT_OPEN && in->rec.gen == kept->gen + 1 && in->rec.ctime_ns == kept->ctime_ns;
@@ -499,7 +498,7 @@ static int store_restored(struct inode *in, const struct io_kept *kept)
     struct fs *fs = in->fs;
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
-    if (!kept_holds(in, kept)) {
+    if (!kept_holds(fs, in, kept)) {
         mutex_unlock(&fs->ns);
         meta_batch_free(b);
         return 1;

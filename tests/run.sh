@@ -126,8 +126,9 @@ suite_asan() {
         meson_suite build-asan asan --suite unit --timeout-multiplier 4
 }
 
+# Also the build by which clang checks locks and warnings.
 suite_tsan() {
-    CC=clang build build-tsan -Db_sanitize=thread -Db_lundef=false || { broken "tsan: build"; return; }
+    CC=clang build build-tsan -Dwerror=true -Db_sanitize=thread -Db_lundef=false || { broken "tsan: build"; return; }
     # GLib's slice allocator hides frees from the checker; tests that crash a child on purpose fork with threads about.
     TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0:suppressions=$PWD/tests/support/tsan.supp \
         G_SLICE=always-malloc CK_FORK=no \
