@@ -115,6 +115,16 @@ def test_measuring_that_dies_leaves_nothing(base):
     assert os.listdir(base) == []
 
 
+def test_wrong_bytes_are_told(base):
+    p = start(base)
+    assert eventually(lambda: [f for f in written(base) if f.stat().st_size > MIB])
+    with open(written(base)[0], "r+b") as f:
+        f.write(b"not what was written")
+    _, errors = p.communicate(timeout=120)
+    assert p.returncode == 1 and "something else came back" in errors
+    assert os.listdir(base) == []
+
+
 @pytest.mark.parametrize("args,word", [(["--size", "0"], "--size"), (["--size", "12Q"], "--size"), (["--size", "2T"], "--size"),
                                        (["--threads", "0"], "--threads"), (["--threads", "1,,2"], "--threads"),
                                        (["--threads", "257"], "--threads"), (["--small-files", "many"], "--small-files"),
