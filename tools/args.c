@@ -1,6 +1,7 @@
 /* Argument reading for all verbs, by the options of cmds.def, and the few things every verb prints. */
 #include "base/clock.h"
 #include "fs/config.h"
+#include "tools/bench_run.h"
 #include "tools/cmd.h"
 
 #include <inttypes.h>
@@ -151,6 +152,40 @@ bool args_number(const struct args *args, const char *name, uint64_t min, uint64
     guint64 n;
     if (!g_ascii_string_to_unsigned(text, 10, min, max, &n, NULL)) {
         complain("--%s '%s': not a number from %" PRIu64 " to %" PRIu64, name, text, min, max);
+        return false;
+    }
+    *ret_n = n;
+    return true;
+}
+
+bool args_size(const struct args *args, const char *name, const char *standard, uint64_t max, uint64_t *ret_bytes)
+{
+    const char *text = args_has(args, name) ? args_get(args, name) : standard;
+    uint64_t v = 0;
+    if (parse_size(text, &v) < 0 || v == 0 || v > max) {
+        g_autofree char *limit = human_bytes(max);
+        complain("--%s '%s': not a size such as %s, at most %s", name, text, standard, limit);
+        return false;
+    }
+    *ret_bytes = v;
+    return true;
+}
+
+bool args_threads(const struct args *args, const char *name, const char *standard, unsigned ret_rows[ARGS_MAX_ROWS],
+                  size_t *ret_n)
+{
+    const char *text = args_has(args, name) ? args_get(args, name) : standard;
+    g_auto(GStrv) parts = g_strsplit(text, ",", -1);
+    size_t n = 0;
+    for (; parts[n] != NULL; n++) {
+        guint64 v = 0;
+        if (n == ARGS_MAX_ROWS || !g_ascii_string_to_unsigned(parts[n], 10, 1, BENCH_MAX_THREADS, &v, NULL))
+            break;
+        ret_rows[n] = (unsigned)v;
+    }
+    if (n == 0 || parts[n] != NULL) {
+        complain("--%s '%s': not up to %d numbers from 1 to %d with commas between", name, text, ARGS_MAX_ROWS,
+                 BENCH_MAX_THREADS);
         return false;
     }
     *ret_n = n;

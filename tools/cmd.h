@@ -51,6 +51,12 @@ const char *args_get(const struct args *args, const char *name); /* NULL if not 
 /* Seconds of a duration option, rounded up; 0 if not given. False after printing what is wrong. */
 bool args_seconds(const struct args *args, const char *name, uint64_t *ret_s);
 bool args_number(const struct args *args, const char *name, uint64_t min, uint64_t max, uint64_t *ret_n);
+/* 1 .. max bytes; standard is the text that stands for an option that was not given. */
+bool args_size(const struct args *args, const char *name, const char *standard, uint64_t max, uint64_t *ret_bytes);
+#define ARGS_MAX_ROWS 16
+/* "N,N...": numbers of threads, one set of rows of a benchmark for each. */
+bool args_threads(const struct args *args, const char *name, const char *standard, unsigned ret_rows[ARGS_MAX_ROWS],
+                  size_t *ret_n);
 
 /* "sluice: ..." on standard error. */
 void complain(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

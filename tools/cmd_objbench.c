@@ -3,7 +3,6 @@
  */
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "fs/config.h"
 #include "tools/cmd.h"
 #include "tools/objbench.h"
 
@@ -15,41 +14,9 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#define MAX_ROWS         16
 #define MAX_OBJECT_BYTES (1ull << 30)
 #define MAX_SIZE_BYTES   (1ull << 40)
 #define MAX_SMALL        1000000
-
-static bool take_size(const struct args *a, const char *name, const char *standard, uint64_t max, uint64_t *ret)
-{
-    const char *text = args_has(a, name) ? args_get(a, name) : standard;
-    uint64_t v = 0;
-    if (parse_size(text, &v) < 0 || v == 0 || v > max) {
-        g_autofree char *limit = human_bytes(max);
-        complain("--%s '%s': not a size such as %s, at most %s", name, text, standard, limit);
-        return false;
-    }
-    *ret = v;
-    return true;
-}
-
-static bool take_concurrency(const struct args *a, unsigned rows[MAX_ROWS], size_t *ret_n)
-{
-    const char *text = args_has(a, "concurrency") ? args_get(a, "concurrency") : "1,8,16";
-    g_auto(GStrv) parts = g_strsplit(text, ",", -1);
-    size_t n = 0;
-    for (; parts[n] != NULL; n++) {
-        guint64 v;
-        if (n == MAX_ROWS || !g_ascii_string_to_unsigned(parts[n], 10, 1, OBJBENCH_MAX_CONCURRENCY, &v, NULL)) {
-            complain("--concurrency '%s': not up to %d numbers from 1 to %d with commas between", text, MAX_ROWS,
-                     OBJBENCH_MAX_CONCURRENCY);
-            return false;
-        }
-        rows[n] = (unsigned)v;
-    }
-    *ret_n = n;
-    return n > 0;
-}
 
 /* SIGINT and SIGTERM as a descriptor, so that the keys are removed before the end. -1: could not, the signals then just end us. */
 static int signals_open(sigset_t *ret_old)
@@ -80,12 +47,13 @@ static int run(const struct objbench_options *o)
 
 static int check_and_run(const struct args *a)
 {
-    unsigned rows[MAX_ROWS];
+    unsigned rows[ARGS_MAX_ROWS];
     uint64_t n_small = 500;
     struct objbench_options o = {.concurrency = rows, .json = args_has(a, "json"), .progress = isatty(STDERR_FILENO)};
-    if (!take_size(a, "size", "64M", MAX_SIZE_BYTES, &o.size_bytes) ||
-        !take_size(a, "object-size", "8M", MAX_OBJECT_BYTES, &o.object_bytes) ||
-        !take_concurrency(a, rows, &o.n_concurrency) || !args_number(a, "small-objects", 0, MAX_SMALL, &n_small))
+    if (!args_size(a, "size", "64M", MAX_SIZE_BYTES, &o.size_bytes) ||
+        !args_size(a, "object-size", "8M", MAX_OBJECT_BYTES, &o.object_bytes) ||
+        !args_threads(a, "concurrency", "1,8,16", rows, &o.n_concurrency) ||
+        !args_number(a, "small-objects", 0, MAX_SMALL, &n_small))
         return EXIT_USAGE;
     o.n_small = (unsigned)n_small;
     o.store = (struct objstore_config){.source = g_ptr_array_index(a->words, 0),
@@ -97,7 +65,7 @@ static int check_and_run(const struct args *a)
                                        .allow_plain_http = args_has(a, "allow-plain-http"),
                                        .ca_bundle = args_get(a, "ca-bundle"),
                                        .op_timeout_ns = 60 * NS_PER_S,
-                                       .max_connections = OBJBENCH_MAX_CONCURRENCY};
+                                       .max_connections = BENCH_MAX_THREADS};
     sigset_t old;
     CLEANUP_FD int fd = signals_open(&old);
     o.signal_fd = fd;

@@ -23,7 +23,9 @@ void mount_point_clear(struct mount_point *mp);
 
 /* Absolute, "." and ".." removed, symlinks followed only where that does not enter a sluice mount. Owned by the caller. */
 char *path_canonical(const char *path);
-/* The sluice mount a path lies in; complains and returns false if there is none. */
+/* The sluice mount a path lies in; false if there is none. */
+bool mount_holds(const char *path, struct mount_point *ret_mp);
+/* The same; complains and returns false if there is none. */
 bool mount_find(const char *path, struct mount_point *ret_mp);
 /* Is exactly this canonical path a sluice mount? */
 bool mount_exists(const char *canonical);

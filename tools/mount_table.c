@@ -140,17 +140,23 @@ static void fill(struct mount_point *mp, const struct row *row, const char *path
                                .uid = row->uid};
 }
 
-bool mount_find(const char *path, struct mount_point *ret_mp)
+bool mount_holds(const char *path, struct mount_point *ret_mp)
 {
     g_autoptr(GPtrArray) rows = read_table();
     g_autofree char *canonical = path_canonical(path);
     const struct row *row = find_row(rows, canonical);
-    if (!row || !row->is_sluice) {
-        complain("'%s' is not in a sluice mount", path);
+    if (!row || !row->is_sluice)
         return false;
-    }
     fill(ret_mp, row, canonical);
     return true;
+}
+
+bool mount_find(const char *path, struct mount_point *ret_mp)
+{
+    if (mount_holds(path, ret_mp))
+        return true;
+    complain("'%s' is not in a sluice mount", path);
+    return false;
 }
 
 bool mount_exists(const char *canonical)

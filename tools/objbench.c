@@ -1,19 +1,18 @@
 /*
- * The benchmark itself: a table of operations, each run by N threads that take call numbers from one counter.
+ * The benchmark itself: a table of operations, each run by N threads (bench_run.h).
  *
  * The main thread starts the threads of a row, then only watches: it draws the progress line and looks for a signal, fifty times a second. A
  * first signal ends the measuring and still removes the keys; a second one gives that up too. All objects hold bytes of one random
  * buffer, so that a read can be checked in place: object i is the buffer, a range of it the same range of the buffer.
- * Shared between threads: the buffer and the options (constant) and the atomics of struct row_run.
+ * Shared between threads: the buffer and the options (constant), and the store.
  */
 #include "tools/objbench.h"
 
 #include "base/clock.h"
-#include "base/sync.h"
+#include "tools/bench_run.h"
 
 #include <inttypes.h>
 #include <poll.h>
-#include <stdatomic.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -34,32 +33,16 @@ struct bench {
     uint64_t max_large;  /* objects written so far, numbers below this exist or may */
     uint64_t max_small;
     unsigned n_signals;
-    GArray *rows; /* owned; struct objbench_row */
+    struct bench_job job; /* the row at work */
+    GArray *rows;         /* owned; struct bench_row */
 };
-
-struct row_run;
-typedef int call_fn(struct row_run *run, uint64_t i);
 
 struct op {
     const char *name;
-    call_fn *call;
+    bench_call_fn *call; /* of a struct bench */
     bool small;
     uint64_t (*n_calls)(const struct bench *b, unsigned concurrency);
     uint64_t (*call_bytes)(const struct bench *b); /* NULL: none to speak of */
-};
-
-struct row_run { /* one operation at one concurrency */
-    struct bench *b;
-    const struct op *op;
-    uint64_t n_calls;
-    uint64_t *latency_ns; /* one slot per call, written by who makes the call */
-    /* atomic */
-    _Atomic uint64_t next;
-    _Atomic uint64_t done;
-    _Atomic uint64_t end_ns; /* when the last thread was through */
-    atomic_uint running;
-    atomic_int error; /* the first */
-    atomic_bool stop;
 };
 
 /* ---- calls ---- */
@@ -124,56 +107,62 @@ static int verify_sink(void *ctx, uint64_t off, const void *buf, size_t len)
     return 0;
 }
 
-static int get_range(struct row_run *run, const char *key, uint64_t size, uint64_t off, uint64_t len)
+static int get_range(struct bench *b, const char *key, uint64_t size, uint64_t off, uint64_t len)
 {
-    struct verify v = {.buf = run->b->buf, .len = size};
-    int r = objstore_get(run->b->st, key, off, len, NULL, verify_sink, &v, NULL);
+    struct verify v = {.buf = b->buf, .len = size};
+    int r = objstore_get(b->st, key, off, len, NULL, verify_sink, &v, NULL);
     return r == 0 && v.n_seen != len ? -EBADMSG : r;
 }
 
-static int put(struct row_run *run, const char *dir, uint64_t i, uint64_t len)
+static int put(struct bench *b, const char *dir, uint64_t i, uint64_t len)
 {
     const struct obj_meta meta = {0};
     const struct obj_cond any = {.kind = OBJ_COND_NONE};
-    g_autofree char *key = key_of(run->b, dir, i);
-    return objstore_put(run->b->st, key, run->b->buf, len, &meta, &any, NULL);
+    g_autofree char *key = key_of(b, dir, i);
+    return objstore_put(b->st, key, b->buf, len, &meta, &any, NULL);
 }
 
-static int call_put(struct row_run *run, uint64_t i)
+static int call_put(void *ctx, unsigned thread, uint64_t i)
 {
-    return put(run, LARGE_DIR, i, run->b->o->object_bytes);
+    struct bench *b = ctx;
+    return put(b, LARGE_DIR, i, b->o->object_bytes);
 }
 
-static int call_get(struct row_run *run, uint64_t i)
+static int call_get(void *ctx, unsigned thread, uint64_t i)
 {
-    g_autofree char *key = key_of(run->b, LARGE_DIR, i);
-    return get_range(run, key, run->b->o->object_bytes, 0, run->b->o->object_bytes);
+    struct bench *b = ctx;
+    g_autofree char *key = key_of(b, LARGE_DIR, i);
+    return get_range(b, key, b->o->object_bytes, 0, b->o->object_bytes);
 }
 
-static int call_get_range(struct row_run *run, uint64_t i)
+static int call_get_range(void *ctx, unsigned thread, uint64_t i)
 {
-    uint64_t per = ranges_per_object(run->b), size = run->b->o->object_bytes;
+    struct bench *b = ctx;
+    uint64_t per = ranges_per_object(b), size = b->o->object_bytes;
     uint64_t off = i % per * RANGE_BYTES;
-    g_autofree char *key = key_of(run->b, LARGE_DIR, i / per);
-    return get_range(run, key, size, off, MIN(RANGE_BYTES, size - off));
+    g_autofree char *key = key_of(b, LARGE_DIR, i / per);
+    return get_range(b, key, size, off, MIN(RANGE_BYTES, size - off));
 }
 
-static int call_small_put(struct row_run *run, uint64_t i)
+static int call_small_put(void *ctx, unsigned thread, uint64_t i)
 {
-    return put(run, SMALL_DIR, i, SMALL_BYTES);
+    struct bench *b = ctx;
+    return put(b, SMALL_DIR, i, SMALL_BYTES);
 }
 
-static int call_small_get(struct row_run *run, uint64_t i)
+static int call_small_get(void *ctx, unsigned thread, uint64_t i)
 {
-    g_autofree char *key = key_of(run->b, SMALL_DIR, i);
-    return get_range(run, key, SMALL_BYTES, 0, SMALL_BYTES);
+    struct bench *b = ctx;
+    g_autofree char *key = key_of(b, SMALL_DIR, i);
+    return get_range(b, key, SMALL_BYTES, 0, SMALL_BYTES);
 }
 
-static int call_small_head(struct row_run *run, uint64_t i)
+static int call_small_head(void *ctx, unsigned thread, uint64_t i)
 {
+    struct bench *b = ctx;
     struct obj_info info = {0};
-    g_autofree char *key = key_of(run->b, SMALL_DIR, i);
-    int r = objstore_head(run->b->st, key, &info);
+    g_autofree char *key = key_of(b, SMALL_DIR, i);
+    int r = objstore_head(b->st, key, &info);
     if (r == 0 && info.size != SMALL_BYTES)
         r = -EBADMSG;
     obj_info_clear(&info);
@@ -186,30 +175,33 @@ static int count_row(void *ctx, const struct obj_entry *entry)
     return 0;
 }
 
-static int call_list(struct row_run *run, uint64_t i)
+static int call_list(void *ctx, unsigned thread, uint64_t i)
 {
+    struct bench *b = ctx;
     uint64_t n = 0;
-    g_autofree char *dir = g_strconcat(run->b->prefix, SMALL_DIR, NULL);
+    g_autofree char *dir = g_strconcat(b->prefix, SMALL_DIR, NULL);
     const struct obj_list_req req = {.prefix = dir, .delimiter = true};
-    int r = objstore_list(run->b->st, &req, count_row, &n, NULL);
-    return r == 0 && n != run->b->o->n_small ? -EBADMSG : r;
+    int r = objstore_list(b->st, &req, count_row, &n, NULL);
+    return r == 0 && n != b->o->n_small ? -EBADMSG : r;
 }
 
-static int remove_key(struct row_run *run, const char *dir, uint64_t i)
+static int remove_key(struct bench *b, const char *dir, uint64_t i)
 {
     const struct obj_cond any = {.kind = OBJ_COND_NONE};
-    g_autofree char *key = key_of(run->b, dir, i);
-    return objstore_delete(run->b->st, key, &any);
+    g_autofree char *key = key_of(b, dir, i);
+    return objstore_delete(b->st, key, &any);
 }
 
-static int call_delete_large(struct row_run *run, uint64_t i)
+static int call_delete_large(void *ctx, unsigned thread, uint64_t i)
 {
-    return remove_key(run, LARGE_DIR, i);
+    struct bench *b = ctx;
+    return remove_key(b, LARGE_DIR, i);
 }
 
-static int call_delete_small(struct row_run *run, uint64_t i)
+static int call_delete_small(void *ctx, unsigned thread, uint64_t i)
 {
-    return remove_key(run, SMALL_DIR, i);
+    struct bench *b = ctx;
+    return remove_key(b, SMALL_DIR, i);
 }
 
 static uint64_t n_written_large(const struct bench *b, unsigned concurrency)
@@ -236,29 +228,6 @@ static const struct op delete_small = {"small-delete", call_delete_small, true, 
 
 /* ---- one row ---- */
 
-static void *worker(void *arg)
-{
-    struct row_run *run = arg;
-    while (!atomic_load(&run->stop)) {
-        uint64_t i = atomic_fetch_add(&run->next, 1);
-        if (i >= run->n_calls)
-            break;
-        uint64_t start_ns = clock_mono_ns();
-        int r = run->op->call(run, i);
-        run->latency_ns[i] = clock_mono_ns() - start_ns;
-        if (r < 0) {
-            int none = 0;
-            (void)atomic_compare_exchange_strong(&run->error, &none, r); /* the first one counts */
-            atomic_store(&run->stop, true);
-            break;
-        }
-        atomic_fetch_add(&run->done, 1);
-    }
-    atomic_store(&run->end_ns, clock_mono_ns());
-    atomic_fetch_sub(&run->running, 1);
-    return NULL;
-}
-
 static bool signalled(struct bench *b, int timeout_ms)
 {
     struct pollfd p = {.fd = b->o->signal_fd, .events = POLLIN};
@@ -270,79 +239,39 @@ static bool signalled(struct bench *b, int timeout_ms)
     return true;
 }
 
-static void watch(struct row_run *run, unsigned concurrency)
+static bool watch(void *ctx, uint64_t n_done)
 {
-    while (atomic_load(&run->running) > 0) {
-        if (signalled(run->b, WATCH_MS)) {
-            atomic_store(&run->stop, true);
-            if (run->b->n_signals > 1)
-                objstore_shutdown(run->b->st);
-        }
-        if (run->b->o->progress)
-            fprintf(stderr, "\r%-12s %3u threads %8" PRIu64 "/%-8" PRIu64, run->op->name, concurrency,
-                    atomic_load(&run->done), run->n_calls);
-    }
-    if (run->b->o->progress)
-        fprintf(stderr, "\r%60s\r", "");
-}
-
-static int by_value(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static void add_row(struct row_run *run, unsigned concurrency, uint64_t elapsed_ns)
-{
-    qsort(run->latency_ns, run->n_calls, sizeof(uint64_t), by_value);
-    struct objbench_row row = {.op = run->op->name,
-                               .concurrency = concurrency,
-                               .n_ops = run->n_calls,
-                               .elapsed_ns = elapsed_ns,
-                               .p50_ns = run->latency_ns[run->n_calls / 2],
-                               .p99_ns = run->latency_ns[run->n_calls * 99 / 100]};
-    if (run->op->call_bytes != NULL)
-        row.bytes = run->n_calls * run->op->call_bytes(run->b);
-    if (run->op->call == call_get_range) /* the last range of an object may be short */
-        row.bytes = run->n_calls / ranges_per_object(run->b) * run->b->o->object_bytes;
-    g_array_append_val(run->b->rows, row);
-}
-
-/* Runs and joins the threads. */
-static int run_threads(struct row_run *run, unsigned concurrency)
-{
-    pthread_t threads[OBJBENCH_MAX_CONCURRENCY];
-    unsigned n = 0;
-    int r = 0;
-    atomic_store(&run->running, concurrency);
-    for (; n < concurrency && r == 0; n++)
-        r = thread_start(&threads[n], "objbench", worker, run);
-    if (r < 0) { /* the last one does not exist, nor those after it */
-        n--;
-        atomic_store(&run->stop, true);
-        atomic_fetch_sub(&run->running, concurrency - n);
-    }
-    watch(run, concurrency);
-    for (unsigned i = 0; i < n; i++)
-        (void)pthread_join(threads[i], NULL);
-    return r < 0 ? r : atomic_load(&run->error);
+    struct bench *b = ctx;
+    bool stop = signalled(b, WATCH_MS);
+    if (stop && b->n_signals > 1)
+        objstore_shutdown(b->st);
+    if (b->o->progress)
+        fprintf(stderr, "\r%-12s %3u threads %8" PRIu64 "/%-8" PRIu64, b->job.name, b->job.threads, n_done,
+                b->job.n_calls);
+    return stop;
 }
 
 static int run_row(struct bench *b, const struct op *op, unsigned concurrency)
 {
-    struct row_run run = {.b = b, .op = op, .n_calls = op->n_calls(b, concurrency)};
-    if (run.n_calls == 0)
+    struct bench_row row;
+    b->job = (struct bench_job){.name = op->name,
+                                .call = op->call,
+                                .watch = watch,
+                                .ctx = b,
+                                .n_calls = op->n_calls(b, concurrency),
+                                .threads = concurrency};
+    if (b->job.n_calls == 0)
         return 0;
-    run.latency_ns = g_new0(uint64_t, run.n_calls);
-    unsigned signals_before = b->n_signals;
-    uint64_t start_ns = clock_mono_ns();
-    int r = run_threads(&run, concurrency);
-    if (r == 0 && b->n_signals != signals_before)
-        r = -EINTR;
-    if (r == 0)
-        add_row(&run, concurrency, atomic_load(&run.end_ns) - start_ns);
-    g_free(run.latency_ns);
-    return r;
+    int r = bench_run(&b->job, &row);
+    if (b->o->progress)
+        fprintf(stderr, "\r%60s\r", "");
+    if (r < 0)
+        return r;
+    row.bytes = op->call_bytes != NULL ? row.n_ops * op->call_bytes(b) : 0;
+    if (op->call == call_get_range) /* the last range of an object may be short */
+        row.bytes = row.n_ops / ranges_per_object(b) * b->o->object_bytes;
+    g_array_append_val(b->rows, row);
+    return 0;
 }
 
 /* ---- the whole ---- */
@@ -433,7 +362,7 @@ static int prepare(struct bench *b, uint32_t *ret_caps, char **ret_msg)
 
 int objbench_run(const struct objbench_options *o, FILE *out, char **ret_msg)
 {
-    struct bench b = {.o = o, .rows = g_array_new(FALSE, TRUE, sizeof(struct objbench_row))};
+    struct bench b = {.o = o, .rows = g_array_new(FALSE, TRUE, sizeof(struct bench_row))};
     uint32_t caps = 0;
     char *msg = NULL;
     int r = prepare(&b, &caps, &msg);
@@ -452,7 +381,7 @@ int objbench_run(const struct objbench_options *o, FILE *out, char **ret_msg)
                                                .identity = objstore_identity(b.st),
                                                .caps = caps,
                                                .options = o,
-                                               .rows = &g_array_index(b.rows, struct objbench_row, 0),
+                                               .rows = &g_array_index(b.rows, struct bench_row, 0),
                                                .n_rows = b.rows->len};
         (o->json ? objbench_report_json : objbench_report_text)(&report, out);
     } else {

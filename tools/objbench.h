@@ -7,10 +7,9 @@
 #pragma once
 #include "base/err.h"
 #include "objstore.h"
+#include "tools/bench_run.h"
 
 #include <stdio.h>
-
-#define OBJBENCH_MAX_CONCURRENCY 256
 
 struct objbench_options {
     struct objstore_config store;
@@ -24,13 +23,6 @@ struct objbench_options {
     int signal_fd; /* readable: stop, remove the keys, return -EINTR; -1 none */
 };
 
-/* One row of the result. */
-struct objbench_row {
-    const char *op; /* static */
-    unsigned concurrency;
-    uint64_t n_ops, bytes, elapsed_ns, p50_ns, p99_ns;
-};
-
 /* The report goes to out. On failure *ret_msg says what failed and what to do next (owned by caller). */
 int objbench_run(const struct objbench_options *o, FILE *out, char **ret_msg) MUST_CHECK;
 
@@ -40,7 +32,7 @@ struct objbench_report { /* borrowed */
     const char *source, *identity;
     uint32_t caps;
     const struct objbench_options *options;
-    const struct objbench_row *rows;
+    const struct bench_row *rows;
     size_t n_rows;
 };
 /* "yes", "no", or "by HEAD" for a condition that the driver then checks itself, with a gap between check and write. */

@@ -1,7 +1,6 @@
 /*
  * Prints what objbench found, as a table or as one JSON object. MB are 10^6 bytes; latencies are those of whole calls, retries included.
  */
-#include "base/clock.h"
 #include "tools/objbench.h"
 
 #include <inttypes.h>
@@ -17,26 +16,6 @@ const char *objbench_cap_text(uint32_t caps, unsigned bit)
     return (CONDITIONS & (1u << bit)) ? "by HEAD" : "no";
 }
 
-static double seconds(uint64_t ns)
-{
-    return (double)(ns == 0 ? 1 : ns) / (double)NS_PER_S;
-}
-
-static double mb_per_s(const struct objbench_row *r)
-{
-    return (double)r->bytes / 1e6 / seconds(r->elapsed_ns);
-}
-
-static double ops_per_s(const struct objbench_row *r)
-{
-    return (double)r->n_ops / seconds(r->elapsed_ns);
-}
-
-static double ms(uint64_t ns)
-{
-    return (double)ns / (double)NS_PER_MS;
-}
-
 void objbench_report_text(const struct objbench_report *r, FILE *out)
 {
     fprintf(out, "source    %s\nstore     %s\n\n", r->source, r->identity);
@@ -45,13 +24,13 @@ void objbench_report_text(const struct objbench_report *r, FILE *out)
     fprintf(out, "\n%-12s %7s %8s %10s %10s %10s %10s\n", "operation", "threads", "calls", "MB/s", "calls/s", "p50 ms",
             "p99 ms");
     for (size_t i = 0; i < r->n_rows; i++) {
-        const struct objbench_row *row = &r->rows[i];
-        fprintf(out, "%-12s %7u %8" PRIu64, row->op, row->concurrency, row->n_ops);
+        const struct bench_row *row = &r->rows[i];
+        fprintf(out, "%-12s %7u %8" PRIu64, row->op, row->threads, row->n_ops);
         if (row->bytes > 0)
-            fprintf(out, " %10.1f", mb_per_s(row));
+            fprintf(out, " %10.1f", bench_mb_per_s(row));
         else
             fprintf(out, " %10s", "-");
-        fprintf(out, " %10.1f %10.2f %10.2f\n", ops_per_s(row), ms(row->p50_ns), ms(row->p99_ns));
+        fprintf(out, " %10.1f %10.2f %10.2f\n", bench_ops_per_s(row), bench_ms(row->p50_ns), bench_ms(row->p99_ns));
     }
 }
 
@@ -62,12 +41,12 @@ void objbench_report_json(const struct objbench_report *r, FILE *out)
         json_object_set_new(caps, objstore_cap_name(bit), json_string(objbench_cap_text(r->caps, bit)));
     json_t *rows = json_array();
     for (size_t i = 0; i < r->n_rows; i++) {
-        const struct objbench_row *row = &r->rows[i];
-        json_array_append_new(rows, json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "op", row->op,
-                                              "concurrency", (json_int_t)row->concurrency, "calls",
-                                              (json_int_t)row->n_ops, "bytes", (json_int_t)row->bytes, "seconds",
-                                              seconds(row->elapsed_ns), "mb_per_s", mb_per_s(row), "calls_per_s",
-                                              ops_per_s(row), "p50_ms", ms(row->p50_ns), "p99_ms", ms(row->p99_ns)));
+        const struct bench_row *row = &r->rows[i];
+        json_array_append_new(
+            rows, json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "op", row->op, "concurrency",
+                            (json_int_t)row->threads, "calls", (json_int_t)row->n_ops, "bytes", (json_int_t)row->bytes,
+                            "seconds", bench_seconds(row->elapsed_ns), "mb_per_s", bench_mb_per_s(row), "calls_per_s",
+                            bench_ops_per_s(row), "p50_ms", bench_ms(row->p50_ns), "p99_ms", bench_ms(row->p99_ns)));
     }
     json_t *o = json_object();
     json_object_set_new(o, "source", json_string(r->source));

@@ -130,6 +130,19 @@ void progress_line(struct progress *p, const json_t *line)
         fprintf(stderr, "%s: %s\n", p->label, text);
 }
 
+void progress_restart(struct progress *p, const char *label)
+{
+    progress_erase(p);
+    *p = (struct progress){.mode = p->mode, .label = label, .start_ns = clock_mono_ns(), .asked = p->asked};
+}
+
+void progress_erase(struct progress *p)
+{
+    if (p->on_line)
+        fputs("\r\033[K", stderr);
+    p->on_line = false;
+}
+
 void progress_break(struct progress *p)
 {
     if (p->on_line)

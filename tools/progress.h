@@ -27,6 +27,10 @@ struct progress {
 bool progress_init(struct progress *p, const struct args *args, const char *label);
 /* Shows a "progress" line of the daemon: files_done/files_total/bytes_done/bytes_total or files_left/bytes_left. */
 void progress_line(struct progress *p, const json_t *line);
+/* The next of several pieces of work: counts and time begin again. */
+void progress_restart(struct progress *p, const char *label);
+/* Takes the bar away. */
+void progress_erase(struct progress *p);
 /* Ends the bar's line so that other text can follow. */
 void progress_break(struct progress *p);
 /* A ctl_line_fn for verbs that have only progress and errors to show; ctx is the struct progress. */
