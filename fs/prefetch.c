@@ -99,7 +99,7 @@ static uint64_t bytes_wanted(struct fs *fs, uint64_t ino)
         return 0;
     mutex_lock(&in->mu);
     bool ours = S_ISREG(in->rec.mode) && in->rec.content == CONTENT_CLEAN && in->rec.base_key &&
-                in->rec.size <= fs->cfg->open_fill;
+                in->rec.size <= MIN(fs->cfg->open_fill, fs->prefetch->max_bytes);
     uint64_t vid = in->rec.vid, size = in->rec.size;
     mutex_unlock(&in->mu);
     if (!ours || (vid && meta_cached_get(fs->meta, vid, &c) == 0 && (c.flags & CACHED_COMPLETE)))
