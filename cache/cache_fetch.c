@@ -307,13 +307,10 @@ static void run_fetch(struct fetch *f)
         log_warn("cache", "cannot record fetched chunks vid=%lu r=%s", (unsigned long)cf->vid, err_name(r));
 }
 
-/* A few workers are left to those who wait, and of the others a few to those who will wait soon: a GET that runs is not interrupted. */
+/* A few workers are left to those who wait: a GET that runs is not interrupted. */
 static bool may_run_locked(const struct cache_fetch *q, enum fetch_prio prio)
 {
-    unsigned behind = q->running[FETCH_AHEAD] + q->running[FETCH_FILL], most = MAX(q->n_max - MAX(q->n_max / 8, 1), 1);
-    if (prio == FETCH_URGENT || q->stop)
-        return true;
-    return behind < most && (prio == FETCH_AHEAD || q->running[FETCH_FILL] < MAX(q->n_max * 3 / 4, 1));
+    return prio == FETCH_URGENT || q->stop || q->n_behind < MAX(q->n_max - MAX(q->n_max / 8, 1), 1);
 }
 
 static struct fetch *queue_pop(struct cache_fetch *q)
@@ -326,7 +323,7 @@ static struct fetch *queue_pop(struct cache_fetch *q)
             l = may_run_locked(q, p) ? g_queue_pop_head_link(&q->queue[p]) : NULL;
         if (l) {
             f = l->data;
-            q->running[f->prio]++;
+            q->n_behind += f->prio != FETCH_URGENT;
             break;
         }
         if (q->stop)
@@ -357,7 +354,7 @@ static void *worker_main(void *arg)
             run_fetch(f);
         }
         mutex_lock(&c->fetch.mu);
-        c->fetch.running[f->prio]--;
+        c->fetch.n_behind -= f->prio != FETCH_URGENT;
         mutex_unlock(&c->fetch.mu);
         mutex_lock(&cf->mu);
         fetch_unref_locked(f);

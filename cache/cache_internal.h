@@ -80,7 +80,7 @@ struct cache_fetch {
     struct cond work;
     /* guarded by mu */
     GQueue queue[N_FETCH_PRIOS]; /* struct fetch, through fetch->link */
-    unsigned running[N_FETCH_PRIOS];
+    unsigned n_behind; /* running for nobody who waits */
     bool stop;
     pthread_t *threads;
     unsigned n_threads;

@@ -35,6 +35,7 @@ struct config { /* strings are owned */
     struct size_or_percent cache_size, free_space;
     enum config_switch passthrough;
     uint64_t open_fill; /* bytes */
+    enum config_switch prefetch;
     /* metadata */
     uint64_t metadata_ttl_ns, negative_ttl_ns;
     enum posix_meta_mode posix_meta;

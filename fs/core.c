@@ -1,19 +1,20 @@
 /* Building and taking down struct fs: bottom-up, and in reverse. */
 #include "core.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-
 #include "base/cleanup.h"
 #include "handle.h"
 #include "io_mode.h"
 #include "jobs.h"
 #include "mapped.h"
 #include "no_open.h"
+#include "prefetch.h"
 #include "publish.h"
 #include "rebuild.h"
 #include "recover.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 
 #define LIST_THREADS 8
 #define HEAD_THREADS 16
@@ -296,6 +297,8 @@ static int open_parts(struct fs *fs, void (*say)(void *ctx, const char *line), v
         r = fs_recover(fs);
     if (r == 0)
         r = publish_open(fs, &fs->pub);
+    if (r == 0)
+        r = prefetch_open(fs);
     return r == 0 ? jobs_open(fs) : r;
 }
 
@@ -341,6 +344,7 @@ void fs_close(struct fs *fs)
         return;
     fs_interrupt(fs);
     jobs_close(fs);
+    prefetch_close(fs);
     mapped_stop(fs);
     if (fs->pub)
         publish_stop(fs->pub);

@@ -190,6 +190,9 @@ static void add_metrics(json_t *o)
     add_int(o, "downloaded_bytes", metric_get(M_downloaded_bytes));
     add_int(o, "copied_bytes", metric_get(M_copied_bytes));
     json_object_set_new(o, "requests", requests());
+    add_int(o, "prefetched_files", metric_get(M_prefetched_files));
+    add_int(o, "prefetch_used_files", metric_get(M_prefetch_used_files));
+    add_int(o, "prefetch_wasted_files", metric_get(M_prefetch_wasted_files));
     add_int(o, "fuse_requests", metric_get(M_fuse_requests));
     add_int(o, "retries", metric_get(M_store_retries));
     add_int(o, "credentials_expire_at", metric_get(M_credentials_expire_at));

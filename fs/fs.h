@@ -32,6 +32,7 @@ struct publisher;
 struct ctl;
 struct http_server;
 struct jobs;
+struct prefetch;
 
 /* How the kernel does I/O on a file; see io_mode.h. */
 enum io_mode { IO_NONE, IO_CACHED, IO_PASSTHROUGH };
@@ -87,6 +88,7 @@ struct inode {
     uint64_t mapped_at_ns;   /* since when */
     uint64_t snap_gen;       /* content generation of which a snapshot is published, 0 none: the next write begins a new one */
     int64_t posix_asked_ns;  /* last HEAD for metadata */
+    uint64_t place_dir, place_id; /* directory and id of the name it was found by last, 0 unknown */
 
     /* guarded by the inode table's lock */
     unsigned refs;
@@ -131,6 +133,7 @@ struct fs {
     char *cache_dir, *mountpoint;
     struct publisher *pub;
     struct jobs *jobs;      /* jobs_open() */
+    struct prefetch *prefetch; /* prefetch_open(), NULL: off */
     struct workq *list_q;   /* listings */
     struct workq *head_q;   /* HEADs that listings wait for */
     struct workq *notify_q; /* kernel notifications: one thread, never inside a handler */
@@ -191,6 +194,8 @@ static inline void inode_put_p(struct inode **in)
 /* Kernel reference: entry replies add one, FORGET takes n. */
 void inode_kernel_ref(struct inode *in);
 void inode_kernel_forget(struct fs *fs, uint64_t ino, uint64_t n);
+/* Remembers by which name it was found. */
+void inode_set_place(struct inode *in, const struct meta_dentry *d);
 /* Attributes for the kernel; asks the cache file for size and mtime of a file open for writing. */
 void inode_stat(struct inode *in, struct stat *ret);
 static inline bool inode_is_dir(const struct inode *in)

@@ -210,6 +210,14 @@ void inode_put(struct inode *in)
         inode_dismiss(fs, in);
 }
 
+void inode_set_place(struct inode *in, const struct meta_dentry *d)
+{
+    mutex_lock(&in->mu);
+    in->place_dir = d->parent;
+    in->place_id = d->id;
+    mutex_unlock(&in->mu);
+}
+
 void inode_kernel_ref(struct inode *in)
 {
     mutex_lock(&in->fs->table_mu);

@@ -2,6 +2,7 @@
 #include "no_open.h"
 
 #include "content.h"
+#include "prefetch.h"
 
 #define NO_OPEN_FILES 1024u
 #define CACHE_SHARE   4u /* held files cannot be evicted: they may take 1/4 of the cache */
@@ -78,6 +79,7 @@ static int hold_new(struct fs *fs, uint64_t ino, struct held **ret)
         inode_put(in);
         return r == -ENOENT ? -ESTALE : r;
     }
+    prefetch_note(in, cf);
     struct held *h = g_new0(struct held, 1);
     *h = (struct held){.ino = ino, .size = cache_file_size(cf), .in = in, .cf = cf, .users = 1};
     if (h->size <= fs->cfg->open_fill && !cache_file_complete(cf) && cache_file_fill(cf, true, false, NULL, NULL) < 0)

@@ -73,8 +73,10 @@ static bool add_plus(struct fill *f, const struct meta_dentry *d)
     INODE_REF in = NULL;
     struct fuse_entry_param e = {.attr = {.st_ino = d->ino, .st_mode = d->type}};
     bool have = inode_get(f->fs, d->ino, &in) == 0;
-    if (have)
+    if (have) {
         fill_entry(in, f->ttl, &e);
+        inode_set_place(in, d);
+    }
     size_t n = fuse_add_direntry_plus(f->req, f->buf + f->used, f->size - f->used, d->name, &e, (off_t)(d->id + DOT_ENTRIES));
     if (n > f->size - f->used)
         return false;

@@ -5,6 +5,7 @@
 #include "mapped.h"
 #include "no_open.h"
 #include "op.h"
+#include "prefetch.h"
 #include "publish.h"
 #include "tree.h"
 
@@ -96,6 +97,8 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         r = -EROFS;
     if (r == 0)
         r = content_open(in, writes, trunc);
+    if (r == 0 && !writes)
+        prefetch_note(in, in->cf);
     if (r == 0) {
         r = new_handle(req, in, fi, trunc);
         if (r < 0)

@@ -15,10 +15,12 @@ static int get_child(struct fs *fs, uint64_t parent, const char *name, struct in
     int r = meta_dentry_get(fs->meta, parent, name, &d);
     if (r < 0)
         return r;
-    uint64_t ino = d.ino;
     *ret_local = d.op_seq != 0;
+    r = inode_get(fs, d.ino, ret);
+    if (r == 0)
+        inode_set_place(*ret, &d);
     meta_dentry_clear(&d);
-    return inode_get(fs, ino, ret);
+    return r;
 }
 
 static int stop_at_first(void *ctx, const struct obj_entry *e)

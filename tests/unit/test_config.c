@@ -69,6 +69,7 @@ static const struct {
     {"free-space", "10%", "5%", "5%", "x%"},
     {"passthrough", "on", "off", "off", "auto"},
     {"open-fill", "32M", "0", "0", "2G"},
+    {"prefetch", "on", "off", "off", "maybe"},
     {"readahead", "64M", "0", "0", "5G"},
     {"metadata-ttl", "60s", "2h", "2h", "-1"},
     {"negative-ttl", "5s", "0", "0s", "5 s"},
