@@ -19,6 +19,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define LOCK_TRIES   40u
+#define LOCK_WAIT_US 50000u
+
 static int fail_msg(int r, char **ret_msg, char *msg)
 {
     *ret_msg = msg;
@@ -58,6 +61,17 @@ static int make_data_folders(int dir_fd)
     return 0;
 }
 
+/* A daemon that was killed lets go of its lock only when the kernel is done with it. */
+static int lock_patiently(int fd)
+{
+    int r = RET_ERRNO(flock(fd, LOCK_EX | LOCK_NB));
+    for (unsigned i = 0; r == -EWOULDBLOCK && i < LOCK_TRIES; i++) {
+        g_usleep(LOCK_WAIT_US);
+        r = RET_ERRNO(flock(fd, LOCK_EX | LOCK_NB));
+    }
+    return r;
+}
+
 int cache_dir_prepare(const char *dir, int *ret_lock_fd, char **ret_msg)
 {
     if (g_mkdir_with_parents(dir, 0700) < 0) {
@@ -77,7 +91,7 @@ int cache_dir_prepare(const char *dir, int *ret_lock_fd, char **ret_msg)
         r = -errno;
         return fail_msg(r, ret_msg, g_strdup_printf("cannot open '%s/lock': %s", dir, err_text(r)));
     }
-    r = RET_ERRNO(flock(lock_fd, LOCK_EX | LOCK_NB));
+    r = lock_patiently(lock_fd);
     if (r == -EWOULDBLOCK)
         return fail_msg(-EBUSY, ret_msg, g_strdup_printf("cache folder '%s' is in use by another sluice", dir));
     if (r == 0)

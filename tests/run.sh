@@ -158,7 +158,7 @@ run_pytest() { # NAME PYTEST-ARGS...; of $pytest_dir, else of tests/e2e
         broken "$name: ${SLUICE_BIN:-build/tools/sluice} is not built"
         return
     fi
-    TMPDIR=$scratch $py -m pytest -p no:cacheprovider --timeout=240 --junitxml="$results/$name.xml" -ra "$@" "${pytest_dir:-tests/e2e}" |
+    TMPDIR=$scratch $py -m pytest -p no:cacheprovider --timeout=240 --junitxml="$results/$name.xml" -ra -W error::pytest.PytestUnhandledThreadExceptionWarning "$@" "${pytest_dir:-tests/e2e}" |
         tee "$results/$name.log"
     sums=$($py - "$results/$name.xml" <<'PY'
 import sys

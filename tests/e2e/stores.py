@@ -92,7 +92,10 @@ class CephStore:
         self.client.put_object(Bucket=self.bucket, Key=key, Body=data, Metadata=metadata or {})
 
     def get(self, key):
-        return self.client.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+        try:
+            return self.client.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+        except self.client.exceptions.NoSuchKey:
+            raise FileNotFoundError(key) from None
 
     def head(self, key):
         try:
