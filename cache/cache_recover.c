@@ -79,6 +79,16 @@ static int mark_suspect(struct cache *c, GArray *recs)
     return r;
 }
 
+/* The tier of a record; NULL: its file is gone and may be. Unpublished files keep their record, wherever they are. */
+static struct cache_tier *home_of(struct cache *c, const struct meta_cached *rec)
+{
+    bool dirty = (rec->flags & CACHED_DIRTY) && !(rec->flags & CACHED_DYING);
+    if (rec->tier == TIER_NUMBER_MEMORY || rec->tier == TIER_NUMBER_NOWHERE)
+        return dirty ? tier_by_number(c, TIER_NUMBER_NOWHERE) : NULL;
+    struct cache_tier *t = tier_by_number(c, rec->tier);
+    return t || !dirty ? t : tier_missing(c, rec->tier);
+}
+
 int recover_index(struct cache *c)
 {
     g_autoptr(GArray) recs = g_array_new(FALSE, FALSE, sizeof(struct meta_cached));
@@ -92,17 +102,23 @@ int recover_index(struct cache *c)
     }
     if (recs->len)
         qsort(recs->data, recs->len, sizeof(struct meta_cached), by_use);
-    for (guint i = 0; i < recs->len; i++) {
+    struct meta_batch *b = meta_batch_new(c->meta);
+    for (guint i = 0; r == 0 && i < recs->len; i++) {
         const struct meta_cached *rec = &g_array_index(recs, struct meta_cached, i);
-        if (!(rec->flags & CACHED_DYING)) {
-            space_entry_restore(c, rec);
-            continue;
-        }
-        r = index_remove(c, rec->vid);
-        if (r < 0)
-            return r;
+        struct cache_tier *t = home_of(c, rec);
+        if (t && !(rec->flags & CACHED_DYING))
+            space_entry_restore(t, rec);
+        else if (t)
+            r = index_remove(t, rec->vid);
+        else
+            index_batch_forget(b, rec->vid);
+        if (r == 0 && i % BATCH_ROWS == BATCH_ROWS - 1)
+            r = meta_commit(b, false);
     }
-    return 0;
+    if (r == 0)
+        r = meta_commit(b, false);
+    meta_batch_free(b);
+    return r;
 }
 
 /* The stored checksum against the bytes in the file: 1 good (or none stored: written here, synced before it was published), 0 bad. */

@@ -68,6 +68,7 @@ enum inode_flag {
     INODE_ORPHAN = 1 << 9,      /* nlink 0, kept for open handles; dropped at the next start */
     INODE_DATA_SYNCED = 1 << 10, /* content is on the disk as of (gen): fdatasync ran after the last write */
     INODE_DIR_HIDDEN = 1 << 11,  /* directory: the listing held keys that cannot be shown as names */
+    INODE_PIN_MEMORY = 1 << 12,  /* pinned, and wanted in the memory tier */
 };
 
 struct meta_inode {
@@ -233,6 +234,7 @@ struct meta_cached {
     uint64_t last_use;   /* order of use, for eviction */
     uint64_t use_gap;    /* distance between the last two uses, 0: used once */
     uint32_t flags;
+    uint32_t tier;       /* which of the cache's disks, as numbered by the cache; 0: the first */
 };
 #define CACHED_COMPLETE 1u /* every chunk is present */
 #define CACHED_HOT      2u
