@@ -140,6 +140,11 @@ struct cache_scanned {
 int cache_scan_files(const char *dir, int (*fn)(void *ctx, const struct cache_scanned *file), void *ctx) MUST_CHECK;
 /* The same facts of one data file: -ENOENT when it is not there. path may be NULL afterwards. */
 int cache_scan_file(const char *dir, uint64_t vid, struct cache_scanned *ret) MUST_CHECK;
+/* Folder of a tier that records call number, for a cache in `first` that is not open: -ENOENT: none, its files went with the process; -ENODEV: a disk that is not there,
+ * *ret_dir says which. Owned by the caller. */
+int cache_scan_tier(struct meta *m, const char *first, uint32_t number, char **ret_dir) MUST_CHECK;
+/* Calls fn for every tier whose folder is there, the first one included. */
+int cache_scan_tiers(struct meta *m, const char *first, int (*fn)(void *ctx, const char *dir, uint32_t number), void *ctx) MUST_CHECK;
 /* Removes a data file that no record knows (fsck --repair). */
 int cache_scan_remove(const char *dir, uint64_t vid) MUST_CHECK;
 

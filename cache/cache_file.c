@@ -21,8 +21,6 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#define INTENT_NAME "user.sluice.intent"
-
 /* ---- table ---- */
 
 struct cfile *table_claim(struct cache *c, uint64_t vid)

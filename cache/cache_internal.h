@@ -38,6 +38,8 @@
 #define CACHED_MEMORY   0x1000u /* pinned, and wanted in the memory tier */
 #define CACHED_GIVEN    0x800u /* the kernel had the file: a program may have it mapped for ever, so no byte of it is taken away */
 
+#define INTENT_NAME "user.sluice.intent" /* xattr of a data file that holds unpublished bytes */
+
 struct cache_tier;
 struct upload;
 struct upload_pool;

@@ -26,7 +26,6 @@
 
 #define BOOT_VALUE  "cache/boot"
 #define BATCH_ROWS  1000u
-#define INTENT_NAME "user.sluice.intent"
 #define INTENT_MAX  65536
 
 void cache_data_path(uint64_t vid, char ret[32])

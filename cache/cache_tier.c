@@ -14,11 +14,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
-#define ID_FILE    "tier"
-#define VALUE_PATH "cache/tier/" /* number -> path it was last seen at */
-#define VALUE_AWAY "cache/away/" /* number -> "": files of it may be in another tier meanwhile */
+#define ID_FILE         "tier"
+#define TIER_VALUE_PATH "cache/tier/" /* number -> path it was last seen at */
+#define VALUE_AWAY      "cache/away/" /* number -> "": files of it may be in another tier meanwhile */
 #define MEMORY_FILL                                                                                                    \
     97u /* percent up to which clean files come to memory unasked: as far as nothing is dropped for them */
 #define MEMORY_MAX_SHARE 8u
@@ -57,13 +58,20 @@ struct sweep {
     unsigned n;
 };
 
+/* Unpublished bytes that the database lost: fsck brings them back. */
+static bool has_intent(struct cache_tier *t, const char *path)
+{
+    CLEANUP_FD int fd = openat(t->dir_fd, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    return fd < 0 || fgetxattr(fd, INTENT_NAME, NULL, 0) >= 0;
+}
+
 static int sweep_file(void *ctx, const struct cache_scanned *file)
 {
     struct sweep *s = ctx;
     struct cache *c = s->t->c;
     struct cfile *cf = table_claim(c, file->vid);
     struct cache_entry *e = cf ? cf->entry : space_entry_find(c, file->vid);
-    if (!e || entry_tier(e) != s->t)
+    if (e ? entry_tier(e) != s->t : !has_intent(s->t, file->path))
         s->n += tier_data_unlink(s->t, file->vid) == 0;
     if (cf)
         cache_file_unref(cf);
@@ -104,14 +112,17 @@ void tier_sweep(struct cache_tier *t)
 
 /* ---- placement ---- */
 
-/* Better: keeps the file whole; then the larger share of its limit that is free. */
+/* Better: keeps the file whole, has room for it, is filled to a smaller share of its limit. */
 static bool better_locked(const struct cache_tier *a, const struct cache_tier *b, uint64_t size)
 {
     bool whole_a = size <= a->whole_bytes, whole_b = size <= b->whole_bytes;
+    bool room_a = space_tier_room_locked(a, 100) > size, room_b = space_tier_room_locked(b, 100) > size;
     if (whole_a != whole_b)
         return whole_a;
-    return (double)space_tier_room_locked(a, 100) * (double)b->limit_bytes >
-           (double)space_tier_room_locked(b, 100) * (double)a->limit_bytes;
+    if (room_a != room_b)
+        return room_a;
+    return (double)(a->used_bytes + a->reserved_bytes) * (double)b->limit_bytes <
+           (double)(b->used_bytes + b->reserved_bytes) * (double)a->limit_bytes;
 }
 
 static bool memory_takes_locked(const struct cache_tier *t, uint64_t size, enum tier_want want)
@@ -197,7 +208,8 @@ static void known_clear(void *k)
 
 static int on_path(void *ctx, const char *name, const void *value, size_t len)
 {
-    struct known k = {.number = (uint32_t)strtoul(name + strlen(VALUE_PATH), NULL, 10), .path = g_strndup(value, len)};
+    struct known k = {.number = (uint32_t)strtoul(name + strlen(TIER_VALUE_PATH), NULL, 10),
+                      .path = g_strndup(value, len)};
     g_array_append_val((GArray *)ctx, k);
     return 0;
 }
@@ -211,24 +223,17 @@ static int on_away(void *ctx, const char *name, const void *value, size_t len)
     return 0;
 }
 
-/* The number in DIR/tier, 0 when there is none. */
-static int read_id(struct cache *c, const char *dir, uint32_t *ret_number, char **ret_msg)
+int tier_read_id(const char *dir, const char *uuid, uint32_t *ret_number)
 {
     g_autofree char *path = g_build_filename(dir, ID_FILE, NULL);
     g_autofree char *text = NULL;
     g_autoptr(GError) err = NULL;
-    if (!g_file_get_contents(path, &text, NULL, &err)) {
-        bool none = g_error_matches(err, G_FILE_ERROR, G_FILE_ERROR_NOENT);
-        *ret_number = 0;
-        return none ? 0 : fail_msg(-EIO, ret_msg, g_strdup(err->message));
-    }
+    if (!g_file_get_contents(path, &text, NULL, &err))
+        return g_error_matches(err, G_FILE_ERROR, G_FILE_ERROR_NOENT) ? -ENOENT : -EIO;
     g_auto(GStrv) words = g_strsplit(g_strstrip(text), " ", 2);
     uint32_t number = words[0] && words[1] ? (uint32_t)strtoul(words[1], NULL, 10) : 0;
-    if (number == 0 || strcmp(words[0], meta_uuid(c->meta)) != 0)
-        return fail_msg(-EEXIST, ret_msg,
-                        g_strdup_printf("cache folder '%s' belongs to another cache, whose first folder is not among "
-                                        "those of --cache-dir: give that one too, or another folder",
-                                        dir));
+    if (number == 0 || strcmp(words[0], uuid) != 0)
+        return -EEXIST;
     *ret_number = number;
     return 0;
 }
@@ -275,6 +280,20 @@ static uint32_t next_number(const GArray *known)
     return max + 1;
 }
 
+static int on_any_intent(void *ctx, const char *path, uint64_t vid, uint64_t size, const char *text)
+{
+    return 1;
+}
+
+/* A folder without an id is a new disk, unless somebody's unpublished files are in it. */
+static int check_new(const char *dir, char **ret_msg)
+{
+    int r = cache_scan_intents(dir, on_any_intent, NULL);
+    return r <= 0 ? r
+                  : fail_msg(-EEXIST, ret_msg,
+                             g_strdup_printf("cache folder '%s' holds unpublished files of another cache", dir));
+}
+
 static int use_disk(struct cache *c, const char *dir, int *lock_fd, GArray *known, uint32_t number, char **ret_msg)
 {
     struct cache_tier *t;
@@ -286,10 +305,12 @@ static int use_disk(struct cache *c, const char *dir, int *lock_fd, GArray *know
             log_warn("cache", "the cache disk that was here is gone, using what is there now path='%s'", dir);
         struct known fresh = {.number = number = next_number(known), .path = g_strdup(dir)};
         g_array_append_val(known, fresh);
-        r = write_id(c, dir, number, ret_msg);
+        r = check_new(dir, ret_msg);
+        if (r == 0)
+            r = write_id(c, dir, number, ret_msg);
     }
     if (r == 0 && moved)
-        r = put_value(c, VALUE_PATH, number, dir);
+        r = put_value(c, TIER_VALUE_PATH, number, dir);
     int fd = r == 0 ? RET_ERRNO(open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) : r;
     if (fd < 0)
         return fd;
@@ -305,7 +326,13 @@ static int add_disk(struct cache *c, const char *dir, GArray *known, char **ret_
     uint32_t number = 0;
     int r = cache_dir_prepare(dir, &lock_fd, ret_msg);
     if (r == 0)
-        r = read_id(c, dir, &number, ret_msg);
+        r = tier_read_id(dir, meta_uuid(c->meta), &number);
+    if (r == -EEXIST)
+        *ret_msg =
+            g_strdup_printf("cache folder '%s' belongs to another cache, whose first folder is not among those of "
+                            "--cache-dir: give that one too, or another folder",
+                            dir);
+    r = r == -ENOENT && !*ret_msg ? 0 : r; /* a new one */
     if (r == 0 && number && tier_by_number(c, number))
         return fail_msg(-EEXIST, ret_msg, g_strdup_printf("cache folder '%s' is a copy of another one", dir));
     if (r == 0)
@@ -353,7 +380,7 @@ int tiers_open(struct cache *c, char **ret_msg)
     struct cache_tier *t;
     g_autoptr(GArray) known = g_array_new(FALSE, FALSE, sizeof(struct known));
     g_array_set_clear_func(known, known_clear);
-    int r = meta_value_each(c->meta, VALUE_PATH, on_path, known);
+    int r = meta_value_each(c->meta, TIER_VALUE_PATH, on_path, known);
     if (r == 0)
         r = meta_value_each(c->meta, VALUE_AWAY, on_away, known);
     int fd = r == 0 ? RET_ERRNO(open(c->cfg.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) : r;
@@ -376,7 +403,7 @@ struct cache_tier *tier_missing(struct cache *c, uint32_t number)
 {
     struct cache_tier *t;
     g_autoptr(GBytes) value = NULL;
-    g_autofree char *name = g_strdup_printf("%s%u", VALUE_PATH, number);
+    g_autofree char *name = g_strdup_printf("%s%u", TIER_VALUE_PATH, number);
     g_autofree char *path = NULL;
     if (meta_value_get(c->meta, name, &value) == 0)
         path = g_strndup(g_bytes_get_data(value, NULL), g_bytes_get_size(value));

@@ -6,7 +6,7 @@
  * disk. The memory tier is a tmpfs that only this process can see: it goes with the process, whatever ends it. Files that no tier takes (all disks
  * bypassed) are opened nowhere: nothing can be kept of them, so they are read past the cache and cannot be written.
  *
- * Placement: a new local file goes to the disk with the largest share of its limit free, among those that may keep it whole. Clean files go to memory when they were
+ * Placement: a new local file goes to the disk that is filled to the smallest share of its limit, among those that may keep it whole and have room for it. Clean files go to memory when they were
  * pinned there and there is room beside other pins, or while there is room without dropping anything, up to 1/8 of it each. Dirty data never goes to memory.
  */
 #pragma once
@@ -18,6 +18,11 @@ enum tier_state { TIER_OK, TIER_BYPASSED, TIER_MISSING };
 #define TIER_NUMBER_FIRST   0u
 #define TIER_NUMBER_MEMORY  0x10000u /* of records whose file went with the process */
 #define TIER_NUMBER_NOWHERE 0x10001u
+
+#define TIER_VALUE_PATH "cache/tier/" /* number -> path of a further disk when it was last seen */
+
+/* The number that a further disk's folder carries. -ENOENT: none, -EEXIST: of another database than uuid. */
+int tier_read_id(const char *dir, const char *uuid, uint32_t *ret_number) MUST_CHECK;
 
 struct cache_tier {
     /* immutable after tiers_open */

@@ -26,8 +26,8 @@ def tiers(m):
 @pytest.fixture
 def two(make_mount, base):
     """make(**options): a mount on the disks a and b under base."""
-    def make(name="m", order=("a", "b"), **options):
-        return make_mount(name, cache_dir=":".join(str(base / d) for d in order), **options)
+    def make(name="m", **options):
+        return make_mount(name, cache_dir=f"{base}/a:{base}/b", **options)
     return make
 
 
@@ -120,6 +120,41 @@ def test_unpublished_bytes_on_a_missing_disk_are_named_and_kept(two, store, base
     m.wait()
     for name, data in names.items():
         assert store.get(name) == data
+
+
+def test_fsck_looks_at_all_disks(two, store, base):
+    m = two(fault=NO_PUT, op_timeout="2s", order="none")
+    names = {f"w{i}": blob(f"w{i}", 100_000) for i in range(6)}
+    for name, data in names.items():
+        (m.path / name).write_bytes(data)
+    m.umount()
+    assert run("fsck", base / "a").returncode == 0
+    (base / "b").rename(base / "away")
+    absent = run("fsck", "--repair", base / "a")
+    assert f"{base}/b" in absent.stdout, "what is not there is said, and left alone"
+    (base / "away").rename(base / "b")
+    stray = base / "b" / "data" / "ff" / "00000000000fffff"
+    stray.write_bytes(b"stray")
+    gone = data_files(base / "b")[0]
+    gone = gone if gone != stray else data_files(base / "b")[1]
+    gone.unlink()
+    found = run("fsck", base / "a", check=False)
+    assert found.returncode == 1 and "bytes are gone" in found.stdout and "belongs to nothing" in found.stdout
+    run("fsck", "--repair", base / "a", check=False)
+    assert not stray.exists()
+    m.mount(fault=None)
+    assert eventually(lambda: sum(store.head(name) is not None for name in names) == len(names) - 1)
+
+
+def test_a_folder_with_unpublished_files_is_not_taken_for_a_new_disk(two, store, base):
+    m = two(fault=NO_PUT, op_timeout="2s")
+    names = {f"w{i}": blob(f"w{i}", 100_000) for i in range(6)}
+    for name, data in names.items():
+        (m.path / name).write_bytes(data)
+    m.umount()
+    (base / "b" / "tier").unlink()
+    refused = run(*m.arguments(), env=m.env, check=False)
+    assert refused.returncode != 0 and "unpublished files" in refused.stderr, "never taken for a new disk"
 
 
 def test_a_failing_disk_is_bypassed_and_bytes_stay_right(two, store, base):
