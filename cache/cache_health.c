@@ -201,7 +201,7 @@ static void bypass(struct cache_tier *t, const char *why)
     log_err("cache", "cache disk is bypassed path='%s' because='%s' unpublished_files=%u", t->dir, why, list->len);
     for (guint i = 0; c->cfg.lost && i < list->len; i++)
         c->cfg.lost(c->cfg.lost_ctx, g_array_index(list, struct lost, i).ino, t->dir);
-    int r = tier_note_away(t);
+    int r = tier_note_away(c, t->number);
     if (r < 0)
         log_warn("cache", "a bypassed disk could not be noted path='%s' r=%s", t->dir, err_name(r));
 }

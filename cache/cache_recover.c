@@ -24,9 +24,9 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#define BOOT_VALUE  "cache/boot"
-#define BATCH_ROWS  1000u
-#define INTENT_MAX  65536
+#define BOOT_VALUE "cache/boot"
+#define BATCH_ROWS 1000u
+#define INTENT_MAX 65536
 
 void cache_data_path(uint64_t vid, char ret[32])
 {
@@ -88,6 +88,14 @@ static struct cache_tier *home_of(struct cache *c, const struct meta_cached *rec
     return t || !dirty ? t : tier_missing(c, rec->tier);
 }
 
+/* Of a file that is not here. A disk that comes back with it is looked through; away: numbers noted so far. */
+static int drop_record(struct cache *c, struct meta_batch *b, const struct meta_cached *rec, GHashTable *away)
+{
+    index_batch_forget(b, rec->vid);
+    bool disk = rec->tier < TIER_NUMBER_MEMORY;
+    return disk && g_hash_table_add(away, GUINT_TO_POINTER(rec->tier)) ? tier_note_away(c, rec->tier) : 0;
+}
+
 int recover_index(struct cache *c)
 {
     g_autoptr(GArray) recs = g_array_new(FALSE, FALSE, sizeof(struct meta_cached));
@@ -102,6 +110,7 @@ int recover_index(struct cache *c)
     if (recs->len)
         qsort(recs->data, recs->len, sizeof(struct meta_cached), by_use);
     struct meta_batch *b = meta_batch_new(c->meta);
+    g_autoptr(GHashTable) away = g_hash_table_new(NULL, NULL);
     for (guint i = 0; r == 0 && i < recs->len; i++) {
         const struct meta_cached *rec = &g_array_index(recs, struct meta_cached, i);
         struct cache_tier *t = home_of(c, rec);
@@ -110,7 +119,7 @@ int recover_index(struct cache *c)
         else if (t)
             r = index_remove(t, rec->vid);
         else
-            index_batch_forget(b, rec->vid);
+            r = drop_record(c, b, rec, away);
         if (r == 0 && i % BATCH_ROWS == BATCH_ROWS - 1)
             r = meta_commit(b, false);
     }

@@ -96,9 +96,9 @@ static int put_value(struct cache *c, const char *prefix, uint32_t number, const
     return r;
 }
 
-int tier_note_away(struct cache_tier *t)
+int tier_note_away(struct cache *c, uint32_t number)
 {
-    return put_value(t->c, VALUE_AWAY, t->number, "");
+    return put_value(c, VALUE_AWAY, number, "");
 }
 
 void tier_sweep(struct cache_tier *t)
@@ -269,7 +269,7 @@ static int add_broken(struct cache *c, const char *dir, const GArray *known, int
     log_err("cache", "a cache disk is missing, going on without it path='%s': %s", dir, *ret_msg);
     g_clear_pointer(ret_msg, g_free);
     r = add_tier(c, TIER_DISK, k->number, dir, -1, &t);
-    return r < 0 ? r : tier_note_away(t);
+    return r < 0 ? r : tier_note_away(c, t->number);
 }
 
 static uint32_t next_number(const GArray *known)
@@ -409,7 +409,7 @@ struct cache_tier *tier_missing(struct cache *c, uint32_t number)
         path = g_strndup(g_bytes_get_data(value, NULL), g_bytes_get_size(value));
     int r = add_tier(c, TIER_DISK, number, path ? path : "unknown", -1, &t);
     if (r == 0)
-        r = tier_note_away(t);
+        r = tier_note_away(c, t->number);
     if (r < 0)
         log_warn("cache", "a missing disk could not be noted path='%s' r=%s", t->dir, err_name(r));
     return t;

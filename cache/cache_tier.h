@@ -74,7 +74,7 @@ int tier_fault(struct cache_tier *t);
 int health_start(struct cache *c) MUST_CHECK;
 void health_stop(struct cache *c); /* half-started allowed */
 /* In the database: files of the tier may be elsewhere before it is used again. */
-int tier_note_away(struct cache_tier *t) MUST_CHECK;
+int tier_note_away(struct cache *c, uint32_t number) MUST_CHECK;
 /* Removes data files that are not the tier's any more, then forgets that it was away. */
 void tier_sweep(struct cache_tier *t);
 

@@ -68,6 +68,21 @@ def test_the_order_of_the_disks_does_not_matter(two, store, base):
     assert m.status()["cache_dir"] == f"{base}/a", "the database is where it was"
 
 
+def test_a_disk_taken_out_and_given_again_is_cleared_of_what_moved(two, store, base):
+    m = two()
+    files = fill(m, store)
+    n = len(data_files(base / "b"))
+    assert n > 0
+    m.remount(cache_dir=base / "a")
+    check(m, files)
+    assert [t["state"] for t in m.status()["tiers"]] == ["ok"]
+    m.remount(cache_dir=f"{base}/a:{base}/b")
+    assert eventually(lambda: data_files(base / "b") == [])
+    check(m, files)
+    assert m.status()["downloaded_bytes"] == 0
+    assert f"{base}/b, kind disk, state ok" in run("status", m.path).stdout
+
+
 def test_a_disk_of_another_cache_is_refused(two, make_mount, store, base):
     m = two()
     m.umount()
