@@ -65,13 +65,15 @@ static int read_run_locked(struct reader *rd, uint64_t run_end) NO_TSA
     struct cfile *cf = rd->cf;
     struct cfile_io io;
     struct cache_tier *t = cfile_tier(cf);
-    uint64_t n = MIN(rd->end, chunk_start(run_end)) - rd->pos;
+    uint64_t n = MIN(rd->end, chunk_start(run_end)) - rd->pos, moves = cf->move_gen;
     cfile_io_begin_locked(cf, &io, chunk_of(rd->pos), run_end);
     mutex_unlock(&cf->mu);
     ssize_t got = tier_fault(t) ? -EIO : pread_all(cf->fd, rd->buf + (rd->pos - rd->off), n, rd->pos);
     tier_note_io(t, got);
     mutex_lock(&cf->mu);
     cfile_io_end_locked(cf, &io);
+    if (moves != cf->move_gen)
+        return 0; /* read from the file of before, or from the empty one after it: look again */
     if (got == (ssize_t)n) {
         rd->pos += n;
         rd->tries = 0;

@@ -3,7 +3,7 @@
  *
  * A file moves in three ways: copied while closed (pinned to memory, or unpinned), copied while open (from memory to a disk, before it is changed), or
  * abandoned while open (its disk is bypassed): then it begins anew, absent, elsewhere. A move of an open file puts the new local file behind the same descriptor numbers
- * (dup3), so whoever is about to use one gets either file; both hold the same bytes wherever chunks are present. Files that the kernel has (passthrough) or
+ * (dup3), so whoever is about to use one gets either file: after a copy both hold the same, an abandoned file's users look at move_gen afterwards. Files that the kernel has (passthrough) or
  * that are dirty are never moved.
  */
 #pragma once

@@ -197,8 +197,11 @@ int64_t cache_file_seek(struct cfile *cf, uint64_t off, int whence)
     uint64_t size = cache_file_size(cf);
     if (off >= size)
         return -ENXIO;
-    if (cache_file_complete(cf))
-        return RET_ERRNO(lseek(cf->fd, (off_t)off, whence));
+    if (cache_file_complete(cf)) {
+        int64_t at = RET_ERRNO(lseek(cf->fd, (off_t)off, whence));
+        if (cache_file_complete(cf)) /* still: it did not begin anew on another disk meanwhile */
+            return at;
+    }
     return whence == SEEK_DATA ? (int64_t)off : (int64_t)size;
 }
 

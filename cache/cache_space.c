@@ -26,6 +26,7 @@
 #define BUSY_TRIES         5u
 #define BUSY_WAIT_US       4000u
 #define TICK_NS            NS_PER_S
+#define SWEEP_AGAIN_NS     (60 * NS_PER_S) /* files of another tier that were in use when a disk came back */
 
 static uint64_t percent_of(uint64_t n, unsigned percent)
 {
@@ -539,10 +540,10 @@ static void *evictor_main(void *arg)
 {
     struct cache_tier *t = arg;
     struct cache_space *s = &t->c->space;
-    uint64_t next_tick = 0;
+    uint64_t next_tick = 0, next_sweep = 0;
     mutex_lock(&s->mu);
     while (!s->stop) {
-        bool ok = tier_state(t) == TIER_OK, sweep = ok && t->sweep;
+        bool ok = tier_state(t) == TIER_OK, sweep = ok && t->sweep && clock_mono_ns() >= next_sweep;
         bool work = ok && (over_locked(t, t->waiting_bytes, HIGH_WATER_PERCENT) || t->waiting_bytes);
         t->sweep &= !sweep;
         mutex_unlock(&s->mu);
@@ -550,8 +551,12 @@ static void *evictor_main(void *arg)
             look_at_disk(t);
             next_tick = clock_mono_ns() + TICK_NS;
         }
-        if (sweep)
-            tier_sweep(t);
+        if (sweep && !tier_sweep(t)) {
+            next_sweep = clock_mono_ns() + SWEEP_AGAIN_NS;
+            mutex_lock(&s->mu);
+            t->sweep = true;
+            mutex_unlock(&s->mu);
+        }
         if (work)
             reclaim(t);
         else if (ok)

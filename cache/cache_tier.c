@@ -55,7 +55,7 @@ int tier_data_unlink(struct cache_tier *t, uint64_t vid)
 
 struct sweep {
     struct cache_tier *t;
-    unsigned n;
+    unsigned n, open;
 };
 
 /* Unpublished bytes that the database lost: fsck brings them back. */
@@ -70,13 +70,15 @@ static int sweep_file(void *ctx, const struct cache_scanned *file)
     struct sweep *s = ctx;
     struct cache *c = s->t->c;
     struct cfile *cf = table_claim(c, file->vid);
-    struct cache_entry *e = cf ? cf->entry : space_entry_find(c, file->vid);
+    if (cf) {
+        s->open += cfile_tier(cf) != s->t; /* it may be moving here */
+        cache_file_unref(cf);
+        return 0;
+    }
+    struct cache_entry *e = space_entry_find(c, file->vid);
     if (e ? entry_tier(e) != s->t : !has_intent(s->t, file->path))
         s->n += tier_data_unlink(s->t, file->vid) == 0;
-    if (cf)
-        cache_file_unref(cf);
-    else
-        table_release(c, file->vid);
+    table_release(c, file->vid);
     mutex_lock(&c->space.mu);
     bool stop = c->space.stop;
     mutex_unlock(&c->space.mu);
@@ -101,13 +103,15 @@ int tier_note_away(struct cache *c, uint32_t number)
     return put_value(c, VALUE_AWAY, number, "");
 }
 
-void tier_sweep(struct cache_tier *t)
+bool tier_sweep(struct cache_tier *t)
 {
     struct sweep s = {.t = t};
     int r = cache_scan_files(t->dir, sweep_file, &s);
-    if (r == 0)
+    if (r == 0 && s.open == 0)
         r = put_value(t->c, VALUE_AWAY, t->number, NULL);
-    log_notice("cache", "cache disk is back path='%s' stale_files_removed=%u r=%s", t->dir, s.n, err_name(r));
+    log_notice("cache", "cache disk is back path='%s' stale_files_removed=%u still_open=%u r=%s", t->dir, s.n, s.open,
+               err_name(r));
+    return s.open == 0;
 }
 
 /* ---- placement ---- */

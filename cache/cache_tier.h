@@ -75,8 +75,8 @@ int health_start(struct cache *c) MUST_CHECK;
 void health_stop(struct cache *c); /* half-started allowed */
 /* In the database: files of the tier may be elsewhere before it is used again. */
 int tier_note_away(struct cache *c, uint32_t number) MUST_CHECK;
-/* Removes data files that are not the tier's any more, then forgets that it was away. */
-void tier_sweep(struct cache_tier *t);
+/* Removes data files that are not the tier's any more, then forgets that it was away. False: some are in use, to be looked at again. */
+bool tier_sweep(struct cache_tier *t);
 
 enum tier_want { TIER_WANT_DISK, TIER_WANT_ANY, TIER_WANT_MEMORY };
 /* Where a new local file of size bytes goes; "nowhere" when no disk is to be used. */
