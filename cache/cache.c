@@ -46,7 +46,7 @@ static int check_folder(const char *dir, int fd, char **ret_msg)
     return 0;
 }
 
-static int make_data_folders(int dir_fd)
+int cache_make_folders(int dir_fd)
 {
     int r = RET_ERRNO(mkdirat(dir_fd, "data", 0700));
     if (r < 0 && r != -EEXIST)
@@ -95,7 +95,7 @@ int cache_dir_prepare(const char *dir, int *ret_lock_fd, char **ret_msg)
     if (r == -EWOULDBLOCK)
         return fail_msg(-EBUSY, ret_msg, g_strdup_printf("cache folder '%s' is in use by another sluice", dir));
     if (r == 0)
-        r = make_data_folders(dir_fd);
+        r = cache_make_folders(dir_fd);
     if (r < 0)
         return fail_msg(r, ret_msg, g_strdup_printf("cannot prepare cache folder '%s': %s", dir, err_text(r)));
     *ret_lock_fd = steal_fd(&lock_fd);
@@ -110,19 +110,21 @@ static void init_tables(struct cache *c)
     c->table.busy = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL);
     mutex_init(&c->fetch.mu, LOCK_CACHE_FETCH);
     cond_init(&c->fetch.work);
+    mutex_init(&c->health.mu, LOCK_CACHE_HEALTH);
+    cond_init(&c->health.kick);
 }
 
-int cache_open(const struct cache_config *cfg, struct meta *m, struct objstore *st, struct cache **ret_cache)
+int cache_open(const struct cache_config *cfg, struct meta *m, struct objstore *st, struct cache **ret_cache,
+               char **ret_msg)
 {
     struct cache *c = g_new0(struct cache, 1);
     c->cfg = *cfg;
-    c->cfg.dir = c->dir = g_strdup(cfg->dir);
+    c->tiers = tiers_new();
     c->meta = m;
     c->store = st;
     init_tables(c);
-    int r = c->dir_fd = RET_ERRNO(open(cfg->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (r >= 0)
-        r = space_init(c);
+    space_init(c);
+    int r = tiers_open(c, ret_msg);
     if (r >= 0)
         r = recover_index(c);
     if (r >= 0)
@@ -133,10 +135,17 @@ int cache_open(const struct cache_config *cfg, struct meta *m, struct objstore *
         r = space_start(c);
     if (r >= 0)
         r = upload_pool_start(c);
+    if (r >= 0)
+        r = health_start(c);
     if (r < 0) {
+        if (!*ret_msg)
+            *ret_msg = g_strdup_printf("cannot open the cache in %s: %s", cfg->dir, err_text(r));
+        c->broken = true;
         cache_close(c);
         return r;
     }
+    c->cfg.dir = NULL; /* the tiers know their folders */
+    c->cfg.more_dirs = NULL;
     *ret_cache = c;
     return 0;
 }
@@ -145,24 +154,23 @@ void cache_close(struct cache *c)
 {
     if (!c)
         return;
+    health_stop(c);
     upload_pool_stop(c);
     fetch_pool_stop(c);
     follow_stop(c);
     space_stop(c);
-    if (c->space.entries) {
-        int r = space_save_index(c);
-        if (r < 0)
-            log_warn("cache", "cannot write the index r=%s", err_name(r));
-        space_fini(c);
-    }
-    if (c->dir_fd >= 0)
-        (void)close(c->dir_fd);
+    int r = c->broken ? 0 : space_save_index(c);
+    if (r < 0)
+        log_warn("cache", "cannot write the index r=%s", err_name(r));
+    g_ptr_array_unref(c->tiers);
+    space_fini(c);
     g_hash_table_unref(c->table.files);
     g_hash_table_unref(c->table.busy);
+    cond_fini(&c->health.kick);
+    mutex_fini(&c->health.mu);
     cond_fini(&c->fetch.work);
     mutex_fini(&c->fetch.mu);
     cond_fini(&c->table.changed);
     mutex_fini(&c->table.mu);
-    g_free(c->dir);
     g_free(c);
 }

@@ -22,8 +22,10 @@ struct cache;
 struct cfile;
 
 struct cache_config {
-    const char *dir;
-    uint64_t size_bytes;       /* limit of the cache; 0: size_percent of the file system */
+    const char *dir;           /* the first disk, prepared */
+    const char *const *more_dirs; /* NULL-terminated further disks, or NULL; prepared here */
+    uint64_t memory_bytes;     /* of the memory tier; 0: none */
+    uint64_t size_bytes;       /* limit of each disk; 0: size_percent of its file system */
     unsigned size_percent;
     uint64_t free_bytes;       /* stop at this little free space; 0: free_percent */
     unsigned free_percent;
@@ -35,14 +37,25 @@ struct cache_config {
     /* The local file of ino is about to be removed: whatever keeps its bytes on the disk is to be let go. No lock is held. May be NULL. */
     void (*dropped)(void *ctx, uint64_t ino);
     void *dropped_ctx;
+    /* The disk at path is not used any more, and holds the unpublished bytes of ino. No lock is held. May be NULL. */
+    void (*lost)(void *ctx, uint64_t ino, const char *path);
+    void *lost_ctx;
+    /* A disk that does not answer for slow_ns is bypassed, if there is another one, and used again when it did for probation_ns (0: 5 s, 60 s); probed every
+     * probe_ns (0: 1 s). */
+    uint64_t slow_ns, probation_ns, probe_ns;
+    bool disk_faults; /* tests: a disk fails while its file `fault` says "eio", hangs while it says "hang" */
 };
 
 /* Checks DIR (made 0700 if missing; refused when group or others have access, or not ours), takes its instance lock (-EBUSY with a message when another daemon has it). Call
  * before meta_open on the same folder. *ret_msg: line for the user on failure. */
 int cache_dir_prepare(const char *dir, int *ret_lock_fd, char **ret_msg) MUST_CHECK;
 
-/* Starts the threads. Loads the index; no scan of the folder. */
-int cache_open(const struct cache_config *cfg, struct meta *m, struct objstore *st, struct cache **ret_cache) MUST_CHECK;
+/* Of several cache folders the one with the database comes first, in whatever order they are given. -EEXIST with a message when there are two. */
+int cache_dirs_sort(char **dirs, char **ret_msg) MUST_CHECK;
+
+/* Starts the threads. Loads the index; no scan of the folders. A further disk that cannot be used is gone on without when it was part of this cache before. *ret_msg: line
+ * for the user on failure. */
+int cache_open(const struct cache_config *cfg, struct meta *m, struct objstore *st, struct cache **ret_cache, char **ret_msg) MUST_CHECK;
 /* Ends waits for room with -ECANCELED, now and from now on: a stop does not wait for dirty data to be published. No room is made any more. */
 void cache_interrupt(struct cache *c);
 /* Stops threads, writes the index. All cfiles must have been released. NULL allowed. */
@@ -50,11 +63,15 @@ void cache_close(struct cache *c);
 
 /* ---- files ---- */
 
+/* Never dropped; PIN_MEMORY: and in the memory tier as long as it is clean and there is room beside other pins. */
+enum cache_pin { PIN_NONE, PIN_DISK, PIN_MEMORY };
+
 /* Where absent chunks come from. */
 struct cache_source {
     const char *key; /* NULL: no source, everything is local */
     struct etag etag; /* fetched with If-Match: a changed object gives -ESTALE */
     uint64_t limit;  /* only bytes [0, limit) of the object count; beyond it absent chunks read as zeros */
+    enum cache_pin pin; /* how a local file that has to be made is kept */
 };
 
 /* A new empty file with no source. *ret holds one reference. */
@@ -101,7 +118,7 @@ void cache_file_prefetch(struct cfile *cf, uint64_t off, uint64_t len);
 
 /* Dirty and pinned files are never evicted. New files begin dirty, opened ones as they were marked. Marks survive restarts. Marking clean clears dirty chunk bits. */
 int cache_file_set_dirty(struct cfile *cf, bool dirty) MUST_CHECK;
-int cache_pin(struct cache *c, uint64_t vid, bool pinned);
+int cache_pin(struct cache *c, uint64_t vid, enum cache_pin pin);
 /* Text kept in the local file's user.sluice.intent xattr, so that dirty data is found again without the database. NULL removes it. */
 int cache_file_set_intent(struct cfile *cf, const char *text) MUST_CHECK;
 /* A reader or writer came: the eviction order's notion of use. Cheap. */
@@ -123,6 +140,11 @@ struct cache_scanned {
 int cache_scan_files(const char *dir, int (*fn)(void *ctx, const struct cache_scanned *file), void *ctx) MUST_CHECK;
 /* The same facts of one data file: -ENOENT when it is not there. path may be NULL afterwards. */
 int cache_scan_file(const char *dir, uint64_t vid, struct cache_scanned *ret) MUST_CHECK;
+/* Folder of a tier that records call number, for a cache in `first` that is not open: -ENOENT: none, its files went with the process; -ENODEV: a disk that is not there,
+ * *ret_dir says which. Owned by the caller. */
+int cache_scan_tier(struct meta *m, const char *first, uint32_t number, char **ret_dir) MUST_CHECK;
+/* Calls fn for every tier whose folder is there, the first one included. */
+int cache_scan_tiers(struct meta *m, const char *first, int (*fn)(void *ctx, const char *dir, uint32_t number), void *ctx) MUST_CHECK;
 /* Removes a data file that no record knows (fsck --repair). */
 int cache_scan_remove(const char *dir, uint64_t vid) MUST_CHECK;
 
@@ -135,16 +157,29 @@ enum cache_pass { CACHE_PASS_OFF, CACHE_PASS_READ, CACHE_PASS_WRITE };
  * WRITE counts as a change of content.
  */
 int cache_file_set_passthrough(struct cfile *cf, enum cache_pass pass) MUST_CHECK;
+/* Whether the local file is in the memory tier: while the kernel has it there, changes get -ETXTBSY. */
+bool cache_file_in_memory(struct cfile *cf);
 /* Whether anybody, a writable mapping included, can still write to a file given for writing. */
 bool cache_file_has_writers(struct cfile *cf);
 /* Whether a writer whom nobody holds back may be let loose: room for expect_bytes, or for a minute at the present rate, beyond all limits. */
-bool cache_has_room(struct cache *c, uint64_t expect_bytes);
+bool cache_file_has_room(struct cfile *cf, uint64_t expect_bytes);
 
 struct cache_usage {
-    uint64_t limit_bytes, used_bytes, dirty_bytes, pinned_bytes, free_bytes;
+    uint64_t limit_bytes, used_bytes, dirty_bytes, pinned_bytes, free_bytes; /* of all tiers; free: of the disks */
     uint64_t files;
 };
 void cache_usage(struct cache *c, struct cache_usage *ret); /* from memory, never blocks on disk or store */
+
+/* One place of local files: a disk, or memory. */
+struct cache_tier_info {
+    const char *path;  /* "memory": the memory tier */
+    const char *state; /* "ok", "bypassed", "missing" */
+    uint64_t limit_bytes, used_bytes, dirty_bytes;
+    bool in_memory;
+};
+void cache_tiers_each(struct cache *c, void (*fn)(void *ctx, const struct cache_tier_info *info), void *ctx);
+/* Unpublished files whose disk is bypassed or missing. At most max are told. */
+void cache_lost_each(struct cache *c, unsigned max, void (*fn)(void *ctx, uint64_t ino, const char *path), void *ctx);
 
 /* ---- publishing ---- */
 

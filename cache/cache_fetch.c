@@ -213,13 +213,17 @@ static int on_body(void *ctx, uint64_t off, const void *buf, size_t len)
         return -ECANCELED;
     if (!in_order)
         return -EBADMSG;
+    struct cache_tier *t = cfile_tier(cf);
     int r = cfile_wfd_get(cf);
     if (r >= 0) {
-        r = write_all(r, buf, n, off);
+        r = tier_fault(t) ? -EIO : write_all(r, buf, n, off);
         cfile_wfd_put(cf);
     }
+    tier_note_io(t, r);
     mutex_lock(&cf->mu);
     f->writing = false;
+    if (r == 0 && f->move_gen != cf->move_gen)
+        r = -EIO; /* the bytes are in a file that was left behind */
     if (r < 0) {
         f->local_failure = true;
     } else {
@@ -247,7 +251,8 @@ static int transfer(struct fetch *f, const char *key, const struct etag *etag, u
     struct cfile *cf = f->cf;
     struct cache *c = cf->c;
     cfile_punch_window(cf, len);
-    int r = space_reserve(c, len, SPACE_FETCH);
+    struct cache_tier *t = cfile_tier(cf);
+    int r = space_reserve(t, len, SPACE_FETCH);
     if (r < 0) {
         mutex_lock(&cf->mu);
         f->local_failure = r == -ENOSPC;
@@ -260,7 +265,7 @@ static int transfer(struct fetch *f, const char *key, const struct etag *etag, u
     if (r == 0)
         note_speed(f, began, len, metric_get(M_store_slowdowns) != slowdowns);
     cfile_account(cf);
-    space_release(c, len);
+    space_release(t, len);
     return r;
 }
 
@@ -292,6 +297,7 @@ static void run_fetch(struct fetch *f)
     f->cut_bytes = f->first < f->end ? MIN(chunk_start(f->end), cf->limit) : start;
     f->done_bytes = start;
     f->src_gen = cf->src_gen;
+    f->move_gen = cf->move_gen;
     key = g_strdup(cf->src_key);
     etag = cf->src_etag;
     uint64_t len = f->cut_bytes > start ? f->cut_bytes - start : 0;

@@ -16,7 +16,7 @@ struct fetch {
     uint64_t first, end; /* chunks */
     uint64_t cut_bytes;  /* bytes from here on are not wanted */
     uint64_t done_bytes; /* in the file up to here */
-    uint64_t src_gen;
+    uint64_t src_gen, move_gen;
     bool running, writing, finished;
     bool local_failure; /* the disk or the space, not the store */
     int err;

@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "cache_fetch.h"
+#include "cache_place.h"
 #include "cache_space.h"
 
 #include <assert.h>
@@ -19,8 +20,6 @@
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
-
-#define INTENT_NAME "user.sluice.intent"
 
 /* ---- table ---- */
 
@@ -178,25 +177,24 @@ static void publish_in_table(struct cfile *cf)
     mutex_unlock(&c->table.mu);
 }
 
-int cache_data_open(struct cache *c, uint64_t vid, int flags)
-{
-    char path[32];
-    cache_data_path(vid, path);
-    return RET_ERRNO(openat(c->dir_fd, path, O_NOFOLLOW | O_CLOEXEC | flags, 0600));
-}
-
 int cache_file_new(struct cache *c, uint64_t ino, struct cfile **ret)
 {
     uint64_t vid = meta_next_ino(c->meta);
+    struct cache_tier *t = tier_choose(c, 0, TIER_WANT_DISK);
+    if (t->kind != TIER_DISK) {
+        log_err("cache", "no cache disk can be used: a new file is refused");
+        return -EIO;
+    }
     if (table_claim(c, vid))
         return -EEXIST; /* cannot be: ids are unique for ever */
-    struct cache_entry *e = space_entry_add(c, vid, ino, CACHED_DIRTY | CACHED_COMPLETE, 0);
+    struct cache_entry *e = space_entry_add(t, vid, ino, CACHED_DIRTY | CACHED_COMPLETE, 0);
     int fd = -1;
     int r = index_save_entry(c, e);
     if (r == 0)
-        r = fd = cache_data_open(c, vid, O_RDONLY | O_CREAT | O_EXCL);
+        r = fd = tier_data_open(t, vid, O_RDONLY | O_CREAT | O_EXCL);
     if (r < 0) {
-        if (index_remove(c, vid) < 0)
+        tier_note_io(t, r);
+        if (index_remove(t, vid) < 0)
             log_debug("cache", "index record of a file that could not be made stays vid=%" G_GUINT64_FORMAT, vid);
         space_entry_remove(c, e, false);
         table_release(c, vid);
@@ -209,63 +207,13 @@ int cache_file_new(struct cache *c, uint64_t ino, struct cfile **ret)
     return 0;
 }
 
-/* A sparse file with nothing present: the record is made (or reset) first, so that bits of earlier content never meet this file. */
-static int make_absent(struct cache *c, uint64_t vid, uint64_t ino, uint64_t size, int *fd, struct cache_entry **e)
-{
-    if (*e)
-        (void)space_entry_flags(c, *e, CACHED_SEGMENTS, ~(CACHED_SEGMENTS | CACHED_PINNED | CACHED_HOT));
-    else
-        *e = space_entry_add(c, vid, ino, CACHED_SEGMENTS, MIN(size, space_limit(c) / 2));
-    char path[32];
-    cache_data_path(vid, path);
-    int r = index_reset(c, *e);
-    if (c->cfg.dropped)
-        c->cfg.dropped(c->cfg.dropped_ctx, ino);
-    if (r == 0 && *fd >= 0) { /* never cut short: somebody may have it mapped */
-        (void)close(steal_fd(fd));
-        r = RET_ERRNO(unlinkat(c->dir_fd, path, 0));
-    }
-    if (r == 0)
-        r = *fd = cache_data_open(c, vid, O_RDWR | O_CREAT | O_EXCL);
-    if (r >= 0)
-        r = RET_ERRNO(ftruncate(*fd, (off_t)size));
-    if (r == 0) {
-        (void)close(steal_fd(fd));
-        r = *fd = cache_data_open(c, vid, O_RDONLY);
-    }
-    return r < 0 ? r : 0;
-}
-
-/* Finds or makes local file and entry for a claimed vid. *fd and *e are set as far as it got. */
-static int prepare_local(struct cache *c, uint64_t vid, uint64_t ino, uint64_t size, bool has_source, int *fd,
-                         struct cache_entry **e)
-{
-    struct stat st;
-    *e = space_entry_find(c, vid);
-    bool dirty = *e && (space_entry_flags(c, *e, 0, 0) & CACHED_DIRTY);
-    int r = cache_data_open(c, vid, O_RDONLY);
-    if (r == -ENOENT)
-        return has_source && !dirty ? make_absent(c, vid, ino, size, fd, e) : -ENODATA;
-    if (r < 0)
-        return r;
-    *fd = r;
-    r = RET_ERRNO(fstat(*fd, &st));
-    if (r < 0)
-        return r;
-    if (!*e && !has_source)
-        *e = space_entry_add(c, vid, ino, CACHED_DIRTY | CACHED_COMPLETE, (uint64_t)st.st_size);
-    else if (has_source && (!*e || (!dirty && (uint64_t)st.st_size != size)))
-        return make_absent(c, vid, ino, size, fd, e);
-    return 0;
-}
-
 static int open_claimed(struct cache *c, uint64_t vid, uint64_t ino, uint64_t size, const struct cache_source *src,
                         struct cfile **ret)
 {
     CLEANUP_FD int fd = -1;
     struct cache_entry *e = NULL;
     struct stat st;
-    int r = prepare_local(c, vid, ino, size, src && src->key, &fd, &e);
+    int r = place_open(c, vid, ino, size, src, &fd, &e);
     if (r == 0)
         r = RET_ERRNO(fstat(fd, &st));
     if (r < 0)
@@ -319,8 +267,8 @@ static void close_claimed(struct cfile *cf, bool forgotten)
     struct cache *c = cf->c;
     int r;
     upload_cfile_free(cf);
-    if (forgotten) {
-        r = index_remove(c, cf->vid);
+    if (forgotten || cfile_tier(cf)->kind == TIER_NOWHERE) {
+        r = index_remove(cfile_tier(cf), cf->vid);
         space_entry_remove(c, cf->entry, false);
     } else {
         cfile_account(cf);
@@ -328,6 +276,7 @@ static void close_claimed(struct cfile *cf, bool forgotten)
         (void)space_entry_flags(c, cf->entry, complete ? CACHED_COMPLETE : 0, complete ? 0 : CACHED_COMPLETE);
         r = space_entry_take_stale(c, cf->entry) ? cfile_save(cf) : cfile_save_if_needed(cf);
         space_entry_set_open(c, cf->entry, false);
+        place_settle(c, cf->entry);
     }
     if (r < 0)
         log_warn("cache", "cannot update the record of a cache file vid=%lu r=%s", (unsigned long)cf->vid, err_name(r));
@@ -430,7 +379,12 @@ bool cfile_source(struct cfile *cf, char **ret_key, struct etag *ret_etag, uint6
 
 int cache_file_set_dirty(struct cfile *cf, bool dirty)
 {
+    int r = dirty ? place_for_writing(cf) : 0;
+    if (r < 0)
+        return r;
     mutex_lock(&cf->mu);
+    while (cf->moving)
+        cond_wait(&cf->changed, &cf->mu);
     if (dirty && !cf->dirty && cf->src_key) /* what stays clean can be copied in the store */
         (void)cfile_track_presence_locked(cf);
     cf->dirty = dirty;
@@ -462,20 +416,23 @@ void cache_file_touch(struct cfile *cf)
     space_entry_use(cf->c, cf->entry, false);
 }
 
-int cache_pin(struct cache *c, uint64_t vid, bool pinned)
+int cache_pin(struct cache *c, uint64_t vid, enum cache_pin pin)
 {
+    uint32_t set = place_pin_flags(pin), clear = (CACHED_PINNED | CACHED_MEMORY) & ~set;
     struct cfile *cf = table_claim(c, vid);
     struct cache_entry *e = cf ? cf->entry : space_entry_find(c, vid);
     int r = e ? 0 : -ENOENT;
     if (e)
-        (void)space_entry_flags(c, e, pinned ? CACHED_PINNED : 0, pinned ? 0 : CACHED_PINNED);
+        (void)space_entry_flags(c, e, set, clear);
     if (cf) {
         r = cfile_save(cf);
         cache_file_unref(cf);
         return r;
     }
-    if (e)
+    if (e) {
         r = index_save_entry(c, e);
+        place_settle(c, e);
+    }
     table_release(c, vid);
     return r;
 }
@@ -500,7 +457,7 @@ void cache_forget(struct cache *c, uint64_t vid)
         return;
     }
     struct cache_entry *e = space_entry_find(c, vid);
-    int r = e ? index_remove(c, vid) : 0;
+    int r = e ? index_remove(entry_tier(e), vid) : 0;
     if (r < 0)
         log_warn("cache", "cannot remove a cache file vid=%lu r=%s", (unsigned long)vid, err_name(r));
     if (e)
@@ -559,11 +516,16 @@ uint64_t cache_file_present_bytes(struct cfile *cf)
     return bytes;
 }
 
+bool cfile_complete_locked(const struct cfile *cf)
+{
+    uint64_t n = chunks_for(cf->limit);
+    return cf->verify.n_set == 0 && (cf->all_present || chunkset_next_unset(&cf->present, 0, n) >= n);
+}
+
 bool cache_file_complete(struct cfile *cf)
 {
     mutex_lock(&cf->mu);
-    uint64_t n = chunks_for(cf->limit);
-    bool complete = cf->verify.n_set == 0 && (cf->all_present || chunkset_next_unset(&cf->present, 0, n) >= n);
+    bool complete = cfile_complete_locked(cf);
     mutex_unlock(&cf->mu);
     return complete;
 }

@@ -4,6 +4,7 @@
  */
 #pragma once
 #include "cache_internal.h"
+#include "cache_tier.h"
 
 /* ---- cache_file.c ---- */
 
@@ -17,6 +18,7 @@ static inline bool cfile_readable_locked(const struct cfile *cf, uint64_t chunk)
 {
     return cfile_present_locked(cf, chunk) && !chunkset_get(&cf->verify, chunk);
 }
+bool cfile_complete_locked(const struct cfile *cf);
 void cfile_io_begin_locked(struct cfile *cf, struct cfile_io *io, uint64_t first, uint64_t end);
 void cfile_io_end_locked(struct cfile *cf, struct cfile_io *io);
 bool cfile_io_overlaps_locked(const struct cfile *cf, uint64_t first, uint64_t end);
@@ -26,10 +28,10 @@ bool cfile_mark_dirty_locked(struct cfile *cf, uint64_t first, uint64_t end);
 void cfile_touch_segments_locked(struct cfile *cf, uint64_t first, uint64_t end);
 /* Charges what the file takes on disk now. */
 void cfile_account(struct cfile *cf);
-/* Larger than half of the cache: never kept whole. */
+/* Larger than half of its disk's share: never kept whole. */
 static inline bool cfile_windowed_locked(const struct cfile *cf)
 {
-    return cf->size > cf->c->space.limit_bytes / 2;
+    return cf->size > cfile_tier(cf)->whole_bytes;
 }
 /* Reference to every open file of the cache. */
 GPtrArray *cache_open_files(struct cache *c);
@@ -37,9 +39,6 @@ GPtrArray *cache_open_files(struct cache *c);
 /* Exclusive use of a vid for opening, closing, eviction. Waits for the one who has it. Returns the open cfile with a reference instead when there is one. */
 struct cfile *table_claim(struct cache *c, uint64_t vid);
 void table_release(struct cache *c, uint64_t vid);
-
-/* Opens the data file of vid. */
-int cache_data_open(struct cache *c, uint64_t vid, int flags) MUST_CHECK;
 
 /* ---- cache_pass.c: descriptors for writing, passthrough ---- */
 
@@ -67,9 +66,16 @@ int index_save_entry(struct cache *c, const struct cache_entry *e) MUST_CHECK;
 /* Fills present, dirty and verify sets and the limit of a cfile being opened. */
 int index_load_segments(struct cfile *cf) MUST_CHECK;
 /* Record, segments, local file: removed so that a crash between leaves nothing behind for ever. */
-int index_remove(struct cache *c, uint64_t vid) MUST_CHECK;
+int index_remove(struct cache_tier *t, uint64_t vid) MUST_CHECK;
+/* Adds the removal of all that is recorded of vid to b. */
+void index_batch_forget(struct meta_batch *b, uint64_t vid);
 /* Forgets segments and checksums of vid, keeps none of its content. */
 int index_reset(struct cache *c, const struct cache_entry *e) MUST_CHECK;
+
+/* ---- cache.c ---- */
+
+/* data/00 ... data/ff */
+int cache_make_folders(int dir_fd) MUST_CHECK;
 
 /* ---- cache_recover.c ---- */
 

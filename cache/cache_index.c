@@ -165,7 +165,7 @@ int index_load_segments(struct cfile *cf)
     return 0;
 }
 
-static void batch_forget(struct meta_batch *b, uint64_t vid)
+void index_batch_forget(struct meta_batch *b, uint64_t vid)
 {
     char name[40];
     limit_name(vid, name);
@@ -173,20 +173,15 @@ static void batch_forget(struct meta_batch *b, uint64_t vid)
     meta_cached_del(b, vid);
 }
 
-int index_remove(struct cache *c, uint64_t vid)
+int index_remove(struct cache_tier *t, uint64_t vid)
 {
-    char path[32];
-    struct meta_cached dying = {.vid = vid, .flags = CACHED_DYING};
-    struct meta_batch *b = meta_batch_new(c->meta);
-    batch_forget(b, vid);
+    struct meta_cached dying = {.vid = vid, .flags = CACHED_DYING, .tier = t->number};
+    struct meta_batch *b = meta_batch_new(t->c->meta);
+    index_batch_forget(b, vid);
     meta_cached_put(b, &dying);
     int r = meta_commit(b, false);
-    if (r == 0) {
-        cache_data_path(vid, path);
-        r = RET_ERRNO(unlinkat(c->dir_fd, path, 0));
-        if (r == -ENOENT)
-            r = 0;
-    }
+    if (r == 0)
+        r = tier_data_unlink(t, vid);
     if (r == 0) {
         meta_cached_del(b, vid);
         r = meta_commit(b, false);
@@ -200,7 +195,7 @@ int index_reset(struct cache *c, const struct cache_entry *e)
     struct meta_cached rec;
     space_entry_record(c, e, &rec);
     struct meta_batch *b = meta_batch_new(c->meta);
-    batch_forget(b, e->vid);
+    index_batch_forget(b, e->vid);
     meta_cached_put(b, &rec);
     int r = meta_commit(b, false);
     meta_batch_free(b);

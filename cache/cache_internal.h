@@ -17,8 +17,8 @@
  *  5. Database order: bits are written to meta after the bytes are in the file, and taken from it before they leave the file.
  *     Only one thread at a time saves a cfile's segments and index record (cf->saving), so that an older state never follows a newer one.
  *
- * Locks: table.mu (CACHE_TABLE) > cf->mu (CACHE_FILE) > fetch.mu (CACHE_FETCH) > space.mu (CACHE_SPACE), in this order; none is held over disk,
- * database or store calls.
+ * Locks: table.mu (CACHE_TABLE) > cf->mu (CACHE_FILE) > fetch.mu (CACHE_FETCH) > health.mu (CACHE_HEALTH) > space.mu (CACHE_SPACE), in this order;
+ * none is held over disk, database or store calls.
  */
 #pragma once
 #include "base/sync.h"
@@ -35,8 +35,12 @@
 #define CACHED_SEGMENTS 0x100u /* presence is in segments; without it everything is present */
 #define CACHED_DYING    0x200u /* being removed: the file is unlinked, then the record */
 #define CACHED_SUSPECT  0x400u /* fetched in an earlier boot: verify checksums before use */
+#define CACHED_MEMORY   0x1000u /* pinned, and wanted in the memory tier */
 #define CACHED_GIVEN    0x800u /* the kernel had the file: a program may have it mapped for ever, so no byte of it is taken away */
 
+#define INTENT_NAME "user.sluice.intent" /* xattr of a data file that holds unpublished bytes */
+
+struct cache_tier;
 struct upload;
 struct upload_pool;
 struct fetch;
@@ -44,6 +48,7 @@ struct fetch;
 /* One local data file, open or not. Owned by space.entries. All but vid and ino guarded by space.mu. */
 struct cache_entry {
     uint64_t vid, ino;
+    struct cache_tier *tier; /* entry_tier(); changed by who has the vid claimed, or moves the open file */
     uint64_t bytes; /* on disk */
     uint64_t last_use, use_gap;
     uint32_t flags; /* CACHED_* */
@@ -52,25 +57,26 @@ struct cache_entry {
     struct policy_item item;
 };
 
-struct cache_space {
-    struct mutex mu;      /* CACHE_SPACE */
-    struct cond changed;  /* space was freed, dirty data became clean, or the evictor gave up */
-    struct cond kick;     /* the evictor has work */
-    GHashTable *entries;  /* guarded by mu; &entry->vid -> struct cache_entry, owned */
-    struct policy policy; /* guarded by mu */
-    /* immutable after init */
-    uint64_t limit_bytes, free_limit_bytes;
+/* Who watches the disks: cache_health.c. */
+struct cache_health {
+    struct mutex mu; /* CACHE_HEALTH */
+    struct cond kick;
     /* guarded by mu */
-    uint64_t used_bytes, dirty_bytes, pinned_bytes;
-    uint64_t reserved_bytes; /* promised to writes and fetches in progress */
-    uint64_t waiting_bytes;  /* asked for by those that wait */
-    uint64_t fs_free_bytes;  /* statvfs, as of the last look */
-    uint64_t use_clock;      /* grows with each use */
-    uint64_t freed_gen;      /* grows whenever room was made */
-    uint64_t gave_up_gen;    /* grows whenever the evictor found nothing to drop */
     bool stop;
-    pthread_t evictor;
-    bool evictor_running;
+    bool news; /* an operation failed */
+    /* owned by who starts and stops */
+    pthread_t watch;
+    bool running;
+};
+
+/* What all tiers share; sums, limits and order of eviction are each tier's own (cache_tier.h). */
+struct cache_space {
+    struct mutex mu;     /* CACHE_SPACE */
+    struct cond changed; /* space was freed, dirty data became clean, or an evictor gave up */
+    /* guarded by mu */
+    GHashTable *entries; /* &entry->vid -> struct cache_entry, owned */
+    uint64_t use_clock;  /* grows with each use */
+    bool stop;
 };
 
 enum fetch_prio { FETCH_URGENT, FETCH_AHEAD, FETCH_FILL, N_FETCH_PRIOS };
@@ -110,9 +116,9 @@ struct cache_table {
 
 struct cache {
     /* immutable after cache_open */
-    struct cache_config cfg;     /* dir points to dir below */
-    char *dir;                   /* owned */
-    int dir_fd;                  /* DIR */
+    struct cache_config cfg;     /* without the folders: the tiers know them */
+    bool broken;                 /* not wholly opened: the index is not known */
+    GPtrArray *tiers;            /* struct cache_tier, owned; [0] is the first disk */
     struct meta *meta;           /* borrowed */
     struct objstore *store;      /* borrowed */
     struct upload_pool *uploads; /* owned by the upload code: set by upload_pool_start, cleared by upload_pool_stop */
@@ -121,6 +127,7 @@ struct cache {
     struct cache_fetch fetch;
     struct cache_follow follow;
     struct cache_space space;
+    struct cache_health health;
 };
 
 /* A read or write of present chunks in progress; lives on the stack of its thread. */
@@ -164,6 +171,8 @@ struct cfile {
     GQueue fetches;    /* struct fetch of this file, queued or running */
     uint64_t progress; /* bytes that fetches brought so far */
     bool resizing;
+    bool moving;       /* to another tier (cache_place.h) */
+    uint64_t move_gen; /* grows when its chunks were left behind */
     GQueue arrived; /* chunk numbers of a windowed file in order of arrival: what is punched first */
     struct readahead ra;
     struct ra_speed speed;

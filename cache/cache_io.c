@@ -64,12 +64,16 @@ static int read_run_locked(struct reader *rd, uint64_t run_end) NO_TSA
 {
     struct cfile *cf = rd->cf;
     struct cfile_io io;
-    uint64_t n = MIN(rd->end, chunk_start(run_end)) - rd->pos;
+    struct cache_tier *t = cfile_tier(cf);
+    uint64_t n = MIN(rd->end, chunk_start(run_end)) - rd->pos, moves = cf->move_gen;
     cfile_io_begin_locked(cf, &io, chunk_of(rd->pos), run_end);
     mutex_unlock(&cf->mu);
-    ssize_t got = pread_all(cf->fd, rd->buf + (rd->pos - rd->off), n, rd->pos);
+    ssize_t got = tier_fault(t) ? -EIO : pread_all(cf->fd, rd->buf + (rd->pos - rd->off), n, rd->pos);
+    tier_note_io(t, got);
     mutex_lock(&cf->mu);
     cfile_io_end_locked(cf, &io);
+    if (moves != cf->move_gen)
+        return 0; /* read from the file of before, or from the empty one after it: look again */
     if (got == (ssize_t)n) {
         rd->pos += n;
         rd->tries = 0;
@@ -145,7 +149,7 @@ static void read_ahead_locked(struct reader *rd)
 {
     struct cfile *cf = rd->cf;
     const struct cache_config *cfg = &cf->c->cfg;
-    uint64_t limit = MIN(cfg->readahead_bytes, space_limit(cf->c) / 16);
+    uint64_t limit = MIN(cfg->readahead_bytes, cfile_tier(cf)->limit_bytes / 16);
     uint64_t ceiling = ra_speed_window(&cf->speed, MAX(cfg->max_downloads, 1), cfg->get_bytes, limit);
     struct ra_advice a = readahead_note(&cf->ra, rd->pos, rd->end - rd->pos, cf->size, ceiling);
     if (cf->all_present)
@@ -210,9 +214,10 @@ static bool covers_locked(const struct cfile *cf, uint64_t chunk, uint64_t off, 
 static int wait_for_chunk_room_locked(struct cfile *cf) NO_TSA
 {
     mutex_unlock(&cf->mu);
-    int r = space_reserve(cf->c, META_CHUNK_BYTES, SPACE_WRITE);
+    struct cache_tier *t = cfile_tier(cf);
+    int r = space_reserve(t, META_CHUNK_BYTES, SPACE_WRITE);
     if (r == 0)
-        space_release(cf->c, META_CHUNK_BYTES);
+        space_release(t, META_CHUNK_BYTES);
     mutex_lock(&cf->mu);
     return r;
 }
@@ -346,11 +351,12 @@ static ssize_t do_pwrite(struct cfile *cf, const void *arg, uint64_t off, uint64
     const uint8_t *buf = arg;
     uint64_t done = 0;
     ssize_t n = 0;
+    struct cache_tier *t = cfile_tier(cf);
     int fd = cfile_wfd_get(cf);
     if (fd < 0)
         return fd;
     while (done < len) {
-        n = RET_ERRNO(pwrite(fd, buf + done, len - done, (off_t)(off + done)));
+        n = tier_fault(t) ? -EIO : RET_ERRNO(pwrite(fd, buf + done, len - done, (off_t)(off + done)));
         if (n == -EINTR)
             continue;
         if (n <= 0)
@@ -358,6 +364,7 @@ static ssize_t do_pwrite(struct cfile *cf, const void *arg, uint64_t off, uint64
         done += (uint64_t)n;
     }
     cfile_wfd_put(cf);
+    tier_note_io(t, n);
     return done ? (ssize_t)done : n < 0 ? n : -EIO;
 }
 
@@ -369,13 +376,17 @@ ssize_t cache_file_write(struct cfile *cf, const void *buf, size_t len, uint64_t
         return -EFBIG;
     cfile_refresh_size(cf);
     uint64_t need = cfile_space_needed(cf, off, len);
-    int r = space_reserve(cf->c, need, SPACE_WRITE);
+    int r = ensure_marked(cf); /* before room is asked of its tier: it may have to leave memory */
+    if (r < 0)
+        return r;
+    struct cache_tier *t = cfile_tier(cf);
+    r = space_reserve(t, need, SPACE_WRITE);
     if (r < 0)
         return r;
     cfile_change_begin(cf);
     ssize_t n = cfile_modify(cf, off, len, true, do_pwrite, buf);
     cfile_account(cf);
-    space_release(cf->c, need);
+    space_release(t, need);
     upload_note_write(cf, off, n > 0 ? (uint64_t)n : len); /* a failure may come after bytes were changed */
     cfile_change_end(cf);
     return n;

@@ -16,7 +16,7 @@
 
 /* ---- writing ourselves ---- */
 
-int cfile_wfd_get(struct cfile *cf)
+static int wfd_try(struct cfile *cf)
 {
     mutex_lock(&cf->mu);
     int fd = cf->wfd;
@@ -25,10 +25,16 @@ int cfile_wfd_get(struct cfile *cf)
     mutex_unlock(&cf->mu);
     if (fd >= 0)
         return fd;
-    fd = cache_data_open(cf->c, cf->vid, O_RDWR);
+    struct cache_tier *t = cfile_tier(cf);
+    fd = tier_data_open(t, cf->vid, O_RDWR);
     if (fd < 0)
         return fd;
     mutex_lock(&cf->mu);
+    if (cfile_tier(cf) != t) { /* moved meanwhile: the descriptor is of the file it had */
+        mutex_unlock(&cf->mu);
+        (void)close(fd);
+        return -EAGAIN;
+    }
     int extra = cf->wfd >= 0 ? fd : -1; /* somebody was quicker */
     if (cf->wfd < 0)
         cf->wfd = fd;
@@ -37,6 +43,15 @@ int cfile_wfd_get(struct cfile *cf)
     mutex_unlock(&cf->mu);
     if (extra >= 0)
         (void)close(extra);
+    return fd;
+}
+
+int cfile_wfd_get(struct cfile *cf)
+{
+    int fd;
+    do {
+        fd = wfd_try(cf);
+    } while (fd == -EAGAIN);
     return fd;
 }
 
@@ -110,6 +125,12 @@ int cache_file_set_passthrough(struct cfile *cf, enum cache_pass pass)
         upload_note_write(cf, 0, 0);
     }
     mutex_lock(&cf->mu);
+    while (cf->moving)
+        cond_wait(&cf->changed, &cf->mu);
+    if (pass != CACHE_PASS_OFF && !cfile_complete_locked(cf)) {
+        mutex_unlock(&cf->mu);
+        return -EAGAIN;
+    }
     assert(pass != CACHE_PASS_WRITE || !cf->src_key);
     enum cache_pass before = cf->pass;
     cf->pass = pass;
@@ -131,6 +152,11 @@ int cache_file_set_passthrough(struct cfile *cf, enum cache_pass pass)
     return 0;
 }
 
+bool cache_file_in_memory(struct cfile *cf)
+{
+    return cfile_tier(cf)->kind == TIER_MEMORY;
+}
+
 bool cache_file_has_writers(struct cfile *cf)
 {
     int r = RET_ERRNO(fcntl(cf->fd, F_SETLEASE, F_RDLCK));
@@ -143,10 +169,14 @@ bool cache_file_has_writers(struct cfile *cf)
     return false;
 }
 
-bool cache_has_room(struct cache *c, uint64_t expect_bytes)
+bool cache_file_has_room(struct cfile *cf, uint64_t expect_bytes)
 {
-    struct cache_usage u;
-    cache_usage(c, &u);
-    uint64_t want = MAX(expect_bytes, 60 * follow_rate(c)), held = u.dirty_bytes + u.pinned_bytes;
-    return u.free_bytes >= c->space.free_limit_bytes + want && held + want <= u.limit_bytes;
+    struct cache *c = cf->c;
+    uint64_t want = MAX(expect_bytes, 60 * follow_rate(c));
+    struct cache_tier *t = cfile_tier(cf);
+    mutex_lock(&c->space.mu);
+    bool room =
+        t->fs_free_bytes >= t->free_limit_bytes + want && t->dirty_bytes + t->pinned_bytes + want <= t->limit_bytes;
+    mutex_unlock(&c->space.mu);
+    return room && tier_state(t) == TIER_OK;
 }

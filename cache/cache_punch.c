@@ -147,7 +147,7 @@ void cfile_punch_window(struct cfile *cf, uint64_t len)
     mutex_unlock(&cf->mu);
     if (!windowed)
         return;
-    uint64_t window = space_limit(cf->c) / WINDOW_SHARE;
+    uint64_t window = cfile_tier(cf)->limit_bytes / WINDOW_SHARE;
     space_entry_record(cf->c, cf->entry, &rec);
     if (rec.bytes + len > window)
         (void)cfile_punch(cf, rec.bytes + len - window);

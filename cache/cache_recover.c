@@ -24,10 +24,9 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#define BOOT_VALUE  "cache/boot"
-#define BATCH_ROWS  1000u
-#define INTENT_NAME "user.sluice.intent"
-#define INTENT_MAX  65536
+#define BOOT_VALUE "cache/boot"
+#define BATCH_ROWS 1000u
+#define INTENT_MAX 65536
 
 void cache_data_path(uint64_t vid, char ret[32])
 {
@@ -79,6 +78,24 @@ static int mark_suspect(struct cache *c, GArray *recs)
     return r;
 }
 
+/* The tier of a record; NULL: its file is gone and may be. Unpublished files keep their record, wherever they are. */
+static struct cache_tier *home_of(struct cache *c, const struct meta_cached *rec)
+{
+    bool dirty = (rec->flags & CACHED_DIRTY) && !(rec->flags & CACHED_DYING);
+    if (rec->tier == TIER_NUMBER_MEMORY || rec->tier == TIER_NUMBER_NOWHERE)
+        return dirty ? tier_by_number(c, TIER_NUMBER_NOWHERE) : NULL;
+    struct cache_tier *t = tier_by_number(c, rec->tier);
+    return t || !dirty ? t : tier_missing(c, rec->tier);
+}
+
+/* Of a file that is not here. A disk that comes back with it is looked through; away: numbers noted so far. */
+static int drop_record(struct cache *c, struct meta_batch *b, const struct meta_cached *rec, GHashTable *away)
+{
+    index_batch_forget(b, rec->vid);
+    bool disk = rec->tier < TIER_NUMBER_MEMORY;
+    return disk && g_hash_table_add(away, GUINT_TO_POINTER(rec->tier)) ? tier_note_away(c, rec->tier) : 0;
+}
+
 int recover_index(struct cache *c)
 {
     g_autoptr(GArray) recs = g_array_new(FALSE, FALSE, sizeof(struct meta_cached));
@@ -92,17 +109,24 @@ int recover_index(struct cache *c)
     }
     if (recs->len)
         qsort(recs->data, recs->len, sizeof(struct meta_cached), by_use);
-    for (guint i = 0; i < recs->len; i++) {
+    struct meta_batch *b = meta_batch_new(c->meta);
+    g_autoptr(GHashTable) away = g_hash_table_new(NULL, NULL);
+    for (guint i = 0; r == 0 && i < recs->len; i++) {
         const struct meta_cached *rec = &g_array_index(recs, struct meta_cached, i);
-        if (!(rec->flags & CACHED_DYING)) {
-            space_entry_restore(c, rec);
-            continue;
-        }
-        r = index_remove(c, rec->vid);
-        if (r < 0)
-            return r;
+        struct cache_tier *t = home_of(c, rec);
+        if (t && !(rec->flags & CACHED_DYING))
+            space_entry_restore(t, rec);
+        else if (t)
+            r = index_remove(t, rec->vid);
+        else
+            r = drop_record(c, b, rec, away);
+        if (r == 0 && i % BATCH_ROWS == BATCH_ROWS - 1)
+            r = meta_commit(b, false);
     }
-    return 0;
+    if (r == 0)
+        r = meta_commit(b, false);
+    meta_batch_free(b);
+    return r;
 }
 
 /* The stored checksum against the bytes in the file: 1 good (or none stored: written here, synced before it was published), 0 bad. */

@@ -237,7 +237,8 @@ int cache_file_fallocate(struct cfile *cf, int mode, uint64_t off, uint64_t len)
     cf->preallocated = true;
     mutex_unlock(&cf->mu);
     uint64_t need = mode & FALLOC_FL_PUNCH_HOLE ? 0 : len;
-    int r = space_reserve(cf->c, need, SPACE_WRITE);
+    struct cache_tier *t = cfile_tier(cf);
+    int r = space_reserve(t, need, SPACE_WRITE);
     if (r < 0)
         return r;
     if (zero)
@@ -247,7 +248,7 @@ int cache_file_fallocate(struct cfile *cf, int mode, uint64_t off, uint64_t len)
     if (r == 0 && mode == 0 && off + len > cache_file_size(cf))
         r = cache_file_truncate(cf, off + len);
     cfile_account(cf);
-    space_release(cf->c, need);
+    space_release(t, need);
     return r;
 }
 
@@ -256,8 +257,11 @@ int64_t cache_file_seek(struct cfile *cf, uint64_t off, int whence)
     uint64_t size = cache_file_size(cf);
     if (off >= size)
         return -ENXIO;
-    if (cache_file_complete(cf))
-        return RET_ERRNO(lseek(cf->fd, (off_t)off, whence));
+    if (cache_file_complete(cf)) {
+        int64_t at = RET_ERRNO(lseek(cf->fd, (off_t)off, whence));
+        if (cache_file_complete(cf)) /* still: it did not begin anew on another disk meanwhile */
+            return at;
+    }
     return whence == SEEK_DATA ? (int64_t)off : (int64_t)size;
 }
 
@@ -269,6 +273,7 @@ int cache_file_sync(struct cfile *cf)
     if (failed)
         return -EIO;
     int r = RET_ERRNO(fdatasync(cf->fd));
+    tier_note_io(cfile_tier(cf), r);
     if (r < 0) {
         mutex_lock(&cf->mu);
         cf->io_failed = true;
@@ -336,7 +341,7 @@ void cache_file_prefetch(struct cfile *cf, uint64_t off, uint64_t len)
 {
     mutex_lock(&cf->mu);
     if (len && off < cf->size) {
-        uint64_t most = cfile_windowed_locked(cf) ? space_limit(cf->c) / 16 : UINT64_MAX;
+        uint64_t most = cfile_windowed_locked(cf) ? cfile_tier(cf)->limit_bytes / 16 : UINT64_MAX;
         len = MIN(MIN(len, cf->size - off), most);
         (void)fetch_start_locked(cf, chunk_of(off), chunks_for(off + len), FETCH_AHEAD);
     }

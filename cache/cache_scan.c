@@ -3,7 +3,7 @@
  * holds the folder's instance lock, so nothing changes meanwhile. Files with other names are not ours and are left alone.
  */
 #include "base/cleanup.h"
-#include "cache.h"
+#include "cache_tier.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -42,6 +42,47 @@ int cache_scan_remove(const char *dir, uint64_t vid)
     g_autofree char *rel = data_path(vid);
     g_autofree char *path = g_build_filename(dir, rel, NULL);
     return RET_ERRNO(unlink(path));
+}
+
+int cache_scan_tier(struct meta *m, const char *first, uint32_t number, char **ret_dir)
+{
+    g_autoptr(GBytes) value = NULL;
+    g_autofree char *name = g_strdup_printf(TIER_VALUE_PATH "%u", number);
+    if (number == TIER_NUMBER_MEMORY || number == TIER_NUMBER_NOWHERE)
+        return -ENOENT;
+    if (number == TIER_NUMBER_FIRST) {
+        *ret_dir = g_strdup(first);
+        return 0;
+    }
+    int r = meta_value_get(m, name, &value);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    uint32_t there = 0;
+    *ret_dir = r == 0 ? g_strndup(g_bytes_get_data(value, NULL), g_bytes_get_size(value)) : g_strdup("unknown");
+    return tier_read_id(*ret_dir, meta_uuid(m), &there) == 0 && there == number ? 0 : -ENODEV;
+}
+
+static int on_tier(void *ctx, const char *name, const void *value, size_t len)
+{
+    uint32_t number = (uint32_t)strtoul(name + strlen(TIER_VALUE_PATH), NULL, 10);
+    g_array_append_val((GArray *)ctx, number);
+    return 0;
+}
+
+int cache_scan_tiers(struct meta *m, const char *first, int (*fn)(void *ctx, const char *dir, uint32_t number),
+                     void *ctx)
+{
+    g_autoptr(GArray) numbers = g_array_new(FALSE, FALSE, sizeof(uint32_t));
+    uint32_t zero = TIER_NUMBER_FIRST;
+    g_array_append_val(numbers, zero);
+    int r = meta_value_each(m, TIER_VALUE_PATH, on_tier, numbers);
+    for (guint i = 0; r == 0 && i < numbers->len; i++) {
+        g_autofree char *dir = NULL;
+        uint32_t number = g_array_index(numbers, uint32_t, i);
+        r = cache_scan_tier(m, first, number, &dir);
+        r = r == 0 ? fn(ctx, dir, number) : r == -ENODEV ? 0 : r;
+    }
+    return r;
 }
 
 static int scan_entry(const char *dir, const char *sub, const char *name,

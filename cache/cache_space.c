@@ -1,10 +1,10 @@
 /*
  * Accounting and the evictor.
  *
- * What counts is what files take on disk (st_blocks), plus what writes and fetches in progress were promised. The free space of the file system
+ * What counts is what files take on disk (st_blocks), plus what writes and fetches in progress were promised, for each tier. The free space of the file system
  * is looked at once a second and whenever somebody waits; in between it is corrected by our own growth.
  *
- * The evictor thread keeps between the high and the low water mark. Order: closed clean files as the policy says, then chunks of
+ * Each tier's evictor thread (a disk that hangs stops only its own) keeps between the high and the low water mark. Order: closed clean files as the policy says, then chunks of
  * clean files in use. Dirty and pinned files and dirty chunks are never touched. When nothing is left it says so (gave_up_gen), which ends the
  * wait of fetches; writers go on waiting for dirty data to become clean.
  */
@@ -14,8 +14,10 @@
 #include "base/log.h"
 #include "base/metric.h"
 #include "cache_file.h"
+#include "cache_tier.h"
 
 #include <assert.h>
+#include <string.h>
 #include <sys/statvfs.h>
 
 #define HIGH_WATER_PERCENT 99u
@@ -24,17 +26,34 @@
 #define BUSY_TRIES         5u
 #define BUSY_WAIT_US       4000u
 #define TICK_NS            NS_PER_S
+#define SWEEP_AGAIN_NS     (60 * NS_PER_S) /* files of another tier that were in use when a disk came back */
 
 static uint64_t percent_of(uint64_t n, unsigned percent)
 {
     return n / 100 * percent + n % 100 * percent / 100;
 }
 
-static void publish_metrics_locked(struct cache_space *s)
+/* Tiers that are there. */
+static struct cache_usage sum_locked(struct cache *c)
 {
-    metric_set(M_cache_bytes, (int64_t)s->used_bytes);
-    metric_set(M_pinned_bytes, (int64_t)s->pinned_bytes);
-    metric_set(M_dirty_bytes, (int64_t)s->dirty_bytes);
+    struct cache_usage u = {.files = g_hash_table_size(c->space.entries)};
+    for (guint i = 0; i < c->tiers->len; i++) {
+        const struct cache_tier *t = c->tiers->pdata[i];
+        u.used_bytes += t->used_bytes;
+        u.dirty_bytes += t->dirty_bytes;
+        u.pinned_bytes += t->pinned_bytes;
+        u.limit_bytes += t->limit_bytes;
+        u.free_bytes += t->kind == TIER_DISK ? t->fs_free_bytes : 0;
+    }
+    return u;
+}
+
+static void publish_metrics_locked(struct cache *c)
+{
+    struct cache_usage u = sum_locked(c);
+    metric_set(M_cache_bytes, (int64_t)u.used_bytes);
+    metric_set(M_pinned_bytes, (int64_t)u.pinned_bytes);
+    metric_set(M_dirty_bytes, (int64_t)u.dirty_bytes);
 }
 
 static bool entry_held(const struct cache_entry *e)
@@ -43,88 +62,118 @@ static bool entry_held(const struct cache_entry *e)
 }
 
 /* Takes e out of (sign -1) or into (sign 1) the sums. */
-static void charge_locked(struct cache_space *s, const struct cache_entry *e, bool add)
+static void charge_locked(const struct cache_entry *e, bool add)
 {
+    struct cache_tier *t = e->tier;
     uint64_t n = add ? e->bytes : 0 - e->bytes;
-    s->used_bytes += n;
+    t->used_bytes += n;
     if (e->flags & CACHED_DIRTY)
-        s->dirty_bytes += n;
+        t->dirty_bytes += n;
     if (e->flags & CACHED_PINNED)
-        s->pinned_bytes += n;
+        t->pinned_bytes += n;
 }
 
-static void room_made_locked(struct cache_space *s)
+static void room_made_locked(struct cache_tier *t)
 {
-    s->freed_gen++;
-    cond_broadcast(&s->changed);
-    cond_signal(&s->kick);
+    t->freed_gen++;
+    cond_broadcast(&t->c->space.changed);
+    cond_signal(&t->kick);
 }
 
-static void look_at_disk(struct cache *c)
+static void look_at_disk(struct cache_tier *t)
 {
     struct statvfs v;
-    if (fstatvfs(c->dir_fd, &v) < 0)
+    if (fstatvfs(t->dir_fd, &v) < 0)
         return; /* the last value stays; a broken disk shows in the writes */
-    mutex_lock(&c->space.mu);
-    c->space.fs_free_bytes = (uint64_t)v.f_bavail * v.f_frsize;
-    mutex_unlock(&c->space.mu);
+    mutex_lock(&t->c->space.mu);
+    t->fs_free_bytes = (uint64_t)v.f_bavail * v.f_frsize;
+    mutex_unlock(&t->c->space.mu);
 }
 
-int space_init(struct cache *c)
+void space_init(struct cache *c)
 {
     struct cache_space *s = &c->space;
-    struct statvfs v;
-    int r = RET_ERRNO(fstatvfs(c->dir_fd, &v));
-    if (r < 0)
-        return r;
-    uint64_t total = (uint64_t)v.f_blocks * v.f_frsize;
     mutex_init(&s->mu, LOCK_CACHE_SPACE);
     cond_init(&s->changed);
-    cond_init(&s->kick);
     s->entries = g_hash_table_new_full(g_int64_hash, g_int64_equal, NULL, g_free);
-    s->limit_bytes = c->cfg.size_bytes ? c->cfg.size_bytes : percent_of(total, c->cfg.size_percent);
-    s->free_limit_bytes = c->cfg.free_bytes ? c->cfg.free_bytes : percent_of(total, c->cfg.free_percent);
-    s->fs_free_bytes = (uint64_t)v.f_bavail * v.f_frsize;
-    policy_init(&s->policy, s->limit_bytes);
-    metric_set(M_cache_limit_bytes, (int64_t)s->limit_bytes);
-    return 0;
 }
 
 void space_fini(struct cache *c)
 {
     struct cache_space *s = &c->space;
-    if (!s->entries)
-        return;
-    policy_fini(&s->policy);
     g_hash_table_unref(s->entries);
-    s->entries = NULL;
-    cond_fini(&s->kick);
     cond_fini(&s->changed);
     mutex_fini(&s->mu);
 }
 
-uint64_t space_limit(struct cache *c)
+int space_tier_init(struct cache_tier *t)
 {
-    return c->space.limit_bytes;
+    const struct cache_config *cfg = &t->c->cfg;
+    struct statvfs v = {0};
+    cond_init(&t->kick);
+    policy_init(&t->policy, 0);
+    int r = t->dir_fd >= 0 ? RET_ERRNO(fstatvfs(t->dir_fd, &v)) : 0;
+    if (r < 0)
+        return r;
+    uint64_t total = (uint64_t)v.f_blocks * v.f_frsize;
+    if (t->kind == TIER_DISK && t->dir_fd >= 0) {
+        t->limit_bytes = cfg->size_bytes ? cfg->size_bytes : percent_of(total, cfg->size_percent);
+        t->free_limit_bytes = cfg->free_bytes ? cfg->free_bytes : percent_of(total, cfg->free_percent);
+        t->whole_bytes = t->limit_bytes / 2;
+    } else {
+        t->limit_bytes = t->kind == TIER_MEMORY ? cfg->memory_bytes : 0;
+        t->whole_bytes = t->kind == TIER_MEMORY ? t->limit_bytes : UINT64_MAX;
+    }
+    t->fs_free_bytes = (uint64_t)v.f_bavail * v.f_frsize;
+    policy_set_capacity(&t->policy, t->limit_bytes);
+    return 0;
+}
+
+void space_tier_fini(struct cache_tier *t)
+{
+    policy_fini(&t->policy);
+    cond_fini(&t->kick);
 }
 
 /* ---- entries ---- */
 
-struct cache_entry *space_entry_add(struct cache *c, uint64_t vid, uint64_t ino, uint32_t flags, uint64_t weight)
+struct cache_entry *space_entry_add(struct cache_tier *t, uint64_t vid, uint64_t ino, uint32_t flags, uint64_t weight)
 {
-    struct cache_space *s = &c->space;
+    struct cache_space *s = &t->c->space;
     struct cache_entry *e = g_new0(struct cache_entry, 1);
     e->vid = e->item.id = vid;
     e->ino = ino;
     e->flags = flags;
+    e->tier = t;
     mutex_lock(&s->mu);
     assert(!g_hash_table_contains(s->entries, &vid));
     g_hash_table_insert(s->entries, &e->vid, e);
     e->last_use = ++s->use_clock;
-    policy_insert(&s->policy, &e->item, weight);
-    policy_set_held(&s->policy, &e->item, entry_held(e));
+    policy_insert(&t->policy, &e->item, weight);
+    policy_set_held(&t->policy, &e->item, entry_held(e));
     mutex_unlock(&s->mu);
     return e;
+}
+
+void space_entry_move(struct cache *c, struct cache_entry *e, struct cache_tier *to, uint64_t bytes)
+{
+    mutex_lock(&c->space.mu);
+    struct cache_tier *from = e->tier;
+    uint64_t weight = e->item.weight;
+    charge_locked(e, false);
+    from->fs_free_bytes += e->bytes;
+    policy_remove(&from->policy, &e->item, false);
+    __atomic_store_n(&e->tier, to, __ATOMIC_RELEASE);
+    e->bytes = bytes;
+    e->stale = true;
+    memset(&e->item, 0, sizeof e->item);
+    e->item.id = e->vid;
+    charge_locked(e, true);
+    policy_insert(&to->policy, &e->item, weight);
+    policy_set_held(&to->policy, &e->item, entry_held(e));
+    publish_metrics_locked(c);
+    room_made_locked(from);
+    mutex_unlock(&c->space.mu);
 }
 
 struct cache_entry *space_entry_find(struct cache *c, uint64_t vid)
@@ -135,48 +184,48 @@ struct cache_entry *space_entry_find(struct cache *c, uint64_t vid)
     return e;
 }
 
-void space_entry_restore(struct cache *c, const struct meta_cached *rec)
+void space_entry_restore(struct cache_tier *t, const struct meta_cached *rec)
 {
-    struct cache_space *s = &c->space;
+    struct cache_space *s = &t->c->space;
     struct cache_entry *e = g_new0(struct cache_entry, 1);
     e->vid = e->item.id = rec->vid;
     e->ino = rec->ino;
     e->flags = rec->flags;
+    e->tier = t;
     e->bytes = rec->bytes;
     e->last_use = rec->last_use;
     e->use_gap = rec->use_gap;
     mutex_lock(&s->mu);
     g_hash_table_replace(s->entries, &e->vid, e);
     s->use_clock = MAX(s->use_clock, rec->last_use);
-    charge_locked(s, e, true);
-    policy_restore(&s->policy, &e->item, rec->bytes, rec->flags & CACHED_HOT);
-    policy_set_held(&s->policy, &e->item, entry_held(e));
-    publish_metrics_locked(s);
+    charge_locked(e, true);
+    policy_restore(&t->policy, &e->item, rec->bytes, rec->flags & CACHED_HOT);
+    policy_set_held(&t->policy, &e->item, entry_held(e));
+    publish_metrics_locked(t->c);
     mutex_unlock(&s->mu);
 }
 
 void space_entry_remove(struct cache *c, struct cache_entry *e, bool remember)
 {
-    struct cache_space *s = &c->space;
-    mutex_lock(&s->mu);
-    charge_locked(s, e, false);
-    s->fs_free_bytes += e->bytes;
-    policy_remove(&s->policy, &e->item, remember);
-    g_hash_table_remove(s->entries, &e->vid);
-    publish_metrics_locked(s);
-    room_made_locked(s);
-    mutex_unlock(&s->mu);
+    mutex_lock(&c->space.mu);
+    struct cache_tier *t = e->tier;
+    charge_locked(e, false);
+    t->fs_free_bytes += e->bytes;
+    policy_remove(&t->policy, &e->item, remember);
+    g_hash_table_remove(c->space.entries, &e->vid);
+    publish_metrics_locked(c);
+    room_made_locked(t);
+    mutex_unlock(&c->space.mu);
 }
 
 void space_entry_set_open(struct cache *c, struct cache_entry *e, bool open)
 {
-    struct cache_space *s = &c->space;
-    mutex_lock(&s->mu);
+    mutex_lock(&c->space.mu);
     e->open = open;
-    policy_set_held(&s->policy, &e->item, entry_held(e));
-    if (!open && s->waiting_bytes)
-        cond_signal(&s->kick);
-    mutex_unlock(&s->mu);
+    policy_set_held(&e->tier->policy, &e->item, entry_held(e));
+    if (!open && e->tier->waiting_bytes)
+        cond_signal(&e->tier->kick);
+    mutex_unlock(&c->space.mu);
 }
 
 uint32_t space_entry_flags(struct cache *c, struct cache_entry *e, uint32_t set, uint32_t clear)
@@ -185,14 +234,14 @@ uint32_t space_entry_flags(struct cache *c, struct cache_entry *e, uint32_t set,
     mutex_lock(&s->mu);
     uint32_t old = e->flags, now = (old | set) & ~clear;
     if (now != old) {
-        charge_locked(s, e, false);
+        charge_locked(e, false);
         e->flags = now;
-        charge_locked(s, e, true);
+        charge_locked(e, true);
         e->stale = true;
-        policy_set_held(&s->policy, &e->item, entry_held(e));
-        publish_metrics_locked(s);
+        policy_set_held(&e->tier->policy, &e->item, entry_held(e));
+        publish_metrics_locked(c);
         if ((old & ~now) & (CACHED_DIRTY | CACHED_PINNED))
-            room_made_locked(s); /* can be dropped now */
+            room_made_locked(e->tier); /* can be dropped now */
     }
     mutex_unlock(&s->mu);
     return old;
@@ -206,29 +255,30 @@ void space_entry_record(struct cache *c, const struct cache_entry *e, struct met
                                 .bytes = e->bytes,
                                 .last_use = e->last_use,
                                 .use_gap = e->use_gap,
+                                .tier = e->tier->number,
                                 .flags = (e->flags & ~CACHED_HOT) | (e->item.hot ? CACHED_HOT : 0)};
     mutex_unlock(&c->space.mu);
 }
 
 void space_entry_account(struct cache *c, struct cache_entry *e, uint64_t bytes, uint64_t size)
 {
-    struct cache_space *s = &c->space;
-    mutex_lock(&s->mu);
+    mutex_lock(&c->space.mu);
+    struct cache_tier *t = e->tier;
     if (e->bytes != bytes) {
         bool shrunk = bytes < e->bytes;
         uint64_t grown = shrunk ? 0 : bytes - e->bytes;
-        charge_locked(s, e, false);
-        s->fs_free_bytes -= MIN(grown, s->fs_free_bytes);
+        charge_locked(e, false);
+        t->fs_free_bytes -= MIN(grown, t->fs_free_bytes);
         e->bytes = bytes;
         e->stale = true;
-        charge_locked(s, e, true);
-        publish_metrics_locked(s);
+        charge_locked(e, true);
+        publish_metrics_locked(c);
         if (shrunk)
-            room_made_locked(s);
+            room_made_locked(t);
     }
     /* What it weighs is what it will take when whole, unless it is never kept whole. */
-    policy_set_weight(&s->policy, &e->item, size > s->limit_bytes / 2 ? bytes : MAX(size, bytes));
-    mutex_unlock(&s->mu);
+    policy_set_weight(&t->policy, &e->item, size > t->whole_bytes ? bytes : MAX(size, bytes));
+    mutex_unlock(&c->space.mu);
 }
 
 void space_entry_use(struct cache *c, struct cache_entry *e, bool opened)
@@ -241,7 +291,7 @@ void space_entry_use(struct cache *c, struct cache_entry *e, bool opened)
         e->use_gap = gap;
         e->last_use = ++s->use_clock;
         if (gap > near)
-            policy_use(&s->policy, &e->item);
+            policy_use(&e->tier->policy, &e->item);
     }
     mutex_unlock(&s->mu);
 }
@@ -286,67 +336,74 @@ int space_save_index(struct cache *c)
 
 /* ---- reservation ---- */
 
-static bool over_locked(const struct cache_space *s, uint64_t more, unsigned percent)
+static bool over_locked(const struct cache_tier *t, uint64_t more, unsigned percent)
 {
-    uint64_t limit = percent_of(s->limit_bytes, percent);
-    return s->used_bytes + s->reserved_bytes + more > limit ||
-           s->fs_free_bytes < s->free_limit_bytes + s->reserved_bytes + more;
+    uint64_t limit = percent_of(t->limit_bytes, percent);
+    return t->used_bytes + t->reserved_bytes + more > limit ||
+           t->fs_free_bytes < t->free_limit_bytes + t->reserved_bytes + more;
 }
 
-static int wait_for_room_locked(struct cache *c, uint64_t bytes, enum space_use use) NO_TSA
+uint64_t space_tier_room_locked(const struct cache_tier *t, unsigned percent)
 {
-    struct cache_space *s = &c->space;
-    uint64_t gave_up = s->gave_up_gen, freed = s->freed_gen;
-    uint64_t deadline = clock_mono_ns() + c->cfg.op_timeout_ns;
-    cond_signal(&s->kick);
-    while (over_locked(s, bytes, 100)) {
+    uint64_t limit = percent_of(t->limit_bytes, percent), used = t->used_bytes + t->reserved_bytes;
+    uint64_t kept = t->free_limit_bytes + t->reserved_bytes;
+    return MIN(limit - MIN(used, limit), t->fs_free_bytes - MIN(kept, t->fs_free_bytes));
+}
+
+static int wait_for_room_locked(struct cache_tier *t, uint64_t bytes, enum space_use use) NO_TSA
+{
+    struct cache_space *s = &t->c->space;
+    uint64_t gave_up = t->gave_up_gen, freed = t->freed_gen;
+    uint64_t deadline = clock_mono_ns() + t->c->cfg.op_timeout_ns;
+    cond_signal(&t->kick);
+    while (over_locked(t, bytes, 100)) {
         if (s->stop)
             return -ECANCELED;
-        if (use == SPACE_FETCH && s->gave_up_gen > gave_up + 1)
+        if (use == SPACE_FETCH && (t->gave_up_gen > gave_up + 1 || tier_state(t) != TIER_OK))
             return -ENOSPC; /* a whole look of the evictor that began after we came found nothing */
-        if (!cond_wait_until(&s->changed, &s->mu, deadline) && freed == s->freed_gen)
+        if (!cond_wait_until(&s->changed, &s->mu, deadline) && freed == t->freed_gen)
             return -ENOSPC;
-        if (freed != s->freed_gen) {
-            freed = s->freed_gen;
-            deadline = clock_mono_ns() + c->cfg.op_timeout_ns;
+        if (freed != t->freed_gen) {
+            freed = t->freed_gen;
+            deadline = clock_mono_ns() + t->c->cfg.op_timeout_ns;
         }
     }
     return 0;
 }
 
-int space_reserve(struct cache *c, uint64_t bytes, enum space_use use)
+int space_reserve(struct cache_tier *t, uint64_t bytes, enum space_use use)
 {
-    struct cache_space *s = &c->space;
+    struct cache_space *s = &t->c->space;
     int r = 0;
     if (bytes == 0)
         return 0;
     mutex_lock(&s->mu);
-    if (bytes > s->limit_bytes || bytes > s->fs_free_bytes + s->used_bytes) {
+    if (bytes > t->limit_bytes || bytes > t->fs_free_bytes + t->used_bytes) {
         r = -ENOSPC; /* never: nothing needs to be dropped for it */
-    } else if (over_locked(s, bytes, 100)) {
+    } else if (over_locked(t, bytes, 100)) {
         if (use == SPACE_WRITE)
             metric_inc(M_write_stalls);
-        s->waiting_bytes += bytes;
-        r = wait_for_room_locked(c, bytes, use);
-        s->waiting_bytes -= bytes;
+        t->waiting_bytes += bytes;
+        r = wait_for_room_locked(t, bytes, use);
+        t->waiting_bytes -= bytes;
     }
     if (r == 0)
-        s->reserved_bytes += bytes;
-    if (over_locked(s, 0, HIGH_WATER_PERCENT))
-        cond_signal(&s->kick);
+        t->reserved_bytes += bytes;
+    if (over_locked(t, 0, HIGH_WATER_PERCENT))
+        cond_signal(&t->kick);
     mutex_unlock(&s->mu);
     return r;
 }
 
-void space_release(struct cache *c, uint64_t bytes)
+void space_release(struct cache_tier *t, uint64_t bytes)
 {
-    struct cache_space *s = &c->space;
+    struct cache_space *s = &t->c->space;
     if (bytes == 0)
         return;
     mutex_lock(&s->mu);
-    assert(s->reserved_bytes >= bytes);
-    s->reserved_bytes -= bytes;
-    if (s->waiting_bytes)
+    assert(t->reserved_bytes >= bytes);
+    t->reserved_bytes -= bytes;
+    if (t->waiting_bytes)
         cond_broadcast(&s->changed);
     mutex_unlock(&s->mu);
 }
@@ -361,6 +418,7 @@ static int evict_claimed(struct cache *c, uint64_t vid, uint64_t *ret_bytes)
     struct cache_entry *e = g_hash_table_lookup(s->entries, &vid);
     bool held = e && entry_held(e);
     uint64_t bytes = e ? e->bytes : 0;
+    struct cache_tier *t = e ? e->tier : NULL;
     mutex_unlock(&s->mu);
     if (!e)
         return -ENOENT;
@@ -368,7 +426,7 @@ static int evict_claimed(struct cache *c, uint64_t vid, uint64_t *ret_bytes)
         return -EBUSY;
     if (c->cfg.dropped)
         c->cfg.dropped(c->cfg.dropped_ctx, e->ino);
-    int r = index_remove(c, vid);
+    int r = index_remove(t, vid);
     if (r < 0)
         return r;
     space_entry_remove(c, e, true);
@@ -412,18 +470,18 @@ int space_evict(struct cache *c, uint64_t vid)
     return r;
 }
 
-uint64_t space_evict_one(struct cache *c)
+uint64_t space_evict_one(struct cache_tier *t)
 {
-    struct cache_space *s = &c->space;
+    struct cache_space *s = &t->c->space;
     for (unsigned tries = 0; tries < 8; tries++) {
         uint64_t bytes = 0;
         mutex_lock(&s->mu);
-        struct policy_item *item = policy_victim(&s->policy);
+        struct policy_item *item = policy_victim(&t->policy);
         uint64_t vid = item ? item->id : 0;
         mutex_unlock(&s->mu);
         if (!item)
             return 0;
-        int r = evict_vid(c, vid, &bytes);
+        int r = evict_vid(t->c, vid, &bytes);
         if (r == 0)
             return MAX(bytes, 1);
         if (r != -EBUSY && r != -ENOENT) {
@@ -435,42 +493,43 @@ uint64_t space_evict_one(struct cache *c)
 }
 
 /* Chunks of clean files in use: the last resort. */
-static uint64_t punch_some(struct cache *c, uint64_t want)
+static uint64_t punch_some(struct cache_tier *t, uint64_t want)
 {
     uint64_t freed = 0;
-    g_autoptr(GPtrArray) files = cache_open_files(c);
+    g_autoptr(GPtrArray) files = cache_open_files(t->c);
     for (guint i = 0; i < files->len && freed < want; i++)
-        freed += cfile_punch(files->pdata[i], want - freed);
+        freed += cfile_tier(files->pdata[i]) == t ? cfile_punch(files->pdata[i], want - freed) : 0;
     return freed;
 }
 
 /* Passthrough writers grow their files behind our back. */
-static void account_open_files(struct cache *c)
+static void account_open_files(struct cache_tier *t)
 {
-    g_autoptr(GPtrArray) files = cache_open_files(c);
+    g_autoptr(GPtrArray) files = cache_open_files(t->c);
     for (guint i = 0; i < files->len; i++)
-        cfile_account(files->pdata[i]);
+        if (cfile_tier(files->pdata[i]) == t)
+            cfile_account(files->pdata[i]);
 }
 
-static void reclaim(struct cache *c)
+static void reclaim(struct cache_tier *t)
 {
-    struct cache_space *s = &c->space;
+    struct cache_space *s = &t->c->space;
     for (;;) {
         mutex_lock(&s->mu);
-        bool more = !s->stop && over_locked(s, s->waiting_bytes, LOW_WATER_PERCENT);
-        bool hard = s->waiting_bytes && over_locked(s, s->waiting_bytes, 100);
-        uint64_t want = s->used_bytes + s->reserved_bytes + s->waiting_bytes;
-        want = want > s->limit_bytes ? want - s->limit_bytes : META_CHUNK_BYTES;
+        bool more = !s->stop && over_locked(t, t->waiting_bytes, LOW_WATER_PERCENT);
+        bool hard = t->waiting_bytes && over_locked(t, t->waiting_bytes, 100);
+        uint64_t want = t->used_bytes + t->reserved_bytes + t->waiting_bytes;
+        want = want > t->limit_bytes ? want - t->limit_bytes : META_CHUNK_BYTES;
         mutex_unlock(&s->mu);
-        if (!more || space_evict_one(c) > 0) {
+        if (!more || space_evict_one(t) > 0) {
             if (!more)
                 return;
             continue;
         }
-        if (hard && punch_some(c, want) > 0)
+        if (hard && punch_some(t, want) > 0)
             continue;
         mutex_lock(&s->mu);
-        s->gave_up_gen++;
+        t->gave_up_gen++;
         cond_broadcast(&s->changed);
         mutex_unlock(&s->mu);
         return;
@@ -479,24 +538,32 @@ static void reclaim(struct cache *c)
 
 static void *evictor_main(void *arg)
 {
-    struct cache *c = arg;
-    struct cache_space *s = &c->space;
-    uint64_t next_tick = 0;
+    struct cache_tier *t = arg;
+    struct cache_space *s = &t->c->space;
+    uint64_t next_tick = 0, next_sweep = 0;
     mutex_lock(&s->mu);
     while (!s->stop) {
-        bool work = over_locked(s, s->waiting_bytes, HIGH_WATER_PERCENT) || s->waiting_bytes;
+        bool ok = tier_state(t) == TIER_OK, sweep = ok && t->sweep && clock_mono_ns() >= next_sweep;
+        bool work = ok && (over_locked(t, t->waiting_bytes, HIGH_WATER_PERCENT) || t->waiting_bytes);
+        t->sweep &= !sweep;
         mutex_unlock(&s->mu);
-        if (work || clock_mono_ns() >= next_tick) {
-            look_at_disk(c);
+        if (ok && (work || clock_mono_ns() >= next_tick)) {
+            look_at_disk(t);
             next_tick = clock_mono_ns() + TICK_NS;
         }
+        if (sweep && !tier_sweep(t)) {
+            next_sweep = clock_mono_ns() + SWEEP_AGAIN_NS;
+            mutex_lock(&s->mu);
+            t->sweep = true;
+            mutex_unlock(&s->mu);
+        }
         if (work)
-            reclaim(c);
-        else
-            account_open_files(c);
+            reclaim(t);
+        else if (ok)
+            account_open_files(t);
         mutex_lock(&s->mu);
         if (!s->stop)
-            (void)cond_wait_until(&s->kick, &s->mu, clock_mono_ns() + (s->waiting_bytes ? TICK_NS / 20 : TICK_NS));
+            (void)cond_wait_until(&t->kick, &s->mu, clock_mono_ns() + (t->waiting_bytes ? TICK_NS / 20 : TICK_NS));
     }
     mutex_unlock(&s->mu);
     return NULL;
@@ -504,8 +571,16 @@ static void *evictor_main(void *arg)
 
 int space_start(struct cache *c)
 {
-    int r = thread_start(&c->space.evictor, "evictor", evictor_main, c);
-    c->space.evictor_running = r == 0;
+    int r = 0;
+    metric_set(M_cache_limit_bytes, 0);
+    for (guint i = 0; r == 0 && i < c->tiers->len; i++) {
+        struct cache_tier *t = c->tiers->pdata[i];
+        if (t->dir_fd < 0)
+            continue;
+        metric_add(M_cache_limit_bytes, (int64_t)t->limit_bytes);
+        r = thread_start(&t->evictor, "evictor", evictor_main, t);
+        t->evictor_running = r == 0;
+    }
     return r;
 }
 
@@ -514,31 +589,28 @@ void cache_interrupt(struct cache *c)
     struct cache_space *s = &c->space;
     mutex_lock(&s->mu);
     s->stop = true;
-    cond_broadcast(&s->kick);
+    for (guint i = 0; i < c->tiers->len; i++)
+        cond_broadcast(&((struct cache_tier *)c->tiers->pdata[i])->kick);
     cond_broadcast(&s->changed);
     mutex_unlock(&s->mu);
 }
 
 void space_stop(struct cache *c)
 {
-    if (!c->space.evictor_running)
-        return;
     cache_interrupt(c);
-    (void)pthread_join(c->space.evictor, NULL);
-    c->space.evictor_running = false;
+    for (guint i = 0; i < c->tiers->len; i++) {
+        struct cache_tier *t = c->tiers->pdata[i];
+        if (t->evictor_running)
+            (void)pthread_join(t->evictor, NULL);
+        t->evictor_running = false;
+    }
 }
 
 void cache_usage(struct cache *c, struct cache_usage *ret)
 {
-    struct cache_space *s = &c->space;
-    mutex_lock(&s->mu);
-    *ret = (struct cache_usage){.limit_bytes = s->limit_bytes,
-                                .used_bytes = s->used_bytes,
-                                .dirty_bytes = s->dirty_bytes,
-                                .pinned_bytes = s->pinned_bytes,
-                                .free_bytes = s->fs_free_bytes,
-                                .files = g_hash_table_size(s->entries)};
-    mutex_unlock(&s->mu);
+    mutex_lock(&c->space.mu);
+    *ret = sum_locked(c);
+    mutex_unlock(&c->space.mu);
 }
 
 bool cache_vid_is_dirty(struct cache *c, uint64_t vid)

@@ -4,16 +4,20 @@
 #pragma once
 #include "cache_internal.h"
 
-int space_init(struct cache *c) MUST_CHECK; /* limits from the configuration and the file system */
+void space_init(struct cache *c); /* before the tiers */
 void space_fini(struct cache *c);
-int space_start(struct cache *c) MUST_CHECK; /* the evictor */
+int space_tier_init(struct cache_tier *t) MUST_CHECK; /* limits from the configuration and the file system */
+void space_tier_fini(struct cache_tier *t);
+int space_start(struct cache *c) MUST_CHECK; /* the evictors */
 void space_stop(struct cache *c);
 
 /* New entry, or NULL lookup. Entries of claimed vids stay in place. */
-struct cache_entry *space_entry_add(struct cache *c, uint64_t vid, uint64_t ino, uint32_t flags, uint64_t weight);
+struct cache_entry *space_entry_add(struct cache_tier *t, uint64_t vid, uint64_t ino, uint32_t flags, uint64_t weight);
 struct cache_entry *space_entry_find(struct cache *c, uint64_t vid);
+/* Its file is on another tier now, and takes so many bytes there. */
+void space_entry_move(struct cache *c, struct cache_entry *e, struct cache_tier *to, uint64_t bytes);
 /* As known from the index; in ascending order of last_use. */
-void space_entry_restore(struct cache *c, const struct meta_cached *rec);
+void space_entry_restore(struct cache_tier *t, const struct meta_cached *rec);
 /* The entry's file is gone. remember: keep a ghost for the replacement. */
 void space_entry_remove(struct cache *c, struct cache_entry *e, bool remember);
 void space_entry_set_open(struct cache *c, struct cache_entry *e, bool open);
@@ -29,12 +33,13 @@ void space_entry_use(struct cache *c, struct cache_entry *e, bool opened);
 
 enum space_use { SPACE_WRITE, SPACE_FETCH };
 /* Promises `bytes` of room. A write waits as long as there is progress (-ENOSPC after op_timeout without); a fetch only until the evictor gave up. */
-int space_reserve(struct cache *c, uint64_t bytes, enum space_use use) MUST_CHECK;
-void space_release(struct cache *c, uint64_t bytes);
+int space_reserve(struct cache_tier *t, uint64_t bytes, enum space_use use) MUST_CHECK;
+void space_release(struct cache_tier *t, uint64_t bytes);
 /* Drops one closed, clean, unpinned file: bytes freed, 0 when there is none. */
-uint64_t space_evict_one(struct cache *c);
+uint64_t space_evict_one(struct cache_tier *t);
 /* Drops vid: -EBUSY, -ENOENT. */
 int space_evict(struct cache *c, uint64_t vid) MUST_CHECK;
-uint64_t space_limit(struct cache *c);
+/* What may still come before the tier holds `percent` of its limit. */
+uint64_t space_tier_room_locked(const struct cache_tier *t, unsigned percent);
 /* Every record, for the order of use (at the end of a run). */
 int space_save_index(struct cache *c) MUST_CHECK;

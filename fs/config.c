@@ -20,6 +20,7 @@
 #define GIB       (1024 * MIB)
 #define TIB       (1024 * GIB)
 #define DAY_NS    (86400 * NS_PER_S)
+#define MEMORY_MIN (16 * MIB)
 #define AT(field) offsetof(struct config, field)
 
 static const char *const close_words[] = {"buffered", "local", "remote", NULL};
@@ -49,10 +50,12 @@ const struct option_row option_table[] = {
     {"Store", "ca-bundle", OPT_STRING, AT(ca_bundle), 0, 0, NULL, "FILE", NULL,
      "certificates to trust instead of the system's"},
 
-    {"Cache", "cache-dir", OPT_STRING, AT(cache_dir), 0, 0, NULL, "DIR", NULL,
-     "folder on the local disk; default: one per endpoint, bucket and prefix under /var/cache/sluice"},
+    {"Cache", "cache-dir", OPT_STRING, AT(cache_dir), 0, 0, NULL, "DIR[:DIR...]", NULL,
+     "folder on the local disk, or several on several disks; default: one per endpoint, bucket and prefix under /var/cache/sluice"},
     {"Cache", "cache-size", OPT_SIZE_PERCENT, AT(cache_size), 64 * MIB, 0, "80%", "SIZE|PERCENT", NULL,
-     "most that the cache may hold, in bytes or of the disk"},
+     "most that the cache may hold on each disk, in bytes or of the disk"},
+    {"Cache", "memory-cache", OPT_SIZE, AT(memory_cache), 0, 0, "0", "SIZE", NULL,
+     "memory for copies of published files, in front of the disks: what was pinned there, and small files while there is room; gone at unmount; needs CAP_SYS_ADMIN"},
     {"Cache", "free-space", OPT_SIZE_PERCENT, AT(free_space), 0, 0, "10%", "SIZE|PERCENT", NULL,
      "left free on the cache disk, whoever fills it"},
     {"Cache", "passthrough", OPT_ENUM, AT(passthrough), 0, 0, "on", NULL, switch_words,
@@ -120,6 +123,7 @@ const struct option_row option_table[] = {
      "default: named after DIR under /var/log/sluice, for users ~/.cache/sluice; with -f standard error"},
 
     {NULL, "fault", OPT_STRING, AT(fault), 0, 0, NULL, "RULES", NULL, "rules of the fault driver (tests)"},
+    {NULL, "disk-faults", OPT_FLAG, AT(disk_faults), 0, 0, NULL, NULL, NULL, "cache disks fail as their file 'fault' says (tests)"},
     {NULL, "debug-fuse", OPT_FLAG, AT(debug_fuse), 0, 0, NULL, NULL, NULL, "libfuse's own trace (tests)"},
 };
 const unsigned n_option_rows = G_N_ELEMENTS(option_table);
@@ -223,12 +227,23 @@ static int check_endpoint(const struct config *cfg, char **ret_msg)
     return 0;
 }
 
+static int check_cache_dir(const struct config *cfg, char **ret_msg)
+{
+    g_auto(GStrv) dirs = g_strsplit(cfg->cache_dir ? cfg->cache_dir : "-", ":", -1);
+    for (unsigned i = 0; dirs[i]; i++)
+        if (!*dirs[i] || g_strv_contains((const char *const *)dirs + i + 1, dirs[i]))
+            return refuse(ret_msg, g_strdup_printf("cache-dir '%s': different folders, separated by ':'", cfg->cache_dir));
+    return *dirs ? 0 : refuse(ret_msg, g_strdup("cache-dir: a folder is missing"));
+}
+
 static int check_space(const struct config *cfg, char **ret_msg)
 {
     if (cfg->cache_size.percent + cfg->free_space.percent > 100)
         return refuse(ret_msg,
                       g_strdup_printf("cache-size %u%% and free-space %u%% conflict: together more than the disk",
                                       cfg->cache_size.percent, cfg->free_space.percent));
+    if (cfg->memory_cache && cfg->memory_cache < MEMORY_MIN)
+        return refuse(ret_msg, g_strdup("memory-cache: at least 16M, or 0 for none"));
     if (cfg->cache_size.bytes && cfg->cache_size.bytes < 4 * cfg->part_size)
         return refuse(ret_msg, g_strdup("cache-size and part-size conflict: the cache must hold at least 4 parts"));
     return 0;
@@ -280,7 +295,8 @@ int config_validate(struct config *cfg, char **ret_msg)
         return refuse(ret_msg, g_strdup("read-only conflicts with close and fsync settings: nothing is written"));
     if (was_given(cfg, "umask") && was_given(cfg, "file-mode") && was_given(cfg, "dir-mode"))
         return refuse(ret_msg, g_strdup("umask conflicts with file-mode plus dir-mode: it would have no effect"));
-    return check_space(cfg, ret_msg);
+    r = check_cache_dir(cfg, ret_msg);
+    return r < 0 ? r : check_space(cfg, ret_msg);
 }
 
 /* ---- what is shown ---- */

@@ -31,11 +31,12 @@ struct config { /* strings are owned */
     char *endpoint_url, *region, *profile, *ca_bundle;
     bool no_sign_request, force_path_style, allow_plain_http;
     /* cache */
-    char *cache_dir; /* NULL: /var/cache/sluice/<hash of endpoint+bucket+prefix> */
+    char *cache_dir; /* DIR[:DIR...]; NULL: /var/cache/sluice/<hash of endpoint+bucket+prefix> */
     struct size_or_percent cache_size, free_space;
     enum config_switch passthrough;
     uint64_t open_fill; /* bytes */
     enum config_switch prefetch;
+    uint64_t memory_cache; /* bytes, 0: none */
     /* metadata */
     uint64_t metadata_ttl_ns, negative_ttl_ns;
     enum posix_meta_mode posix_meta;
@@ -62,7 +63,7 @@ struct config { /* strings are owned */
     bool foreground;
     char *log_level, *log_file;
     char *fault;     /* tests: rules of the fault driver, hidden option */
-    bool debug_fuse; /* hidden */
+    bool debug_fuse, disk_faults; /* hidden */
     /* where each option of the table got its value, and what config_set() notes down next */
     uint8_t origin[CONFIG_MAX_OPTIONS], origin_now;
 };

@@ -91,7 +91,7 @@ static int open_cfile(struct inode *in)
     bool have = in->cf != NULL, dirty = in->rec.content != CONTENT_CLEAN;
     uint64_t vid = in->rec.vid, size = in->rec.size;
     g_autofree char *key = g_strdup(in->rec.base_key);
-    struct cache_source src = {.key = key, .etag = in->rec.base_etag, .limit = in->rec.base_limit};
+    struct cache_source src = {.key = key, .etag = in->rec.base_etag, .limit = in->rec.base_limit, .pin = pin_of(&in->rec)};
     mutex_unlock(&in->mu);
     if (have)
         return 0;
@@ -112,9 +112,8 @@ static int open_cfile(struct inode *in)
     }
     mutex_lock(&in->mu);
     in->cf = cf;
-    bool pinned = in->rec.flags & INODE_PINNED;
     mutex_unlock(&in->mu);
-    if (pinned && cache_file_vid(cf) != vid && cache_pin(fs->cache, cache_file_vid(cf), true) < 0)
+    if (src.pin != PIN_NONE && cache_file_vid(cf) != vid && cache_pin(fs->cache, cache_file_vid(cf), src.pin) < 0)
         log_warn("content", "a pinned file's new cache file could not be pinned ino=%" G_GUINT64_FORMAT, in->ino);
     return 0;
 }

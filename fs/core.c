@@ -11,6 +11,7 @@
 #include "publish.h"
 #include "rebuild.h"
 #include "recover.h"
+#include "tree.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -84,7 +85,16 @@ static int write_link(struct fs *fs, char **ret_msg)
 
 static int open_folder(struct fs *fs, char **ret_msg)
 {
-    fs->cache_dir = fs->cfg->cache_dir ? g_strdup(fs->cfg->cache_dir) : default_cache_dir(fs);
+    if (fs->cfg->cache_dir) {
+        fs->more_dirs = g_strsplit(fs->cfg->cache_dir, ":", -1);
+        int sorted = cache_dirs_sort(fs->more_dirs, ret_msg);
+        if (sorted < 0)
+            return sorted;
+        fs->cache_dir = fs->more_dirs[0];
+        memmove(fs->more_dirs, fs->more_dirs + 1, g_strv_length(fs->more_dirs) * sizeof(char *));
+    } else {
+        fs->cache_dir = default_cache_dir(fs);
+    }
     if (!fs->cfg->cache_dir && g_mkdir_with_parents("/var/cache/sluice", 0755) < 0) {
         *ret_msg = g_strdup_printf("cannot make /var/cache/sluice: %s; give --cache-dir", err_text(errno));
         return -errno;
@@ -226,11 +236,22 @@ static int check_store(struct fs *fs, bool fresh, char **ret_msg)
 
 /* ---- the whole ---- */
 
-static int open_cache(struct fs *fs)
+/* An unpublished file that cannot be reached until its disk is back. */
+static void name_lost(void *ctx, uint64_t ino, const char *disk)
+{
+    g_autofree char *path = NULL;
+    int r = tree_path_of(ctx, ino, &path);
+    log_err("cache", "an unpublished file is on a disk that is not used; it is kept there path='%s' ino=%" G_GUINT64_FORMAT " disk='%s'",
+            r == 0 ? path : "?", ino, disk);
+}
+
+static int open_cache(struct fs *fs, char **ret_msg)
 {
     const struct config *cfg = fs->cfg;
     struct cache_config cc = {
         .dir = fs->cache_dir,
+        .more_dirs = (const char *const *)fs->more_dirs,
+        .memory_bytes = cfg->memory_cache,
         .size_bytes = cfg->cache_size.bytes,
         .size_percent = cfg->cache_size.percent,
         .free_bytes = cfg->free_space.bytes,
@@ -243,8 +264,14 @@ static int open_cache(struct fs *fs)
         .op_timeout_ns = cfg->op_timeout_ns,
         .dropped = io_mode_dropped,
         .dropped_ctx = fs,
+        .lost = name_lost,
+        .lost_ctx = fs,
+        .disk_faults = cfg->disk_faults,
     };
-    return cache_open(&cc, fs->meta, fs->store, &fs->cache);
+    int r = cache_open(&cc, fs->meta, fs->store, &fs->cache, ret_msg);
+    if (r == 0)
+        cache_lost_each(fs->cache, UINT_MAX, name_lost, fs);
+    return r;
 }
 
 static struct fs *fs_alloc(const struct config *cfg)
@@ -292,7 +319,7 @@ static int open_parts(struct fs *fs, void (*say)(void *ctx, const char *line), v
     if (r == 0)
         r = check_store(fs, fresh, ret_msg);
     if (r == 0)
-        r = open_cache(fs);
+        r = open_cache(fs, ret_msg);
     if (r == 0)
         r = fs_recover(fs);
     if (r == 0)
@@ -370,6 +397,7 @@ void fs_close(struct fs *fs)
     if (fs->lock_fd >= 0)
         close(fs->lock_fd);
     g_free(fs->cache_dir);
+    g_strfreev(fs->more_dirs);
     g_free(fs->mountpoint);
     g_free(fs);
 }

@@ -204,14 +204,15 @@ static int emit_pinned(struct ctl_client *client, bool pinned, const char *path)
     return ctl_emit(client, o);
 }
 
-static int pin_path(struct fs *fs, struct ctl_client *client, const char *path, bool pinned)
+static int pin_path(struct fs *fs, struct ctl_client *client, const char *path, enum cache_pin pin)
 {
     INODE_REF in = NULL;
+    bool pinned = pin != PIN_NONE;
     int r = tree_resolve(fs, path, &in);
     if (r == 0 && pinned && inode_is_dir(in))
         r = tree_refresh_all(fs, in, false);
     if (r == 0)
-        r = pin_tree(fs, in->ino, pinned);
+        r = pin_tree(fs, in->ino, pin);
     if (r == 0 && pinned)
         pin_fetch(fs, (const char *const[]){path, NULL});
     if (r < 0)
@@ -221,9 +222,9 @@ static int pin_path(struct fs *fs, struct ctl_client *client, const char *path, 
 }
 
 /* A rule with `latest` names; 0 takes it away and unpins what it held. */
-static int pin_rule(struct fs *fs, struct ctl_client *client, const char *glob, unsigned latest)
+static int pin_rule(struct fs *fs, struct ctl_client *client, const char *glob, unsigned latest, enum cache_pin pin)
 {
-    int r = pin_rule_set(fs, glob, latest);
+    int r = pin_rule_set(fs, glob, latest, pin);
     if (r < 0)
         return r;
     g_autofree char *dir_path = g_path_get_dirname(glob);
@@ -233,7 +234,7 @@ static int pin_rule(struct fs *fs, struct ctl_client *client, const char *glob, 
         r = tree_refresh(fs, dir, false);
     g_autoptr(GPtrArray) pinned = g_ptr_array_new_with_free_func(g_free);
     if (r == 0)
-        r = pin_rule_apply(fs, glob, latest, pinned);
+        r = pin_rule_apply(fs, glob, latest, pin, pinned);
     if (r == -ENOENT)
         r = 0; /* the folder does not exist yet: the rule waits for it */
     for (unsigned i = 0; i < pinned->len; i++)
@@ -243,8 +244,9 @@ static int pin_rule(struct fs *fs, struct ctl_client *client, const char *glob, 
     return r;
 }
 
-static int pin_or_unpin(struct fs *fs, struct ctl_client *client, const json_t *req, bool pinned)
+static int pin_or_unpin(struct fs *fs, struct ctl_client *client, const json_t *req, enum cache_pin pin)
 {
+    bool pinned = pin != PIN_NONE;
     g_auto(GStrv) paths = verb_paths(client, req);
     if (!paths)
         return 1;
@@ -253,9 +255,9 @@ static int pin_or_unpin(struct fs *fs, struct ctl_client *client, const json_t *
     for (unsigned i = 0; paths[i] && !ctl_gone(client); i++) {
         int r = -ENOENT;
         if (latest > 0 || (!pinned && pin_is_glob(paths[i])))
-            r = pin_rule(fs, client, paths[i], latest);
+            r = pin_rule(fs, client, paths[i], latest, pin);
         if (latest == 0 && r == -ENOENT)
-            r = pin_path(fs, client, paths[i], pinned);
+            r = pin_path(fs, client, paths[i], pin);
         if (r == -EINVAL && latest > 0)
             ctl_fail(client, "'%s': only the last component of a rule may have wildcards", paths[i]);
         if (r < 0) {
@@ -268,10 +270,15 @@ static int pin_or_unpin(struct fs *fs, struct ctl_client *client, const json_t *
 
 int verb_pin(struct fs *fs, struct ctl_client *client, const json_t *req)
 {
-    return pin_or_unpin(fs, client, req, true);
+    bool memory = flag(req, "memory");
+    if (memory && fs->cfg->memory_cache == 0) {
+        ctl_fail(client, "this mount has no memory cache: give --memory-cache to mount");
+        return 1;
+    }
+    return pin_or_unpin(fs, client, req, memory ? PIN_MEMORY : PIN_DISK);
 }
 
 int verb_unpin(struct fs *fs, struct ctl_client *client, const json_t *req)
 {
-    return pin_or_unpin(fs, client, req, false);
+    return pin_or_unpin(fs, client, req, PIN_NONE);
 }

@@ -7,8 +7,11 @@
 #include "io_mode.h"
 #include "mapped.h"
 #include "publish.h"
+#include "tree.h"
 
 #include <unistd.h>
+
+#define LOST_NAMES_MAX 1000u
 
 struct status_counts {
     struct cache_usage cache;
@@ -198,6 +201,42 @@ static void add_metrics(json_t *o)
     add_int(o, "credentials_expire_at", metric_get(M_credentials_expire_at));
 }
 
+static void add_tier(void *ctx, const struct cache_tier_info *t)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "path", verb_string(t->path));
+    json_object_set_new(o, "kind", json_string(t->in_memory ? "memory" : "disk"));
+    json_object_set_new(o, "state", json_string(t->state));
+    add_int(o, "used_bytes", (int64_t)t->used_bytes);
+    add_int(o, "limit_bytes", (int64_t)t->limit_bytes);
+    add_int(o, "dirty_bytes", (int64_t)t->dirty_bytes);
+    json_array_append_new(ctx, o);
+}
+
+struct lost_names {
+    struct fs *fs;
+    json_t *list;
+};
+
+static void add_lost(void *ctx, uint64_t ino, const char *disk)
+{
+    struct lost_names *l = ctx;
+    g_autofree char *path = NULL;
+    if (tree_path_of(l->fs, ino, &path) == 0)
+        json_array_append_new(l->list, verb_string(path));
+}
+
+/* The places of local files, and unpublished files whose place cannot be used. */
+static void add_tiers(struct fs *fs, json_t *o)
+{
+    json_t *tiers = json_array();
+    struct lost_names lost = {fs, json_array()};
+    cache_tiers_each(fs->cache, add_tier, tiers);
+    cache_lost_each(fs->cache, LOST_NAMES_MAX, add_lost, &lost);
+    json_object_set_new(o, "tiers", tiers);
+    json_object_set_new(o, "unreachable", lost.list);
+}
+
 static json_t *status_line(struct fs *fs, const struct status_counts *c)
 {
     json_t *o = json_object();
@@ -219,6 +258,7 @@ static json_t *status_line(struct fs *fs, const struct status_counts *c)
     if (why)
         json_object_set_new(o, "passthrough_off_because", json_string(why));
     add_counts(o, c);
+    add_tiers(fs, o);
     add_metrics(o);
     add_int(o, "offline_since", objstore_offline_since_ns(fs->store) / (int64_t)NS_PER_S);
     json_object_set_new(o, "database_failed", json_boolean(meta_failed(fs->meta)));

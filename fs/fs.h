@@ -131,6 +131,7 @@ struct fs {
     struct objstore *store;
     struct cache *cache;
     char *cache_dir, *mountpoint;
+    char **more_dirs; /* further cache disks, or NULL */
     struct publisher *pub;
     struct jobs *jobs;      /* jobs_open() */
     struct prefetch *prefetch; /* prefetch_open(), NULL: off */

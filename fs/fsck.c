@@ -13,6 +13,7 @@
  *   a data file without a record: of an unpublished inode           the record is written again
  *                                 with an intent                    brought back (rebuild.c)
  *                                 neither                           removed: it holds nothing that the store has not
+ *   a data file that its record knows on another disk               removed: it was moved
  *   a database that is missing or damaged                           set aside, made anew, unpublished files brought back
  *
  * Each finding is one line: what, path, and what repair does or did. One pass over each kind of record; what has to be changed is collected first and
@@ -36,6 +37,7 @@
 struct fsck {
     struct meta *m;
     const char *dir;
+    uint32_t at_tier; /* number of the disk being looked through */
     FILE *out;
     bool repair;
     unsigned left; /* findings not repaired */
@@ -169,13 +171,28 @@ static int check_links(struct fsck *f, const struct meta_inode *in)
     return 0;
 }
 
+/* The data file of vid on the disk that its record says. -ENODEV: the disk is not there. */
+static int find_bytes(struct fsck *f, uint64_t vid, struct cache_scanned *ret)
+{
+    struct meta_cached c = {0};
+    g_autofree char *dir = NULL;
+    int r = meta_cached_get(f->m, vid, &c);
+    if (r == 0 || r == -ENOENT)
+        r = cache_scan_tier(f->m, f->dir, c.tier, &dir);
+    if (r == -ENODEV)
+        (void)fprintf(f->out, "%s: this cache disk is not there; what it holds is not checked\n", dir);
+    return r < 0 ? r : cache_scan_file(dir, vid, ret);
+}
+
 /* What is wrong with the bytes of an unpublished file; NULL when nothing is. Owned. */
 static char *bytes_fault(struct fsck *f, const struct meta_inode *in)
 {
     struct cache_scanned file;
     if (in->vid == 0)
         return in->size > 0 && !in->base_key ? g_strdup("its bytes were never stored") : NULL;
-    int r = cache_scan_file(f->dir, in->vid, &file);
+    int r = find_bytes(f, in->vid, &file);
+    if (r == -ENODEV)
+        return NULL;
     if (r == -ENOENT)
         return g_strdup("unpublished, but its bytes are gone");
     if (r < 0)
@@ -273,7 +290,12 @@ static int check_cached(void *ctx, const struct meta_cached *c)
 {
     struct fsck *f = ctx;
     struct cache_scanned file;
-    int r = cache_scan_file(f->dir, c->vid, &file);
+    g_autofree char *dir = NULL;
+    int r = cache_scan_tier(f->m, f->dir, c->tier, &dir);
+    if (r == -ENODEV || (r == -ENOENT && !(c->flags & CACHED_DIRTY)))
+        return 0; /* the next start settles it */
+    if (r == 0)
+        r = cache_scan_file(dir, c->vid, &file);
     if (r != -ENOENT)
         return r;
     g_autofree char *path = path_of(f, c->ino);
@@ -302,7 +324,7 @@ static void relink_file(struct fsck *f, const struct dirty_file *df, const struc
     if (!f->repair)
         return;
     struct meta_cached c = {
-        .vid = df->vid, .ino = df->ino, .bytes = file->disk_bytes, .flags = CACHED_DIRTY | CACHED_COMPLETE};
+        .vid = df->vid, .ino = df->ino, .bytes = file->disk_bytes, .flags = CACHED_DIRTY | CACHED_COMPLETE, .tier = f->at_tier};
     meta_cached_put(f->b, &c);
     if (!df->has_base || meta_inode_get(f->m, df->ino, &in) < 0)
         return;
@@ -316,6 +338,10 @@ static int check_file(void *ctx, const struct cache_scanned *file)
     struct fsck *f = ctx;
     struct meta_cached c;
     int r = meta_cached_get(f->m, file->vid, &c);
+    if (r == 0 && c.tier != f->at_tier) {
+        finding(f, file->path, "remove it", "was moved to another disk");
+        g_array_append_val(f->stray_vids, file->vid);
+    }
     if (r != -ENOENT)
         return r;
     const struct dirty_file *df = g_hash_table_lookup(f->dirty, &file->vid);
@@ -336,13 +362,22 @@ static int check_file(void *ctx, const struct cache_scanned *file)
 
 /* ---- the passes ---- */
 
+static int check_folder(void *ctx, const char *dir, uint32_t number)
+{
+    struct fsck *f = ctx;
+    f->at_tier = number;
+    g_array_set_size(f->stray_vids, 0);
+    int r = cache_scan_intents(dir, note_intent, f);
+    if (r == 0)
+        r = end_pass(f, cache_scan_files(dir, check_file, f));
+    for (unsigned i = 0; r == 0 && f->repair && i < f->stray_vids->len; i++)
+        r = cache_scan_remove(dir, g_array_index(f->stray_vids, uint64_t, i));
+    return r;
+}
+
 static int check_data(struct fsck *f)
 {
-    int r = cache_scan_intents(f->dir, note_intent, f);
-    if (r == 0)
-        r = end_pass(f, cache_scan_files(f->dir, check_file, f));
-    for (unsigned i = 0; r == 0 && f->repair && i < f->stray_vids->len; i++)
-        r = cache_scan_remove(f->dir, g_array_index(f->stray_vids, uint64_t, i));
+    int r = cache_scan_tiers(f->m, f->dir, check_folder, f);
     unsigned n = 0;
     if (r == 0 && f->repair && f->lost_files > 0)
         r = fs_rebuild(f->m, f->dir, f->out, &n);

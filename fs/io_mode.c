@@ -263,13 +263,22 @@ static bool has_suid(uint32_t mode)
     return (mode & S_ISUID) || (mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP);
 }
 
+/* In memory, but not by a user's wish: given to the kernel it could not be changed as long as anybody has it open. */
+static bool may_need_changing(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool wished = in->rec.flags & INODE_PIN_MEMORY;
+    mutex_unlock(&in->mu);
+    return !wished && !in->fs->cfg->read_only && cache_file_in_memory(in->cf);
+}
+
 static enum io_mode choose(struct inode *in, bool writes)
 {
     const char *why;
     if (!io_mode_works(in->fs, &why) || !cache_file_complete(in->cf))
         return IO_CACHED;
     if (!writes)
-        return IO_PASSTHROUGH;
+        return may_need_changing(in) ? IO_CACHED : IO_PASSTHROUGH;
     mutex_lock(&in->mu);
     bool suid = has_suid(in->rec.mode), already = in->io.kernel_writes;
     mutex_unlock(&in->mu);
@@ -277,7 +286,7 @@ static enum io_mode choose(struct inode *in, bool writes)
         return IO_PASSTHROUGH;
     if (cache_file_has_source(in->cf) || suid)
         return IO_CACHED;
-    return cache_has_room(in->fs->cache, MAX(EXPECT_BYTES, 2 * cache_file_size(in->cf))) ? IO_PASSTHROUGH : IO_CACHED;
+    return cache_file_has_room(in->cf, MAX(EXPECT_BYTES, 2 * cache_file_size(in->cf))) ? IO_PASSTHROUGH : IO_CACHED;
 }
 
 /* Readers already read past us, so a writer has to write past us too: nothing of the file may come from the store any more. */
@@ -332,13 +341,17 @@ static int enter_passthrough(struct inode *in, bool writes)
     mutex_lock(&in->mu);
     bool idle = in->io.n_handles == 0, kernel_writes = in->io.kernel_writes;
     mutex_unlock(&in->mu);
-    int id = use_id(in), r = id < 0 ? id : 0;
+    bool reads = !writes && !kernel_writes;
+    int r = reads ? cache_file_set_passthrough(in->cf, CACHE_PASS_READ) : 0; /* first: from here on the file stays where it is */
+    int id = r < 0 ? r : use_id(in);
+    r = id < 0 ? id : 0;
     if (r == 0 && writes)
         r = begin_writing(in);
-    else if (r == 0 && !kernel_writes)
-        r = cache_file_set_passthrough(in->cf, CACHE_PASS_READ);
-    if (r < 0 && idle)
+    if (r < 0 && idle) {
         unuse_id(in);
+        if (reads && cache_file_set_passthrough(in->cf, CACHE_PASS_OFF) < 0)
+            log_warn("io", "passthrough could not be ended ino=%" G_GUINT64_FORMAT, in->ino);
+    }
     return r < 0 ? r : id;
 }
 
@@ -391,9 +404,9 @@ void io_mode_leave(struct inode *in, bool writes)
         in->io.mode = IO_NONE;
     mutex_unlock(&in->mu);
     if (last && passed) {
+        unuse_id(in); /* first: a file that moves takes its id with it */
         if (!kernel_writes && cache_file_set_passthrough(in->cf, CACHE_PASS_OFF) < 0)
             log_warn("io", "passthrough could not be ended ino=%" G_GUINT64_FORMAT, in->ino);
-        unuse_id(in);
     }
     content_gate_leave(in);
 }

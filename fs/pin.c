@@ -21,7 +21,7 @@
 
 struct marks {
     struct fs *fs;
-    bool pinned;
+    enum cache_pin pin;
 };
 
 /* Changes the records of some inodes as one batch; ret_vids gets the cache files concerned. */
@@ -35,9 +35,9 @@ static int mark_records(struct marks *m, const GArray *inos, GArray *ret_vids)
         if (inode_get(fs, g_array_index(inos, uint64_t, i), &in) < 0)
             continue; /* removed meanwhile */
         mutex_lock(&in->mu);
-        bool is = in->rec.flags & INODE_PINNED;
-        if (is != m->pinned && !in->gone) {
-            in->rec.flags ^= INODE_PINNED;
+        if (pin_of(&in->rec) != m->pin && !in->gone) {
+            in->rec.flags &= ~(uint32_t)(INODE_PINNED | INODE_PIN_MEMORY);
+            in->rec.flags |= (m->pin != PIN_NONE ? INODE_PINNED : 0) | (m->pin == PIN_MEMORY ? INODE_PIN_MEMORY : 0);
             meta_inode_put(b, &in->rec);
         }
         if (in->rec.vid)
@@ -55,7 +55,7 @@ static int mark_inodes(struct marks *m, const GArray *inos)
     g_autoptr(GArray) vids = g_array_new(FALSE, FALSE, sizeof(uint64_t));
     int r = mark_records(m, inos, vids);
     for (unsigned i = 0; r == 0 && i < vids->len; i++) {
-        r = cache_pin(m->fs->cache, g_array_index(vids, uint64_t, i), m->pinned);
+        r = cache_pin(m->fs->cache, g_array_index(vids, uint64_t, i), m->pin);
         r = r == -ENOENT ? 0 : r; /* evicted: marked when it is fetched again */
     }
     return r;
@@ -97,9 +97,9 @@ static int mark_below(struct marks *m, uint64_t dir, unsigned depth)
     return r;
 }
 
-int pin_tree(struct fs *fs, uint64_t ino, bool pinned)
+int pin_tree(struct fs *fs, uint64_t ino, enum cache_pin pin)
 {
-    struct marks m = {fs, pinned};
+    struct marks m = {fs, pin};
     INODE_REF in = NULL;
     int r = inode_get(fs, ino, &in);
     if (r < 0)
@@ -134,7 +134,7 @@ static void split_glob(const char *glob, char **ret_dir, const char **ret_base)
     *ret_base = slash ? slash + 1 : glob;
 }
 
-int pin_rule_set(struct fs *fs, const char *glob, unsigned latest)
+int pin_rule_set(struct fs *fs, const char *glob, unsigned latest, enum cache_pin pin)
 {
     g_autofree char *dir = NULL;
     const char *base;
@@ -142,7 +142,7 @@ int pin_rule_set(struct fs *fs, const char *glob, unsigned latest)
     if (!*base || strpbrk(dir, "*?["))
         return -EINVAL;
     g_autofree char *name = g_strconcat(PIN_VALUE_PREFIX, glob, NULL);
-    g_autofree char *text = g_strdup_printf("%u", latest);
+    g_autofree char *text = g_strdup_printf("%u%s", latest, pin == PIN_MEMORY ? " memory" : "");
     g_autoptr(GBytes) old = NULL;
     int r = meta_value_get(fs->meta, name, &old);
     if (latest == 0 && r < 0)
@@ -234,15 +234,17 @@ static bool may_be_absent(struct fs *fs, uint64_t ino)
 
 /* What one application of a rule comes to: paths, owned by the arrays. */
 struct settled {
+    unsigned latest;
+    enum cache_pin pin;
     GPtrArray *pinned, *absent;
 };
 
 /* Pins the first `latest` of the sorted matches and unpins the rest. */
-static int settle(struct fs *fs, const char *dir, const GArray *found, unsigned latest, struct settled *ret)
+static int settle(struct fs *fs, const char *dir, const GArray *found, struct settled *ret)
 {
     for (unsigned i = 0; i < found->len; i++) {
         const struct match *m = &g_array_index(found, struct match, i);
-        bool want = i < latest;
+        bool want = i < ret->latest;
         g_autofree char *path = *dir ? g_strconcat(dir, "/", m->name, NULL) : g_strdup(m->name);
         if (want && may_be_absent(fs, m->ino))
             g_ptr_array_add(ret->absent, g_strdup(path));
@@ -250,14 +252,14 @@ static int settle(struct fs *fs, const char *dir, const GArray *found, unsigned 
             g_ptr_array_add(ret->pinned, g_steal_pointer(&path));
         if (!want && !m->pinned)
             continue;
-        int r = pin_tree(fs, m->ino, want);
+        int r = pin_tree(fs, m->ino, want ? ret->pin : PIN_NONE);
         if (r < 0 && r != -ENOENT)
             return r;
     }
     return 0;
 }
 
-int pin_rule_apply(struct fs *fs, const char *glob, unsigned latest, GPtrArray *ret_pinned)
+int pin_rule_apply(struct fs *fs, const char *glob, unsigned latest, enum cache_pin pin, GPtrArray *ret_pinned)
 {
     g_autofree char *dir = NULL;
     const char *base;
@@ -275,8 +277,8 @@ int pin_rule_apply(struct fs *fs, const char *glob, unsigned latest, GPtrArray *
     g_array_sort(found, newest_first);
     g_autoptr(GPtrArray) pinned = g_ptr_array_new_with_free_func(g_free);
     g_autoptr(GPtrArray) absent = g_ptr_array_new_with_free_func(g_free);
-    struct settled s = {pinned, absent};
-    r = settle(fs, dir, found, latest, &s);
+    struct settled s = {latest, pin, pinned, absent};
+    r = settle(fs, dir, found, &s);
     if (r < 0)
         return r;
     g_ptr_array_add(absent, NULL);
@@ -291,6 +293,7 @@ int pin_rule_apply(struct fs *fs, const char *glob, unsigned latest, GPtrArray *
 struct rule {
     char *glob; /* owned */
     unsigned latest;
+    enum cache_pin pin;
     bool due;
 };
 
@@ -302,7 +305,8 @@ static void rule_clear(void *r)
 static int take_rule(void *ctx, const char *name, const void *value, size_t len)
 {
     g_autofree char *text = g_strndup(value, len);
-    struct rule r = {g_strdup(name + strlen(PIN_VALUE_PREFIX)), (unsigned)strtoul(text, NULL, 10), false};
+    struct rule r = {g_strdup(name + strlen(PIN_VALUE_PREFIX)), (unsigned)strtoul(text, NULL, 10),
+                     g_str_has_suffix(text, " memory") ? PIN_MEMORY : PIN_DISK, false};
     g_array_append_val((GArray *)ctx, r);
     return 0;
 }
@@ -333,11 +337,11 @@ static void inherit_pin(struct fs *fs, const char *path)
     struct meta_inode rec;
     if (meta_inode_get(fs->meta, ino, &rec) < 0)
         return;
-    bool pinned = rec.flags & INODE_PINNED;
+    enum cache_pin pin = pin_of(&rec);
     meta_inode_clear(&rec);
-    if (!pinned || resolve_known(fs, path, &ino) < 0)
+    if (pin == PIN_NONE || resolve_known(fs, path, &ino) < 0)
         return;
-    int r = pin_tree(fs, ino, true);
+    int r = pin_tree(fs, ino, pin);
     if (r < 0)
         log_debug("pin", "not pinned path='%s' r=%s", path, err_name(r));
     if (may_be_absent(fs, ino))
@@ -348,7 +352,7 @@ static void apply_due(struct fs *fs, const GArray *rules)
 {
     for (unsigned i = 0; i < rules->len && !atomic_load(&fs->stopping); i++) {
         const struct rule *rule = &g_array_index(rules, struct rule, i);
-        int r = rule->due ? pin_rule_apply(fs, rule->glob, rule->latest, NULL) : 0;
+        int r = rule->due ? pin_rule_apply(fs, rule->glob, rule->latest, rule->pin, NULL) : 0;
         if (r < 0 && r != -ENOENT)
             log_notice("pin", "rule not applied glob='%s' r=%s", rule->glob, err_name(r));
     }

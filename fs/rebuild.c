@@ -20,6 +20,7 @@
 #define NUMBER_LIMIT (1ull << 62)
 
 struct intent {
+    uint32_t tier; /* number of the disk */
     uint64_t vid, local_size, disk_bytes;
     bool readable; /* the text made sense */
     char *path;    /* owned; decoded, NULL unless readable */
@@ -33,6 +34,7 @@ struct intent {
 
 struct rebuild {
     struct meta *m;
+    uint32_t tier; /* number of the disk being looked through */
     const char *dir;
     FILE *out;
     GHashTable *known; /* vids that inodes have */
@@ -116,6 +118,7 @@ static int on_intent(void *ctx, const char *path, uint64_t vid, uint64_t size, c
     in->vid = vid;
     in->local_size = size;
     struct cache_scanned file;
+    in->tier = rb->tier;
     if (cache_scan_file(rb->dir, vid, &file) == 0)
         in->disk_bytes = file.disk_bytes;
     in->readable = intent_parse(in, text);
@@ -318,7 +321,7 @@ static int put_file(struct rebuild *rb, const struct intent *in, uint64_t parent
     meta_inode_put(b, &rec);
     meta_dentry_put(b, &d);
     struct meta_cached c = {
-        .vid = in->vid, .ino = rec.ino, .bytes = in->disk_bytes, .flags = CACHED_DIRTY | CACHED_COMPLETE};
+        .vid = in->vid, .ino = rec.ino, .bytes = in->disk_bytes, .flags = CACHED_DIRTY | CACHED_COMPLETE, .tier = in->tier};
     meta_cached_put(b, &c);
     int r = meta_commit(b, false);
     meta_batch_free(b);
@@ -351,14 +354,22 @@ static int place(struct rebuild *rb, struct intent *in)
     return 0;
 }
 
+static int look_through(void *ctx, const char *dir, uint32_t tier)
+{
+    struct rebuild *rb = ctx;
+    rb->dir = dir;
+    rb->tier = tier;
+    return cache_scan_intents(dir, on_intent, rb);
+}
+
 int fs_rebuild(struct meta *m, const char *cache_dir, FILE *out, unsigned *ret_n)
 {
     g_autoptr(GHashTable) known = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL);
     g_autoptr(GPtrArray) intents = g_ptr_array_new_with_free_func(intent_free);
-    struct rebuild rb = {.m = m, .dir = cache_dir, .out = out, .known = known, .intents = intents};
+    struct rebuild rb = {.m = m, .out = out, .known = known, .intents = intents};
     int r = meta_inode_each(m, on_inode, known);
     if (r == 0)
-        r = cache_scan_intents(cache_dir, on_intent, &rb);
+        r = cache_scan_tiers(m, cache_dir, look_through, &rb);
     if (r == 0 && intents->len > 0)
         r = make_root(&rb);
     if (r < 0)

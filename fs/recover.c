@@ -123,8 +123,13 @@ static int settle_open(struct fs *fs, struct meta_batch *b, uint64_t ino)
     if (r < 0)
         return r;
     bool lost = lost_with_power(&rec);
-    if ((rec.content == CONTENT_OPEN || rec.content == CONTENT_CLOSING) && take_size(fs, &rec) < 0)
-        lost = true;
+    r = rec.content == CONTENT_OPEN || rec.content == CONTENT_CLOSING ? take_size(fs, &rec) : 0;
+    if (r == -EIO && !lost) { /* its disk is not there: the start that has it settles this */
+        meta_inode_clear(&rec);
+        return 0;
+    }
+    lost |= r < 0;
+    r = 0;
     if (lost) {
         log_err("recover", "unpublished content did not survive, it is quarantined ino=%" G_GUINT64_FORMAT, ino);
         rec.content = CONTENT_QUARANTINED;

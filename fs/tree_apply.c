@@ -122,7 +122,7 @@ static int replace_name(struct fs *fs, struct meta_batch *b, struct meta_dentry 
                         const struct list_row *row) REQUIRES(fs->ns)
 {
     bool shadowed = row->is_dir && !S_ISDIR(d->type);
-    uint32_t keep = old->rec.flags & INODE_PINNED;
+    uint32_t keep = old->rec.flags & (INODE_PINNED | INODE_PIN_MEMORY);
     int r = tree_drop_name(fs, b, d, true);
     if (r < 0)
         return r;

@@ -2,6 +2,7 @@
 #include "content.h"
 #include "no_open.h"
 #include "tree.h"
+#include "pin.h"
 #include "warm_internal.h"
 
 #define BUSY_TRIES   20
@@ -16,13 +17,13 @@ static void on_bytes(void *ctx, uint64_t bytes)
 
 struct file_facts {
     uint64_t vid, size;
-    bool pinned;
+    enum cache_pin pin;
 };
 
 static struct file_facts facts_of(struct inode *in)
 {
     mutex_lock(&in->mu);
-    struct file_facts f = {in->rec.vid, in->rec.size, in->rec.flags & INODE_PINNED};
+    struct file_facts f = {in->rec.vid, in->rec.size, pin_of(&in->rec)};
     mutex_unlock(&in->mu);
     return f;
 }
@@ -44,8 +45,8 @@ static int fetch_inode(struct item *it, struct inode *in)
     int r = content_use(in, &cf);
     if (r < 0)
         return r;
-    if (f.pinned)
-        r = cache_pin(fs->cache, cache_file_vid(cf), true);
+    if (f.pin != PIN_NONE)
+        r = cache_pin(fs->cache, cache_file_vid(cf), f.pin);
     if (r == 0 && !cache_file_complete(cf))
         r = cache_file_fill(cf, false, true, on_bytes, it);
     content_unuse(in, cf);

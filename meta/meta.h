@@ -71,6 +71,7 @@ enum inode_flag {
     INODE_DIR_HIDDEN = 1 << 11,  /* directory: the listing held keys that cannot be shown as names */
     INODE_ARCHIVED = 1 << 12,    /* the listing showed a storage class whose objects have to be restored before they can be read */
     INODE_SET_ASIDE = 1 << 13,   /* some of its names are in META_ASIDE_INO */
+    INODE_PIN_MEMORY = 1 << 14,  /* pinned, and wanted in the memory tier */
 };
 
 struct meta_inode {
@@ -236,6 +237,7 @@ struct meta_cached {
     uint64_t last_use;   /* order of use, for eviction */
     uint64_t use_gap;    /* distance between the last two uses, 0: used once */
     uint32_t flags;
+    uint32_t tier;       /* which of the cache's disks, as numbered by the cache; 0: the first */
 };
 #define CACHED_COMPLETE 1u /* every chunk is present */
 #define CACHED_HOT      2u

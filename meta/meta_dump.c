@@ -151,6 +151,8 @@ static int dump_cached(GString *out, const struct meta_key *key, const void *val
     put_num(out, "last_use", c.last_use);
     put_num(out, "use_gap", c.use_gap);
     g_string_append_printf(out, " flags=%#x", c.flags);
+    if (c.tier)
+        put_num(out, "tier", c.tier);
     return 0;
 }
 

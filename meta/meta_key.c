@@ -569,6 +569,10 @@ static void walk_cached(struct codec *c, struct meta_cached *f)
     codec_u64(c, &f->last_use);
     codec_u64(c, &f->use_gap);
     codec_u32(c, &f->flags);
+    if (c->out ? f->tier != 0 : c->p != c->end) { /* most have none */
+        codec_u32(c, &f->tier);
+        codec_check(c, f->tier != 0);
+    }
 }
 
 GString *meta_enc_cached(const struct meta_cached *f)

@@ -224,6 +224,17 @@ static void make_absolute(char **path)
     *path = absolute;
 }
 
+static void make_all_absolute(char **paths)
+{
+    g_auto(GStrv) list = g_strsplit(*paths ? *paths : "", ":", -1);
+    for (unsigned i = 0; list[i]; i++)
+        make_absolute(&list[i]);
+    if (*paths) {
+        g_free(*paths);
+        *paths = g_strjoinv(":", list);
+    }
+}
+
 int cmd_mount(int argc, char **argv)
 {
     struct config cfg;
@@ -244,7 +255,7 @@ int cmd_mount(int argc, char **argv)
     if (code == EXIT_DONE)
         code = check_file_source(&cfg);
     if (code == EXIT_DONE) {
-        make_absolute(&cfg.cache_dir);
+        make_all_absolute(&cfg.cache_dir);
         make_absolute(&cfg.ca_bundle);
         make_absolute(&cfg.log_file);
         default_log_file(&cfg);

@@ -19,6 +19,8 @@ static int pin_or_unpin(int argc, char **argv, const char *sentence)
     json_t *req = json_pack("{s:s}", "verb", argv[0]);
     if (latest)
         json_object_set_new(req, "latest", json_integer((json_int_t)latest));
+    if (args_has(&a, "memory"))
+        json_object_set_new(req, "memory", json_true());
     struct report rep = {.json = args_has(&a, "json"), .sentence = sentence};
     code = ctl_request_paths((char **)a.words->pdata, req, 60, report_on_line, &rep);
     args_clear(&a);

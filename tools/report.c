@@ -70,6 +70,28 @@ static char *show_key(const char *key)
     return g_strdelimit(text, "_", ' ');
 }
 
+/* A list of objects: one line each, "path: state ok, used 1.2 GB". */
+static void report_list(const char *name, const json_t *list, const char *indent)
+{
+    size_t i;
+    const json_t *item;
+    json_array_foreach(list, i, item)
+    {
+        g_autoptr(GString) line = g_string_new(json_string_value(json_object_get(item, "path")));
+        const char *key;
+        json_t *v;
+        json_object_foreach((json_t *)(uintptr_t)item, key, v)
+        {
+            if (strcmp(key, "path") == 0)
+                continue;
+            g_autofree char *what = show_key(key);
+            g_autofree char *value = show_value(key, v);
+            g_string_append_printf(line, ", %s %s", what, value);
+        }
+        printf("%s%-20s %s\n", indent, i == 0 ? name : "", line->str);
+    }
+}
+
 void report_block(const json_t *object, const char *indent)
 {
     const char *key;
@@ -83,6 +105,10 @@ void report_block(const json_t *object, const char *indent)
             g_autofree char *deeper = g_strconcat(indent, "  ", NULL);
             printf("%s%s:\n", indent, name);
             report_block(v, deeper);
+            continue;
+        }
+        if (json_is_object(json_array_get(v, 0))) {
+            report_list(name, v, indent);
             continue;
         }
         g_autofree char *value = show_value(key, v);

@@ -31,7 +31,7 @@ static inline void fixture_start(struct fixture *f)
     bool fresh;
     ck_assert_int_eq(cache_dir_prepare(f->dir, &f->lock_fd, &msg), 0);
     ck_assert_int_eq(meta_open(f->dir, "test", &f->meta, &fresh, &msg), 0);
-    ck_assert_int_eq(cache_open(&f->cfg, f->meta, f->store, &f->cache), 0);
+    ck_assert_int_eq(cache_open(&f->cfg, f->meta, f->store, &f->cache, &msg), 0);
 }
 
 static inline void fixture_stop(struct fixture *f)

@@ -41,7 +41,7 @@ static inline void start(void)
     };
     ck_assert_int_eq(cache_dir_prepare(rig.dir, &rig.lock_fd, &msg), 0);
     ck_assert_int_eq(meta_open(rig.dir, "test", &rig.m, &fresh, &msg), 0);
-    ck_assert_int_eq(cache_open(&cfg, rig.m, rig.st, &rig.c), 0);
+    ck_assert_int_eq(cache_open(&cfg, rig.m, rig.st, &rig.c, &msg), 0);
 }
 
 static inline void stop(void)

@@ -153,7 +153,8 @@ START_TEST(after_another_boot_bad_chunks_are_fetched_again)
     meta_value_put(b, "cache/boot", "another", 7);
     ck_assert_int_eq(meta_commit(b, false), 0);
     meta_batch_free(b);
-    ck_assert_int_eq(cache_open(&fx.cfg, fx.meta, fx.store, &fx.cache), 0);
+    char *msg = NULL;
+    ck_assert_int_eq(cache_open(&fx.cfg, fx.meta, fx.store, &fx.cache, &msg), 0);
     int64_t corrupt = metric_get(M_corrupt_chunks), gets = metric_get(M_requests_get);
     cf = open_object(&fx, 50, &src, SIZE);
     ck_assert(!cache_file_complete(cf));
@@ -227,7 +228,7 @@ START_TEST(space_comes_from_clean_files_only)
     cf = open_object(&fx, 60, &pinned, 4 * MIB);
     assert_reads(cf, 0, 4 * MIB, 6);
     cache_file_unref(cf);
-    ck_assert_int_eq(cache_pin(fx.cache, 60, true), 0);
+    ck_assert_int_eq(cache_pin(fx.cache, 60, PIN_DISK), 0);
     EVENTUALLY(usage().pinned_bytes >=
                4 * MIB); /* a GET is accounted for when it has ended, a reader does not wait for that */
     for (uint64_t i = 0; i < 20; i++) {

@@ -66,6 +66,7 @@ static const struct {
     {"ca-bundle", "", "/etc/ca.pem", "/etc/ca.pem", ""},
     {"cache-dir", "", "/nvme/c", "/nvme/c", ""},
     {"cache-size", "80%", "200G", "200G", "101%"},
+    {"memory-cache", "0", "2G", "2G", "some"},
     {"free-space", "10%", "5%", "5%", "x%"},
     {"passthrough", "on", "off", "off", "auto"},
     {"open-fill", "32M", "0", "0", "2G"},
@@ -99,6 +100,7 @@ static const struct {
     {"log-level", "info", "debug", "debug", "loud"},
     {"log-file", "", "/tmp/x.log", "/tmp/x.log", ""},
     {"fault", "", "op=get", "op=get", ""},
+    {"disk-faults", "false", NULL, "true", "x"},
     {"debug-fuse", "false", NULL, "true", "x"},
 };
 
@@ -387,7 +389,7 @@ START_TEST(help_and_names_leave_hidden_options_out)
         g_autofree char *line = g_strdup_printf("--%s\n", o.name);
         ck_assert_msg(strstr(text, line) && strstr(text, o.help), "%s", o.name);
     }
-    ck_assert_uint_eq(n, n_option_rows - 2);
+    ck_assert_uint_eq(n, n_option_rows - 3);
     ck_assert_ptr_null(strstr(text, "--fault"));
     ck_assert_ptr_null(strstr(text, "--debug-fuse"));
     free(text);

@@ -227,13 +227,18 @@ START_TEST(random_uploads_parts_and_cached_survive_the_round_trip)
         ck_assert_int_eq(meta_dec_part(5, 7, pv->str, pv->len, &p2), 0);
         ck_assert(p2.vid == 5 && p2.number == 7 && p2.size == p.size && p2.crc32c == p.crc32c);
         same_string(p2.etag.s, p.etag.s);
-        struct meta_cached c = {
-            .vid = 9, .ino = rnd64(), .bytes = rnd64(), .last_use = rnd64(), .use_gap = rnd64(), .flags = rnd32()};
+        struct meta_cached c = {.vid = 9,
+                                .ino = rnd64(),
+                                .bytes = rnd64(),
+                                .last_use = rnd64(),
+                                .use_gap = rnd64(),
+                                .flags = rnd32(),
+                                .tier = rnd32() % 3};
         struct meta_cached c2;
         g_autoptr(GString) cv = meta_enc_cached(&c);
         ck_assert_int_eq(meta_dec_cached(9, cv->str, cv->len, &c2), 0);
         ck_assert(c2.vid == 9 && c2.ino == c.ino && c2.bytes == c.bytes && c2.last_use == c.last_use &&
-                  c2.use_gap == c.use_gap && c2.flags == c.flags);
+                  c2.use_gap == c.use_gap && c2.flags == c.flags && c2.tier == c.tier);
     }
 }
 END_TEST

@@ -49,12 +49,12 @@ START_TEST(pinned_directory_pins_everything_below)
     fs_fixture_open(&fx);
     INODE_REF dir = fs_fixture_inode(&fx, "d");
     ck_assert_int_eq(tree_refresh_all(fx.fs, dir, false), 0);
-    ck_assert_int_eq(pin_tree(fx.fs, dir->ino, true), 0);
+    ck_assert_int_eq(pin_tree(fx.fs, dir->ino, PIN_DISK), 0);
     ck_assert(fs_fixture_pinned(&fx, "d"));
     ck_assert(fs_fixture_pinned(&fx, "d/a"));
     ck_assert(fs_fixture_pinned(&fx, "d/e/b"));
     ck_assert(!fs_fixture_pinned(&fx, "f"));
-    ck_assert_int_eq(pin_tree(fx.fs, dir->ino, false), 0);
+    ck_assert_int_eq(pin_tree(fx.fs, dir->ino, PIN_NONE), 0);
     ck_assert(!fs_fixture_pinned(&fx, "d/e/b"));
 }
 END_TEST
@@ -64,7 +64,7 @@ START_TEST(pin_survives_a_restart)
     fs_fixture_object(&fx, "a", "1", 1);
     fs_fixture_open(&fx);
     INODE_REF in = fs_fixture_inode(&fx, "a");
-    ck_assert_int_eq(pin_tree(fx.fs, in->ino, true), 0);
+    ck_assert_int_eq(pin_tree(fx.fs, in->ino, PIN_DISK), 0);
     inode_put(g_steal_pointer(&in));
     fs_fixture_close(&fx);
     fs_fixture_open(&fx);
@@ -77,7 +77,7 @@ START_TEST(fetched_file_of_a_pinned_inode_counts_as_pinned_bytes)
     fs_fixture_object(&fx, "a", "12345", 5);
     fs_fixture_open(&fx);
     INODE_REF in = fs_fixture_inode(&fx, "a");
-    ck_assert_int_eq(pin_tree(fx.fs, in->ino, true), 0);
+    ck_assert_int_eq(pin_tree(fx.fs, in->ino, PIN_DISK), 0);
     pin_fetch(fx.fs, (const char *const[]){"a", NULL});
     settle();
     struct cache_usage u = {0};
@@ -93,7 +93,7 @@ END_TEST
 START_TEST(rule_pins_the_newest_and_unpins_the_others)
 {
     fs_fixture_open(&fx);
-    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/*.pt", 2), 0);
+    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/*.pt", 2, PIN_DISK), 0);
     for (unsigned i = 1; i <= 4; i++) {
         write_step(i);
         settle();
@@ -113,7 +113,7 @@ END_TEST
 START_TEST(rule_applies_to_a_file_renamed_into_place)
 {
     fs_fixture_open(&fx);
-    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/*.pt", 1), 0);
+    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/*.pt", 1, PIN_DISK), 0);
     fs_fixture_write(&fx, "ckpt/step1.pt.tmp", "x", 1);
     INODE_REF dir = fs_fixture_inode(&fx, "ckpt");
     ck_assert_int_eq(tree_rename(fx.fs, dir->ino, "step1.pt.tmp", dir->ino, "step1.pt", 0), 0);
@@ -131,7 +131,7 @@ START_TEST(rule_fetches_what_is_absent)
     INODE_REF dir = fs_fixture_inode(&fx, "ckpt");
     ck_assert_int_eq(tree_refresh(fx.fs, dir, false), 0);
     g_autoptr(GPtrArray) pinned = g_ptr_array_new_with_free_func(g_free);
-    ck_assert_int_eq(pin_rule_apply(fx.fs, "ckpt/*.pt", 1, pinned), 0);
+    ck_assert_int_eq(pin_rule_apply(fx.fs, "ckpt/*.pt", 1, PIN_DISK, pinned), 0);
     settle();
     ck_assert_uint_eq(pinned->len, 1);
     ck_assert_str_eq(pinned->pdata[0], "ckpt/step2.pt");
@@ -143,7 +143,7 @@ END_TEST
 START_TEST(rule_over_directories_pins_what_is_in_them)
 {
     fs_fixture_open(&fx);
-    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/step_*", 1), 0);
+    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/step_*", 1, PIN_DISK), 0);
     fs_fixture_write(&fx, "ckpt/step_1/rank0", "a", 1);
     settle();
     ck_assert(fs_fixture_pinned(&fx, "ckpt/step_1/rank0"));
@@ -158,22 +158,22 @@ END_TEST
 START_TEST(rule_that_is_removed_unpins_its_files)
 {
     fs_fixture_open(&fx);
-    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/*.pt", 3), 0);
+    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/*.pt", 3, PIN_DISK), 0);
     write_step(1);
     settle();
     ck_assert(fs_fixture_pinned(&fx, "ckpt/step1.pt"));
-    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/*.pt", 0), 0);
-    ck_assert_int_eq(pin_rule_apply(fx.fs, "ckpt/*.pt", 0, NULL), 0);
+    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/*.pt", 0, PIN_DISK), 0);
+    ck_assert_int_eq(pin_rule_apply(fx.fs, "ckpt/*.pt", 0, PIN_DISK, NULL), 0);
     ck_assert(!fs_fixture_pinned(&fx, "ckpt/step1.pt"));
-    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/*.pt", 0), -ENOENT);
+    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/*.pt", 0, PIN_DISK), -ENOENT);
 }
 END_TEST
 
 START_TEST(rule_with_wildcards_in_the_folder_is_refused)
 {
     fs_fixture_open(&fx);
-    ck_assert_int_eq(pin_rule_set(fx.fs, "run*/x.pt", 1), -EINVAL);
-    ck_assert_int_eq(pin_rule_set(fx.fs, "run/", 1), -EINVAL);
+    ck_assert_int_eq(pin_rule_set(fx.fs, "run*/x.pt", 1, PIN_DISK), -EINVAL);
+    ck_assert_int_eq(pin_rule_set(fx.fs, "run/", 1, PIN_DISK), -EINVAL);
 }
 END_TEST
 
@@ -182,7 +182,7 @@ START_TEST(file_that_appears_in_a_pinned_directory_is_pinned)
     fs_fixture_object(&fx, "d/a", "1", 1);
     fs_fixture_open(&fx);
     INODE_REF dir = fs_fixture_inode(&fx, "d");
-    ck_assert_int_eq(pin_tree(fx.fs, dir->ino, true), 0);
+    ck_assert_int_eq(pin_tree(fx.fs, dir->ino, PIN_DISK), 0);
     fs_fixture_write(&fx, "d/new", "2", 1);
     settle();
     ck_assert(fs_fixture_pinned(&fx, "d/new"));

@@ -207,7 +207,7 @@ START_TEST(evict_keeps_pinned_and_unpublished_files_and_says_so)
     (void)run(WARM_FETCH, "set", WARM_DONE);
     fs_fixture_write(&fx, "set/dir0/mine", "unpublished", 11);
     INODE_REF in = fs_fixture_inode(&fx, "set/dir0/file0");
-    ck_assert_int_eq(pin_tree(fx.fs, in->ino, true), 0);
+    ck_assert_int_eq(pin_tree(fx.fs, in->ino, PIN_DISK), 0);
     struct warm_progress p = run(WARM_EVICT, "set", WARM_FAILED);
     ck_assert_uint_eq(p.errors, 2);
     ck_assert_uint_eq(p.files_done, 1);

@@ -1,0 +1,315 @@
+/* See cache_place.h. */
+#include "cache_place.h"
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "cache_fetch.h"
+#include "cache_file.h"
+#include "cache_space.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define COPY_BYTES (1u << 20)
+
+uint32_t place_pin_flags(enum cache_pin pin)
+{
+    return (pin != PIN_NONE ? CACHED_PINNED : 0) | (pin == PIN_MEMORY ? CACHED_MEMORY : 0);
+}
+
+/* ---- opening ---- */
+
+/* A sparse file of its size; what a crash or an earlier stay on this tier left under the name goes. */
+static int make_file(struct cache_tier *t, uint64_t vid, uint64_t size)
+{
+    int r = tier_data_unlink(t, vid); /* never cut short: somebody may have it mapped */
+    CLEANUP_FD int fd = r == 0 ? tier_data_open(t, vid, O_RDWR | O_CREAT | O_EXCL) : r;
+    r = fd < 0 ? fd : RET_ERRNO(ftruncate(fd, (off_t)size));
+    if (r == 0)
+        r = t->kind == TIER_NOWHERE ? steal_fd(&fd) : tier_data_open(t, vid, O_RDONLY);
+    tier_note_io(t, r);
+    return r;
+}
+
+/* A sparse file with nothing present: the record is made (or reset) first, so that bits of earlier content never meet this file. */
+static int make_absent(struct cache *c, uint64_t vid, uint64_t ino, uint64_t size, enum cache_pin pin, int *fd,
+                       struct cache_entry **e)
+{
+    uint32_t flags = CACHED_SEGMENTS | place_pin_flags(pin), kept = CACHED_PINNED | CACHED_MEMORY | CACHED_HOT;
+    if (*e)
+        flags |= space_entry_flags(c, *e, flags, ~(flags | kept)) & kept;
+    struct cache_tier *t = tier_choose(c, size, flags & CACHED_MEMORY ? TIER_WANT_MEMORY : TIER_WANT_ANY);
+    struct cache_tier *old = *e ? entry_tier(*e) : NULL;
+    if (!*e)
+        *e = space_entry_add(t, vid, ino, flags, MIN(size, t->whole_bytes));
+    if (old && old != t)
+        space_entry_move(c, *e, t, 0);
+    int r = index_reset(c, *e);
+    if (c->cfg.dropped)
+        c->cfg.dropped(c->cfg.dropped_ctx, ino);
+    if (*fd >= 0)
+        (void)close(steal_fd(fd));
+    if (r == 0 && old && old != t)
+        r = tier_data_unlink(old, vid);
+    if (r == 0)
+        r = *fd = make_file(t, vid, size);
+    return r < 0 ? r : 0;
+}
+
+int place_open(struct cache *c, uint64_t vid, uint64_t ino, uint64_t size, const struct cache_source *src, int *fd,
+               struct cache_entry **e)
+{
+    struct stat st;
+    bool has_source = src && src->key;
+    enum cache_pin pin = src ? src->pin : PIN_NONE;
+    *e = space_entry_find(c, vid);
+    bool dirty = *e && (space_entry_flags(c, *e, 0, 0) & CACHED_DIRTY);
+    struct cache_tier *t = *e ? entry_tier(*e) : tier_by_number(c, TIER_NUMBER_FIRST);
+    if (*e && has_source && !dirty && tier_state(t) != TIER_OK)
+        return make_absent(c, vid, ino, size, pin, fd, e);
+    int r = tier_data_open(t, vid, O_RDONLY);
+    if (r == -ENOENT)
+        return has_source && !dirty ? make_absent(c, vid, ino, size, pin, fd, e) : -ENODATA;
+    tier_note_io(t, r);
+    if (r < 0)
+        return r;
+    *fd = r;
+    r = RET_ERRNO(fstat(*fd, &st));
+    if (r < 0)
+        return r;
+    if (!*e && !has_source)
+        *e = space_entry_add(t, vid, ino, CACHED_DIRTY | CACHED_COMPLETE, (uint64_t)st.st_size);
+    else if (has_source && (!*e || (!dirty && (uint64_t)st.st_size != size)))
+        return make_absent(c, vid, ino, size, pin, fd, e);
+    return 0;
+}
+
+/* ---- copies ---- */
+
+static int copy_range(int from, int to, void *buf, off_t at, off_t end)
+{
+    while (at < end) {
+        ssize_t n = RET_ERRNO(pread(from, buf, (size_t)MIN(end - at, COPY_BYTES), at));
+        if (n == 0)
+            return 0;
+        for (ssize_t done = 0; n > 0 && done < n;) {
+            ssize_t w = RET_ERRNO(pwrite(to, (char *)buf + done, (size_t)(n - done), at + done));
+            if (w <= 0)
+                return w < 0 ? (int)w : -EIO;
+            done += w;
+        }
+        if (n < 0)
+            return (int)n;
+        at += n;
+    }
+    return 0;
+}
+
+/* Data only: holes stay. sync: there is no checksum to find a loss of power by. */
+static int copy_file(int from, struct cache_tier *t, uint64_t vid, uint64_t size, bool sync)
+{
+    CLEANUP_FD int to = tier_data_open(t, vid, O_RDWR);
+    g_autofree void *buf = g_try_malloc(COPY_BYTES);
+    int r = to < 0 ? to : buf ? 0 : -ENOMEM;
+    for (off_t at = 0; r == 0 && at < (off_t)size;) {
+        off_t data = lseek(from, at, SEEK_DATA);
+        off_t hole = data < 0 ? -1 : lseek(from, data, SEEK_HOLE);
+        if (data < 0 || hole < 0)
+            break; /* no more data */
+        r = copy_range(from, to, buf, data, hole);
+        at = hole;
+    }
+    return r == 0 && sync ? RET_ERRNO(fdatasync(to)) : r;
+}
+
+/* A copy on t of the local file behind `from`. The new file's descriptor. */
+static int make_copy(struct cache_tier *t, uint64_t vid, int from, bool sync)
+{
+    struct stat st;
+    int r = RET_ERRNO(fstat(from, &st));
+    if (r < 0)
+        return r;
+    uint64_t bytes = (uint64_t)st.st_blocks * 512;
+    r = space_reserve(t, bytes, SPACE_FETCH);
+    if (r < 0)
+        return r;
+    CLEANUP_FD int fd = make_file(t, vid, (uint64_t)st.st_size);
+    r = fd < 0 ? fd : copy_file(from, t, vid, (uint64_t)st.st_size, sync);
+    if (r < 0 && tier_data_unlink(t, vid) < 0)
+        log_debug("cache", "a half copied file stays vid=%lu", (unsigned long)vid);
+    tier_note_io(t, r);
+    space_release(t, bytes);
+    return r < 0 ? r : steal_fd(&fd);
+}
+
+static uint64_t disk_bytes(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
+}
+
+/* ---- closed files ---- */
+
+static int move_closed(struct cache *c, struct cache_entry *e, struct cache_tier *to)
+{
+    struct cache_tier *from = entry_tier(e);
+    uint32_t flags = space_entry_flags(c, e, 0, 0);
+    CLEANUP_FD int fd = tier_data_open(from, e->vid, O_RDONLY);
+    CLEANUP_FD int copy = fd < 0 ? fd : make_copy(to, e->vid, fd, !(flags & CACHED_SEGMENTS));
+    if (copy < 0)
+        return copy;
+    space_entry_move(c, e, to, disk_bytes(copy));
+    (void)space_entry_flags(c, e, 0, CACHED_GIVEN);
+    int r = index_save_entry(c, e);
+    if (r < 0)
+        return r;
+    if (c->cfg.dropped)
+        c->cfg.dropped(c->cfg.dropped_ctx, e->ino);
+    return tier_data_unlink(from, e->vid);
+}
+
+void place_settle(struct cache *c, struct cache_entry *e)
+{
+    struct meta_cached rec;
+    space_entry_record(c, e, &rec);
+    struct cache_tier *from = entry_tier(e);
+    bool wanted = rec.flags & CACHED_MEMORY;
+    if (!wanted || from->kind != TIER_DISK || tier_state(from) != TIER_OK || (rec.flags & CACHED_DIRTY))
+        return;
+    struct cache_tier *to = tier_choose(c, rec.bytes, TIER_WANT_MEMORY);
+    int r = to->kind == TIER_MEMORY ? move_closed(c, e, to) : 0;
+    if (r < 0)
+        log_warn("cache", "a pinned file could not be moved to memory vid=%lu r=%s", (unsigned long)e->vid,
+                 err_name(r));
+}
+
+/* ---- open files ---- */
+
+static bool fetch_writing_locked(const struct cfile *cf)
+{
+    for (const GList *l = cf->fetches.head; l; l = l->next) {
+        if (((const struct fetch *)l->data)->writing)
+            return true;
+    }
+    return false;
+}
+
+/* Nobody saves, resizes, or (quiet) reads and writes the file until move_end(). */
+static bool move_begin_locked(struct cfile *cf, bool quiet) REQUIRES(cf->mu)
+{
+    while (cf->resizing || cf->saving)
+        cond_wait(&cf->changed, &cf->mu);
+    if (cf->dirty || !cf->src_key || cf->pass != CACHE_PASS_OFF)
+        return false;
+    cf->resizing = cf->saving = cf->moving = true;
+    while (quiet && (cf->ios || fetch_writing_locked(cf)))
+        cond_wait(&cf->changed, &cf->mu);
+    return true;
+}
+
+static void move_end_locked(struct cfile *cf)
+{
+    cf->resizing = cf->saving = cf->moving = false;
+    cond_broadcast(&cf->changed);
+}
+
+/* The new local file takes the place of the old one. */
+static int switch_file_locked(struct cfile *cf, int fd, int wfd)
+{
+    int r = RET_ERRNO(dup3(fd, cf->fd, O_CLOEXEC));
+    if (r >= 0 && cf->wfd >= 0)
+        r = RET_ERRNO(dup3(wfd, cf->wfd, O_CLOEXEC));
+    return r < 0 ? r : 0;
+}
+
+/* On its new tier nothing is present. */
+static void forget_presence_locked(struct cfile *cf)
+{
+    cf->move_gen++;
+    cf->all_present = cf->dirty_unknown = false;
+    cf->segmented = true;
+    cf->limit_unsaved = cf->record_unsaved = true;
+    chunkset_clear(&cf->present);
+    chunkset_clear(&cf->verify);
+    chunkset_clear(&cf->unsaved);
+    g_array_set_size(cf->unsaved_crcs, 0);
+    g_queue_clear(&cf->arrived);
+}
+
+/* The vid's file on `to` is cf's from now on. */
+static int take_place(struct cfile *cf, struct cache_tier *to, int fd, bool absent)
+{
+    CLEANUP_FD int wfd =
+        to->kind == TIER_NOWHERE ? RET_ERRNO(fcntl(fd, F_DUPFD_CLOEXEC, 0)) : tier_data_open(to, cf->vid, O_RDWR);
+    if (wfd < 0)
+        return wfd;
+    struct cache *c = cf->c;
+    struct cache_tier *from = cfile_tier(cf);
+    uint64_t bytes = absent ? 0 : disk_bytes(fd);
+    mutex_lock(&cf->mu);
+    int r = switch_file_locked(cf, fd, wfd);
+    if (r == 0) {
+        space_entry_move(c, cf->entry, to, bytes);
+        uint32_t gone = CACHED_GIVEN | (absent ? CACHED_COMPLETE | CACHED_SUSPECT : 0);
+        (void)space_entry_flags(c, cf->entry, absent ? CACHED_SEGMENTS : 0, gone);
+        if (absent)
+            forget_presence_locked(cf);
+    }
+    mutex_unlock(&cf->mu);
+    if (r == 0)
+        r = absent ? index_reset(c, cf->entry) : index_save_entry(c, cf->entry);
+    if (c->cfg.dropped)
+        c->cfg.dropped(c->cfg.dropped_ctx, cf->ino);
+    return r < 0 ? r : tier_data_unlink(from, cf->vid);
+}
+
+static int move_open(struct cfile *cf, struct cache_tier *to, bool absent)
+{
+    mutex_lock(&cf->mu);
+    bool begun = move_begin_locked(cf, !absent);
+    uint64_t size = cf->size;
+    bool sync = !cf->segmented;
+    mutex_unlock(&cf->mu);
+    if (!begun)
+        return 0;
+    CLEANUP_FD int fd = absent ? make_file(to, cf->vid, size) : make_copy(to, cf->vid, cf->fd, sync);
+    int r = fd < 0 ? fd : take_place(cf, to, fd, absent);
+    mutex_lock(&cf->mu);
+    move_end_locked(cf);
+    mutex_unlock(&cf->mu);
+    int saved = cfile_save_if_needed(cf);
+    return r < 0 ? r : saved;
+}
+
+int place_for_writing(struct cfile *cf)
+{
+    struct cache_tier *from = cfile_tier(cf);
+    if (from->kind == TIER_DISK)
+        return 0;
+    struct cache_tier *to = tier_choose(cf->c, cache_file_size(cf), TIER_WANT_DISK);
+    if (to->kind != TIER_DISK) {
+        log_err("cache", "no cache disk can be used: a change of a file is refused vid=%lu", (unsigned long)cf->vid);
+        return -EIO;
+    }
+    int r = move_open(cf, to, from->kind == TIER_NOWHERE);
+    if (r == 0 && cfile_tier(cf)->kind == TIER_NOWHERE)
+        return -EIO;
+    if (r == 0 && cfile_tier(cf)->kind == TIER_MEMORY) {
+        log_warn("cache", "a file in memory that programs have open cannot be changed: nothing of it would be on a disk vid=%lu",
+                 (unsigned long)cf->vid);
+        return -ETXTBSY;
+    }
+    return r;
+}
+
+void place_abandon(struct cfile *cf)
+{
+    struct cache_tier *to = tier_choose(cf->c, cache_file_size(cf), TIER_WANT_DISK);
+    if (tier_state(cfile_tier(cf)) == TIER_OK)
+        return;
+    int r = move_open(cf, to, true);
+    if (r < 0)
+        log_warn("cache", "an open file could not leave its disk vid=%lu r=%s", (unsigned long)cf->vid, err_name(r));
+}

@@ -1,0 +1,444 @@
+/* See cache_tier.h. */
+#include "cache_tier.h"
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "cache_file.h"
+#include "cache_space.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/mount.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#define ID_FILE         "tier"
+#define TIER_VALUE_PATH "cache/tier/" /* number -> path it was last seen at */
+#define VALUE_AWAY      "cache/away/" /* number -> "": files of it may be in another tier meanwhile */
+#define MEMORY_FILL                                                                                                    \
+    97u /* percent up to which clean files come to memory unasked: as far as nothing is dropped for them */
+#define MEMORY_MAX_SHARE 8u
+
+static int fail_msg(int r, char **ret_msg, char *msg)
+{
+    *ret_msg = msg;
+    return r;
+}
+
+/* ---- data files ---- */
+
+int tier_data_open(struct cache_tier *t, uint64_t vid, int flags)
+{
+    char path[32];
+    if (t->kind == TIER_NOWHERE)
+        return flags & O_CREAT ? RET_ERRNO(memfd_create("sluice", MFD_CLOEXEC)) : -ENOENT;
+    if (t->dir_fd < 0)
+        return -EIO;
+    cache_data_path(vid, path);
+    return RET_ERRNO(openat(t->dir_fd, path, O_NOFOLLOW | O_CLOEXEC | flags, 0600));
+}
+
+int tier_data_unlink(struct cache_tier *t, uint64_t vid)
+{
+    char path[32];
+    if (t->kind == TIER_NOWHERE || tier_state(t) != TIER_OK)
+        return 0;
+    cache_data_path(vid, path);
+    int r = RET_ERRNO(unlinkat(t->dir_fd, path, 0));
+    return r == -ENOENT ? 0 : r;
+}
+
+struct sweep {
+    struct cache_tier *t;
+    unsigned n, open;
+};
+
+/* Unpublished bytes that the database lost: fsck brings them back. */
+static bool has_intent(struct cache_tier *t, const char *path)
+{
+    CLEANUP_FD int fd = openat(t->dir_fd, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    return fd < 0 || fgetxattr(fd, INTENT_NAME, NULL, 0) >= 0;
+}
+
+static int sweep_file(void *ctx, const struct cache_scanned *file)
+{
+    struct sweep *s = ctx;
+    struct cache *c = s->t->c;
+    struct cfile *cf = table_claim(c, file->vid);
+    if (cf) {
+        s->open += cfile_tier(cf) != s->t; /* it may be moving here */
+        cache_file_unref(cf);
+        return 0;
+    }
+    struct cache_entry *e = space_entry_find(c, file->vid);
+    if (e ? entry_tier(e) != s->t : !has_intent(s->t, file->path))
+        s->n += tier_data_unlink(s->t, file->vid) == 0;
+    table_release(c, file->vid);
+    mutex_lock(&c->space.mu);
+    bool stop = c->space.stop;
+    mutex_unlock(&c->space.mu);
+    return stop ? -ECANCELED : 0;
+}
+
+static int put_value(struct cache *c, const char *prefix, uint32_t number, const char *text)
+{
+    g_autofree char *name = g_strdup_printf("%s%u", prefix, number);
+    struct meta_batch *b = meta_batch_new(c->meta);
+    if (text)
+        meta_value_put(b, name, text, strlen(text));
+    else
+        meta_value_del(b, name);
+    int r = meta_commit(b, true);
+    meta_batch_free(b);
+    return r;
+}
+
+int tier_note_away(struct cache *c, uint32_t number)
+{
+    return put_value(c, VALUE_AWAY, number, "");
+}
+
+bool tier_sweep(struct cache_tier *t)
+{
+    struct sweep s = {.t = t};
+    int r = cache_scan_files(t->dir, sweep_file, &s);
+    if (r == 0 && s.open == 0)
+        r = put_value(t->c, VALUE_AWAY, t->number, NULL);
+    log_notice("cache", "cache disk is back path='%s' stale_files_removed=%u still_open=%u r=%s", t->dir, s.n, s.open,
+               err_name(r));
+    return s.open == 0;
+}
+
+/* ---- placement ---- */
+
+/* Better: keeps the file whole, has room for it, is filled to a smaller share of its limit. */
+static bool better_locked(const struct cache_tier *a, const struct cache_tier *b, uint64_t size)
+{
+    bool whole_a = size <= a->whole_bytes, whole_b = size <= b->whole_bytes;
+    bool room_a = space_tier_room_locked(a, 100) > size, room_b = space_tier_room_locked(b, 100) > size;
+    if (whole_a != whole_b)
+        return whole_a;
+    if (room_a != room_b)
+        return room_a;
+    return (double)(a->used_bytes + a->reserved_bytes) * (double)b->limit_bytes <
+           (double)(b->used_bytes + b->reserved_bytes) * (double)a->limit_bytes;
+}
+
+static bool memory_takes_locked(const struct cache_tier *t, uint64_t size, enum tier_want want)
+{
+    if (want == TIER_WANT_MEMORY)
+        return t->pinned_bytes + t->dirty_bytes + size <= t->limit_bytes;
+    return want == TIER_WANT_ANY && size <= t->limit_bytes / MEMORY_MAX_SHARE &&
+           size <= space_tier_room_locked(t, MEMORY_FILL);
+}
+
+struct cache_tier *tier_choose(struct cache *c, uint64_t size, enum tier_want want)
+{
+    struct cache_tier *best = NULL, *memory = NULL;
+    mutex_lock(&c->space.mu);
+    for (guint i = 0; i < c->tiers->len; i++) {
+        struct cache_tier *t = c->tiers->pdata[i];
+        if (tier_state(t) != TIER_OK)
+            continue;
+        if (t->kind == TIER_MEMORY && memory_takes_locked(t, size, want))
+            memory = t;
+        if (t->kind == TIER_DISK && (!best || better_locked(t, best, size)))
+            best = t;
+    }
+    mutex_unlock(&c->space.mu);
+    if (memory)
+        return memory;
+    return best ? best : tier_by_number(c, TIER_NUMBER_NOWHERE);
+}
+
+/* ---- opening ---- */
+
+struct cache_tier *tier_by_number(struct cache *c, uint32_t number)
+{
+    for (guint i = 0; i < c->tiers->len; i++) {
+        struct cache_tier *t = c->tiers->pdata[i];
+        if (t->number == number)
+            return t;
+    }
+    return NULL;
+}
+
+static void tier_free(void *p)
+{
+    struct cache_tier *t = p;
+    space_tier_fini(t);
+    if (t->dir_fd >= 0)
+        (void)close(t->dir_fd);
+    if (t->probe_fd >= 0)
+        (void)close(t->probe_fd);
+    if (t->lock_fd >= 0)
+        (void)close(t->lock_fd);
+    g_free(t->dir);
+    g_free(t);
+}
+
+/* dir is copied, dir_fd taken over. */
+static int add_tier(struct cache *c, enum tier_kind kind, uint32_t number, const char *dir, int dir_fd,
+                    struct cache_tier **ret)
+{
+    struct cache_tier *t = g_new0(struct cache_tier, 1);
+    t->c = c;
+    t->kind = kind;
+    t->number = number;
+    t->dir = g_strdup(dir);
+    t->dir_fd = dir_fd;
+    t->lock_fd = t->probe_fd = -1;
+    t->state = kind == TIER_DISK && dir_fd < 0 ? TIER_MISSING : TIER_OK;
+    g_ptr_array_add(c->tiers, t);
+    *ret = t;
+    return space_tier_init(t);
+}
+
+struct known { /* a disk that the database knows */
+    uint32_t number;
+    char *path;
+    bool away;
+};
+
+static void known_clear(void *k)
+{
+    g_free(((struct known *)k)->path);
+}
+
+static int on_path(void *ctx, const char *name, const void *value, size_t len)
+{
+    struct known k = {.number = (uint32_t)strtoul(name + strlen(TIER_VALUE_PATH), NULL, 10),
+                      .path = g_strndup(value, len)};
+    g_array_append_val((GArray *)ctx, k);
+    return 0;
+}
+
+static int on_away(void *ctx, const char *name, const void *value, size_t len)
+{
+    GArray *known = ctx;
+    uint32_t number = (uint32_t)strtoul(name + strlen(VALUE_AWAY), NULL, 10);
+    for (guint i = 0; i < known->len; i++)
+        g_array_index(known, struct known, i).away |= g_array_index(known, struct known, i).number == number;
+    return 0;
+}
+
+int tier_read_id(const char *dir, const char *uuid, uint32_t *ret_number)
+{
+    g_autofree char *path = g_build_filename(dir, ID_FILE, NULL);
+    g_autofree char *text = NULL;
+    g_autoptr(GError) err = NULL;
+    if (!g_file_get_contents(path, &text, NULL, &err))
+        return g_error_matches(err, G_FILE_ERROR, G_FILE_ERROR_NOENT) ? -ENOENT : -EIO;
+    g_auto(GStrv) words = g_strsplit(g_strstrip(text), " ", 2);
+    uint32_t number = words[0] && words[1] ? (uint32_t)strtoul(words[1], NULL, 10) : 0;
+    if (number == 0 || strcmp(words[0], uuid) != 0)
+        return -EEXIST;
+    *ret_number = number;
+    return 0;
+}
+
+static int write_id(struct cache *c, const char *dir, uint32_t number, char **ret_msg)
+{
+    g_autofree char *path = g_build_filename(dir, ID_FILE, NULL);
+    g_autofree char *text = g_strdup_printf("%s %u\n", meta_uuid(c->meta), number);
+    g_autoptr(GError) err = NULL;
+    if (g_file_set_contents_full(path, text, -1, G_FILE_SET_CONTENTS_DURABLE, 0600, &err))
+        return 0;
+    return fail_msg(-EIO, ret_msg, g_strdup(err->message));
+}
+
+static const struct known *known_at(const GArray *known, const char *path, uint32_t number)
+{
+    const struct known *best = NULL;
+    for (guint i = 0; i < known->len; i++) {
+        const struct known *k = &g_array_index(known, struct known, i);
+        if (number ? k->number == number : g_str_equal(k->path, path))
+            best = k;
+    }
+    return best;
+}
+
+/* A disk that cannot be used: the mount goes on without it when it was part of this cache before. */
+static int add_broken(struct cache *c, const char *dir, const GArray *known, int r, char **ret_msg)
+{
+    struct cache_tier *t;
+    const struct known *k = known_at(known, dir, 0);
+    if (!k || r == -EBUSY || r == -EEXIST)
+        return r;
+    log_err("cache", "a cache disk is missing, going on without it path='%s': %s", dir, *ret_msg);
+    g_clear_pointer(ret_msg, g_free);
+    r = add_tier(c, TIER_DISK, k->number, dir, -1, &t);
+    return r < 0 ? r : tier_note_away(c, t->number);
+}
+
+static uint32_t next_number(const GArray *known)
+{
+    uint32_t max = 0;
+    for (guint i = 0; i < known->len; i++)
+        max = MAX(max, g_array_index(known, struct known, i).number);
+    return max + 1;
+}
+
+static int on_any_intent(void *ctx, const char *path, uint64_t vid, uint64_t size, const char *text)
+{
+    return 1;
+}
+
+/* A folder without an id is a new disk, unless somebody's unpublished files are in it. */
+static int check_new(const char *dir, char **ret_msg)
+{
+    int r = cache_scan_intents(dir, on_any_intent, NULL);
+    return r <= 0 ? r
+                  : fail_msg(-EEXIST, ret_msg,
+                             g_strdup_printf("cache folder '%s' holds unpublished files of another cache", dir));
+}
+
+static int use_disk(struct cache *c, const char *dir, int *lock_fd, GArray *known, uint32_t number, char **ret_msg)
+{
+    struct cache_tier *t;
+    const struct known *k = number ? known_at(known, dir, number) : NULL;
+    bool away = k && k->away, moved = !k || !g_str_equal(k->path, dir);
+    int r = 0;
+    if (number == 0) {
+        if (known_at(known, dir, 0))
+            log_warn("cache", "the cache disk that was here is gone, using what is there now path='%s'", dir);
+        struct known fresh = {.number = number = next_number(known), .path = g_strdup(dir)};
+        g_array_append_val(known, fresh);
+        r = check_new(dir, ret_msg);
+        if (r == 0)
+            r = write_id(c, dir, number, ret_msg);
+    }
+    if (r == 0 && moved)
+        r = put_value(c, TIER_VALUE_PATH, number, dir);
+    int fd = r == 0 ? RET_ERRNO(open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) : r;
+    if (fd < 0)
+        return fd;
+    r = add_tier(c, TIER_DISK, number, dir, fd, &t);
+    t->lock_fd = steal_fd(lock_fd);
+    t->sweep = away;
+    return r;
+}
+
+static int add_disk(struct cache *c, const char *dir, GArray *known, char **ret_msg)
+{
+    CLEANUP_FD int lock_fd = -1;
+    uint32_t number = 0;
+    int r = cache_dir_prepare(dir, &lock_fd, ret_msg);
+    if (r == 0)
+        r = tier_read_id(dir, meta_uuid(c->meta), &number);
+    if (r == -EEXIST)
+        *ret_msg =
+            g_strdup_printf("cache folder '%s' belongs to another cache, whose first folder is not among those of "
+                            "--cache-dir: give that one too, or another folder",
+                            dir);
+    r = r == -ENOENT && !*ret_msg ? 0 : r; /* a new one */
+    if (r == 0 && number && tier_by_number(c, number))
+        return fail_msg(-EEXIST, ret_msg, g_strdup_printf("cache folder '%s' is a copy of another one", dir));
+    if (r == 0)
+        r = use_disk(c, dir, &lock_fd, known, number, ret_msg);
+    if (r < 0 && !*ret_msg)
+        *ret_msg = g_strdup_printf("cannot use cache folder '%s': %s", dir, err_text(r));
+    return r < 0 ? add_broken(c, dir, known, r, ret_msg) : 0;
+}
+
+/* A tmpfs that is mounted nowhere: it lives as long as somebody has a file of it open. */
+static int mount_memory(uint64_t bytes)
+{
+    g_autofree char *size = g_strdup_printf("%" PRIu64, bytes + bytes / 64); /* our own limit is met first */
+    CLEANUP_FD int fs = (int)RET_ERRNO(syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC));
+    if (fs < 0)
+        return fs;
+    long r = RET_ERRNO(syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "size", size, 0));
+    if (r == 0)
+        r = RET_ERRNO(syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "mode", "0700", 0));
+    if (r == 0)
+        r = RET_ERRNO(syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0));
+    return r < 0 ? (int)r : (int)RET_ERRNO(syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, 0));
+}
+
+static int add_memory(struct cache *c, char **ret_msg)
+{
+    struct cache_tier *t;
+    int fd = mount_memory(c->cfg.memory_bytes);
+    if (fd < 0)
+        return fail_msg(fd, ret_msg,
+                        g_strdup_printf("--memory-cache: cannot make a memory file system: %s%s", err_text(fd),
+                                        fd == -EPERM ? " (it needs CAP_SYS_ADMIN; a folder on a tmpfs that is mounted "
+                                                       "already can be given as a further --cache-dir)"
+                                                     : ""));
+    int r = cache_make_folders(fd);
+    if (r < 0) {
+        (void)close(fd);
+        return r;
+    }
+    return add_tier(c, TIER_MEMORY, TIER_NUMBER_MEMORY, "memory", fd, &t);
+}
+
+int tiers_open(struct cache *c, char **ret_msg)
+{
+    struct cache_tier *t;
+    g_autoptr(GArray) known = g_array_new(FALSE, FALSE, sizeof(struct known));
+    g_array_set_clear_func(known, known_clear);
+    int r = meta_value_each(c->meta, TIER_VALUE_PATH, on_path, known);
+    if (r == 0)
+        r = meta_value_each(c->meta, VALUE_AWAY, on_away, known);
+    int fd = r == 0 ? RET_ERRNO(open(c->cfg.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) : r;
+    r = fd < 0 ? fd : add_tier(c, TIER_DISK, TIER_NUMBER_FIRST, c->cfg.dir, fd, &t);
+    g_autoptr(GBytes) away = NULL;
+    if (r == 0)
+        t->sweep = meta_value_get(c->meta, VALUE_AWAY "0", &away) == 0;
+    for (unsigned i = 0; r == 0 && c->cfg.more_dirs && c->cfg.more_dirs[i]; i++)
+        r = add_disk(c, c->cfg.more_dirs[i], known, ret_msg);
+    if (r == 0 && c->cfg.memory_bytes)
+        r = add_memory(c, ret_msg);
+    if (r == 0)
+        r = add_tier(c, TIER_NOWHERE, TIER_NUMBER_NOWHERE, "nowhere", -1, &t);
+    if (r < 0 && !*ret_msg)
+        *ret_msg = g_strdup_printf("cannot use cache folder '%s': %s", c->cfg.dir, err_text(r));
+    return r;
+}
+
+struct cache_tier *tier_missing(struct cache *c, uint32_t number)
+{
+    struct cache_tier *t;
+    g_autoptr(GBytes) value = NULL;
+    g_autofree char *name = g_strdup_printf("%s%u", TIER_VALUE_PATH, number);
+    g_autofree char *path = NULL;
+    if (meta_value_get(c->meta, name, &value) == 0)
+        path = g_strndup(g_bytes_get_data(value, NULL), g_bytes_get_size(value));
+    int r = add_tier(c, TIER_DISK, number, path ? path : "unknown", -1, &t);
+    if (r == 0)
+        r = tier_note_away(c, t->number);
+    if (r < 0)
+        log_warn("cache", "a missing disk could not be noted path='%s' r=%s", t->dir, err_name(r));
+    return t;
+}
+
+GPtrArray *tiers_new(void)
+{
+    return g_ptr_array_new_with_free_func(tier_free);
+}
+
+int cache_dirs_sort(char **dirs, char **ret_msg)
+{
+    unsigned first = 0, n = 0;
+    for (unsigned i = 0; dirs[i]; i++) {
+        g_autofree char *meta = g_build_filename(dirs[i], "meta", NULL);
+        if (!g_file_test(meta, G_FILE_TEST_IS_DIR))
+            continue;
+        first = i;
+        n++;
+    }
+    if (n > 1)
+        return fail_msg(-EEXIST, ret_msg,
+                        g_strdup("several folders of --cache-dir are caches of their own: each has a database"));
+    char *dir = dirs[first];
+    memmove(dirs + 1, dirs, first * sizeof(*dirs));
+    dirs[0] = dir;
+    return 0;
+}
