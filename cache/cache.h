@@ -10,29 +10,30 @@
  * made with a ranked lock held. Errors: those of objstore.h for fetches, -ENOSPC, -EIO of the local disk.
  */
 #pragma once
+#include "base/err.h"
+#include "meta.h"
+#include "objstore.h"
+
 #include <glib.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
-#include "base/err.h"
-#include "meta.h"
-#include "objstore.h"
 
 struct cache;
 struct cfile;
 
 struct cache_config {
-    const char *dir;           /* the first disk, prepared */
+    const char *dir;              /* the first disk, prepared */
     const char *const *more_dirs; /* NULL-terminated further disks, or NULL; prepared here */
-    uint64_t memory_bytes;     /* of the memory tier; 0: none */
-    uint64_t size_bytes;       /* limit of each disk; 0: size_percent of its file system */
+    uint64_t memory_bytes;        /* of the memory tier; 0: none */
+    uint64_t size_bytes;          /* limit of each disk; 0: size_percent of its file system */
     unsigned size_percent;
-    uint64_t free_bytes;       /* stop at this little free space; 0: free_percent */
+    uint64_t free_bytes; /* stop at this little free space; 0: free_percent */
     unsigned free_percent;
     unsigned max_downloads, max_uploads; /* parallel requests */
-    uint64_t part_bytes;       /* first part size of multipart uploads; doubles every 1,000 parts */
-    uint64_t get_bytes;        /* one ranged GET of a sequential reader, 8 MiB */
-    uint64_t readahead_bytes;  /* ceiling of the read-ahead window */
+    uint64_t part_bytes;                 /* first part size of multipart uploads; doubles every 1,000 parts */
+    uint64_t get_bytes;                  /* one ranged GET of a sequential reader, 8 MiB */
+    uint64_t readahead_bytes;            /* ceiling of the read-ahead window */
     uint64_t op_timeout_ns;
     /* The local file of ino is about to be removed: whatever keeps its bytes on the disk is to be let go. No lock is held. May be NULL. */
     void (*dropped)(void *ctx, uint64_t ino);
@@ -55,7 +56,8 @@ int cache_dirs_sort(char **dirs, char **ret_msg) MUST_CHECK;
 
 /* Starts the threads. Loads the index; no scan of the folders. A further disk that cannot be used is gone on without when it was part of this cache before. *ret_msg: line
  * for the user on failure. */
-int cache_open(const struct cache_config *cfg, struct meta *m, struct objstore *st, struct cache **ret_cache, char **ret_msg) MUST_CHECK;
+int cache_open(const struct cache_config *cfg, struct meta *m, struct objstore *st, struct cache **ret_cache,
+               char **ret_msg) MUST_CHECK;
 /* Ends waits for room with -ECANCELED, now and from now on: a stop does not wait for dirty data to be published. No room is made any more. */
 void cache_interrupt(struct cache *c);
 /* Stops threads, writes the index. All cfiles must have been released. NULL allowed. */
@@ -68,9 +70,9 @@ enum cache_pin { PIN_NONE, PIN_DISK, PIN_MEMORY };
 
 /* Where absent chunks come from. */
 struct cache_source {
-    const char *key; /* NULL: no source, everything is local */
-    struct etag etag; /* fetched with If-Match: a changed object gives -ESTALE */
-    uint64_t limit;  /* only bytes [0, limit) of the object count; beyond it absent chunks read as zeros */
+    const char *key;    /* NULL: no source, everything is local */
+    struct etag etag;   /* fetched with If-Match: a changed object gives -ESTALE */
+    uint64_t limit;     /* only bytes [0, limit) of the object count; beyond it absent chunks read as zeros */
     enum cache_pin pin; /* how a local file that has to be made is kept */
 };
 
@@ -112,7 +114,8 @@ uint64_t cache_file_present_bytes(struct cfile *cf);
 bool cache_file_complete(struct cfile *cf);
 /* Fetches all that is absent. urgent: before read-ahead and other fills. wait false: returns at once and goes on behind. progress (may be NULL; only with wait) is called
  * with bytes newly present. -EFBIG with wait: the file is larger than half of the cache and is not kept whole. */
-int cache_file_fill(struct cfile *cf, bool urgent, bool wait, void (*progress)(void *ctx, uint64_t bytes), void *ctx) MUST_CHECK;
+int cache_file_fill(struct cfile *cf, bool urgent, bool wait, void (*progress)(void *ctx, uint64_t bytes), void *ctx)
+    MUST_CHECK;
 /* Fetch [off, off+len) behind, no wait. */
 void cache_file_prefetch(struct cfile *cf, uint64_t off, uint64_t len);
 
@@ -130,7 +133,9 @@ int cache_evict(struct cache *c, uint64_t vid) MUST_CHECK;
 void cache_forget(struct cache *c, uint64_t vid);
 
 /* Calls fn for every local data file that carries an intent (fsck; the cache need not be open): path relative to dir, vid, size, text. */
-int cache_scan_intents(const char *dir, int (*fn)(void *ctx, const char *path, uint64_t vid, uint64_t size, const char *text), void *ctx) MUST_CHECK;
+int cache_scan_intents(const char *dir,
+                       int (*fn)(void *ctx, const char *path, uint64_t vid, uint64_t size, const char *text), void *ctx)
+    MUST_CHECK;
 
 /* Calls fn for every local data file (fsck; the cache need not be open): path relative to dir. Non-zero from fn stops and is returned. */
 struct cache_scanned {
@@ -144,7 +149,8 @@ int cache_scan_file(const char *dir, uint64_t vid, struct cache_scanned *ret) MU
  * *ret_dir says which. Owned by the caller. */
 int cache_scan_tier(struct meta *m, const char *first, uint32_t number, char **ret_dir) MUST_CHECK;
 /* Calls fn for every tier whose folder is there, the first one included. */
-int cache_scan_tiers(struct meta *m, const char *first, int (*fn)(void *ctx, const char *dir, uint32_t number), void *ctx) MUST_CHECK;
+int cache_scan_tiers(struct meta *m, const char *first, int (*fn)(void *ctx, const char *dir, uint32_t number),
+                     void *ctx) MUST_CHECK;
 /* Removes a data file that no record knows (fsck --repair). */
 int cache_scan_remove(const char *dir, uint64_t vid) MUST_CHECK;
 
@@ -199,17 +205,18 @@ void cache_stream_abort(struct cfile *cf);
  * upload when the call returns, and absent here. Bytes added, which may be fewer than asked for, or -errno, and then none; -EOPNOTSUPP: not at this place, not
  * with this store. Nobody may write to cf meanwhile.
  */
-int cache_copy_begin(struct cfile *cf, const struct cache_source *src, const char *key, const struct obj_meta *meta) MUST_CHECK;
+int cache_copy_begin(struct cfile *cf, const struct cache_source *src, const char *key, const struct obj_meta *meta)
+    MUST_CHECK;
 int64_t cache_copy_extend(struct cfile *cf, uint64_t off, uint64_t len, bool last) MUST_CHECK;
 /* Whether cf holds nothing but the first `size` bytes of the object, so that extend may go on there. */
 bool cache_copy_continues(struct cfile *cf, const struct cache_source *src, uint64_t size);
 
 struct publish_req {
     const char *key;
-    struct obj_meta meta;  /* token set by the caller */
-    struct obj_cond cond;  /* what must hold at key */
-    bool snapshot;         /* writers may still be active: repeat until one state of the file has been stored */
-    bool copy_unchanged;   /* parts without dirty chunks may be copied in the store from the file's source */
+    struct obj_meta meta; /* token set by the caller */
+    struct obj_cond cond; /* what must hold at key */
+    bool snapshot;        /* writers may still be active: repeat until one state of the file has been stored */
+    bool copy_unchanged;  /* parts without dirty chunks may be copied in the store from the file's source */
     /* Called when all is stored and only the visible step is left (PUT of a small file, Complete). May block. 0: go; anything else is returned and nothing becomes visible; stored parts are kept for the next try. */
     int (*gate)(void *ctx);
     void (*progress)(void *ctx, uint64_t bytes_done); /* may be NULL */

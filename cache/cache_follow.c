@@ -202,7 +202,9 @@ int follow_start(struct cache *c)
     fo->files = g_hash_table_new_full(NULL, NULL, NULL, g_free);
     fo->inotify_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
     if (fo->inotify_fd < 0)
-        log_info("cache", "no inotify instance to be had (fs.inotify.max_user_instances): files being written are looked at all the time");
+        log_info(
+            "cache",
+            "no inotify instance to be had (fs.inotify.max_user_instances): files being written are looked at all the time");
     fo->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int r = fo->wake_fd < 0 ? -errno : 0;
     if (r == 0)

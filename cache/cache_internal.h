@@ -32,11 +32,12 @@
 #include <stdint.h>
 
 /* Flags in meta_cached.flags that only the cache knows. */
-#define CACHED_SEGMENTS 0x100u /* presence is in segments; without it everything is present */
-#define CACHED_DYING    0x200u /* being removed: the file is unlinked, then the record */
-#define CACHED_SUSPECT  0x400u /* fetched in an earlier boot: verify checksums before use */
+#define CACHED_SEGMENTS 0x100u  /* presence is in segments; without it everything is present */
+#define CACHED_DYING    0x200u  /* being removed: the file is unlinked, then the record */
+#define CACHED_SUSPECT  0x400u  /* fetched in an earlier boot: verify checksums before use */
 #define CACHED_MEMORY   0x1000u /* pinned, and wanted in the memory tier */
-#define CACHED_GIVEN    0x800u /* the kernel had the file: a program may have it mapped for ever, so no byte of it is taken away */
+#define CACHED_GIVEN                                                                                                   \
+    0x800u /* the kernel had the file: a program may have it mapped for ever, so no byte of it is taken away */
 
 #define INTENT_NAME "user.sluice.intent" /* xattr of a data file that holds unpublished bytes */
 
@@ -49,7 +50,7 @@ struct fetch;
 struct cache_entry {
     uint64_t vid, ino;
     struct cache_tier *tier; /* entry_tier(); changed by who has the vid claimed, or moves the open file */
-    uint64_t bytes; /* on disk */
+    uint64_t bytes;          /* on disk */
     uint64_t last_use, use_gap;
     uint32_t flags; /* CACHED_* */
     bool open;      /* a cfile exists */
@@ -86,7 +87,7 @@ struct cache_fetch {
     struct cond work;
     /* guarded by mu */
     GQueue queue[N_FETCH_PRIOS]; /* struct fetch, through fetch->link */
-    unsigned n_behind; /* running for nobody who waits */
+    unsigned n_behind;           /* running for nobody who waits */
     bool stop;
     pthread_t *threads;
     unsigned n_threads;
@@ -140,7 +141,7 @@ struct cfile {
     /* immutable after open */
     struct cache *c;
     uint64_t vid, ino;
-    int fd; /* for reading: a lease needs that none of ours is open for writing */
+    int fd;                    /* for reading: a lease needs that none of ours is open for writing */
     struct cache_entry *entry; /* borrowed: entries of open files are not removed */
 
     unsigned refs;  /* atomic; looked up and dropped under c->table.mu, so 0 is final */
@@ -154,18 +155,18 @@ struct cfile {
     unsigned changing; /* changes of content in progress: from before the first byte until uploads have been told */
     char *src_key;     /* owned, NULL: no source */
     struct etag src_etag;
-    uint64_t limit;     /* of the source, <= size; 0 without source */
-    uint64_t src_gen;   /* grows when the source is replaced */
-    bool all_present;   /* presence is not tracked: everything is here */
-    bool dirty_unknown; /* dirty bits were lost over a restart: take all for dirty */
-    bool dirty;         /* the file's mark */
-    bool segmented;     /* presence and dirty bits go to meta segments */
-    bool io_failed;     /* a sync failed */
+    uint64_t limit;       /* of the source, <= size; 0 without source */
+    uint64_t src_gen;     /* grows when the source is replaced */
+    bool all_present;     /* presence is not tracked: everything is here */
+    bool dirty_unknown;   /* dirty bits were lost over a restart: take all for dirty */
+    bool dirty;           /* the file's mark */
+    bool segmented;       /* presence and dirty bits go to meta segments */
+    bool io_failed;       /* a sync failed */
     enum cache_pass pass; /* the kernel has the file: no chunk may be punched */
-    int wfd;            /* for writing, opened when needed; -1 none */
-    unsigned n_wfd;     /* users of wfd */
-    uint64_t followed;  /* passthrough: size that uploads know of */
-    bool preallocated;  /* passthrough: the size says nothing about what was written */
+    int wfd;              /* for writing, opened when needed; -1 none */
+    unsigned n_wfd;       /* users of wfd */
+    uint64_t followed;    /* passthrough: size that uploads know of */
+    bool preallocated;    /* passthrough: the size says nothing about what was written */
     struct chunkset present, dirty_chunks, busy, verify;
     struct cfile_io *ios;
     GQueue fetches;    /* struct fetch of this file, queued or running */
@@ -173,7 +174,7 @@ struct cfile {
     bool resizing;
     bool moving;       /* to another tier (cache_place.h) */
     uint64_t move_gen; /* grows when its chunks were left behind */
-    GQueue arrived; /* chunk numbers of a windowed file in order of arrival: what is punched first */
+    GQueue arrived;    /* chunk numbers of a windowed file in order of arrival: what is punched first */
     struct readahead ra;
     struct ra_speed speed;
     struct chunkset unsaved; /* segments (not chunks) whose bits differ from meta */

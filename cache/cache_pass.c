@@ -161,7 +161,8 @@ bool cache_file_has_writers(struct cfile *cf)
 {
     int r = RET_ERRNO(fcntl(cf->fd, F_SETLEASE, F_RDLCK));
     if (r < 0 && r != -EAGAIN)
-        log_debug("cache", "no leases on the cache's file system: mappings that outlive their close are not seen r=%s", err_name(r));
+        log_debug("cache", "no leases on the cache's file system: mappings that outlive their close are not seen r=%s",
+                  err_name(r));
     if (r < 0)
         return r == -EAGAIN;
     if (fcntl(cf->fd, F_SETLEASE, F_UNLCK) < 0)

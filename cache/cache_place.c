@@ -297,7 +297,8 @@ int place_for_writing(struct cfile *cf)
     if (r == 0 && cfile_tier(cf)->kind == TIER_NOWHERE)
         return -EIO;
     if (r == 0 && cfile_tier(cf)->kind == TIER_MEMORY) {
-        log_warn("cache", "a file in memory that programs have open cannot be changed: nothing of it would be on a disk vid=%lu",
+        log_warn("cache",
+                 "a file in memory that programs have open cannot be changed: nothing of it would be on a disk vid=%lu",
                  (unsigned long)cf->vid);
         return -ETXTBSY;
     }

@@ -489,7 +489,8 @@ static void tell_bytes_gone(struct cfile *cf, const char *key)
     struct etag etag;
     uint64_t limit;
     if (cfile_source(cf, &src, &etag, &limit))
-        log_err("upload", "bytes of a copy are gone: the object they were to come from was changed or removed key='%s' from='%s'",
+        log_err("upload",
+                "bytes of a copy are gone: the object they were to come from was changed or removed key='%s' from='%s'",
                 key, src);
 }
 

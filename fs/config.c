@@ -15,13 +15,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#define KIB       1024ull
-#define MIB       (1024 * KIB)
-#define GIB       (1024 * MIB)
-#define TIB       (1024 * GIB)
-#define DAY_NS    (86400 * NS_PER_S)
+#define KIB        1024ull
+#define MIB        (1024 * KIB)
+#define GIB        (1024 * MIB)
+#define TIB        (1024 * GIB)
+#define DAY_NS     (86400 * NS_PER_S)
 #define MEMORY_MIN (16 * MIB)
-#define AT(field) offsetof(struct config, field)
+#define AT(field)  offsetof(struct config, field)
 
 static const char *const close_words[] = {"buffered", "local", "remote", NULL};
 static const char *const fsync_words[] = {"local", "remote", NULL};
@@ -123,7 +123,8 @@ const struct option_row option_table[] = {
      "default: named after DIR under /var/log/sluice, for users ~/.cache/sluice; with -f standard error"},
 
     {NULL, "fault", OPT_STRING, AT(fault), 0, 0, NULL, "RULES", NULL, "rules of the fault driver (tests)"},
-    {NULL, "disk-faults", OPT_FLAG, AT(disk_faults), 0, 0, NULL, NULL, NULL, "cache disks fail as their file 'fault' says (tests)"},
+    {NULL, "disk-faults", OPT_FLAG, AT(disk_faults), 0, 0, NULL, NULL, NULL,
+     "cache disks fail as their file 'fault' says (tests)"},
     {NULL, "debug-fuse", OPT_FLAG, AT(debug_fuse), 0, 0, NULL, NULL, NULL, "libfuse's own trace (tests)"},
 };
 const unsigned n_option_rows = G_N_ELEMENTS(option_table);
@@ -232,7 +233,8 @@ static int check_cache_dir(const struct config *cfg, char **ret_msg)
     g_auto(GStrv) dirs = g_strsplit(cfg->cache_dir ? cfg->cache_dir : "-", ":", -1);
     for (unsigned i = 0; dirs[i]; i++)
         if (!*dirs[i] || g_strv_contains((const char *const *)dirs + i + 1, dirs[i]))
-            return refuse(ret_msg, g_strdup_printf("cache-dir '%s': different folders, separated by ':'", cfg->cache_dir));
+            return refuse(ret_msg,
+                          g_strdup_printf("cache-dir '%s': different folders, separated by ':'", cfg->cache_dir));
     return *dirs ? 0 : refuse(ret_msg, g_strdup("cache-dir: a folder is missing"));
 }
 

@@ -62,7 +62,7 @@ struct config { /* strings are owned */
     char *http; /* ADDR:PORT or NULL */
     bool foreground;
     char *log_level, *log_file;
-    char *fault;     /* tests: rules of the fault driver, hidden option */
+    char *fault;                  /* tests: rules of the fault driver, hidden option */
     bool debug_fuse, disk_faults; /* hidden */
     /* where each option of the table got its value, and what config_set() notes down next */
     uint8_t origin[CONFIG_MAX_OPTIONS], origin_now;

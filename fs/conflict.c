@@ -179,7 +179,8 @@ static void put_record(struct meta_batch *b, const struct conflict *c)
 }
 
 /* The name goes from its directory to META_ASIDE_INO, its journal record follows. */
-static void move_aside(struct op *o, struct meta_batch *b, struct meta_dentry *d, const struct etag *winner) NO_TSA /* under ns */
+static void move_aside(struct op *o, struct meta_batch *b, struct meta_dentry *d,
+                       const struct etag *winner) NO_TSA /* under ns */
 {
     struct fs *fs = o->p->fs;
     struct conflict c = {.id = take_id(fs, b), .lost_ns = clock_wall_ns(), .winner = *winner, .path = o->key};
@@ -294,7 +295,8 @@ static int set_aside(struct op *o)
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     if (r == 0 && l.attributes) {
-        log_warn("conflict", "attributes were changed here, the object elsewhere: the path shows that key='%s'", o->key);
+        log_warn("conflict", "attributes were changed here, the object elsewhere: the path shows that key='%s'",
+                 o->key);
     } else if (r == 0) {
         keep_cached(fs, l.in, true);
         log_warn("conflict", "the path shows what is upstream, ours is conflict %s key='%s'", l.d.name, o->key);

@@ -11,11 +11,14 @@
 #include <assert.h>
 #include <jansson.h>
 
-#define LET_GO_NS (2 * NS_PER_S) /* the kernel may let go of a closed file this late: until then it is not said to be mapped, and later ones wait for it */
+#define LET_GO_NS                                                                                                      \
+    (2 *                                                                                                               \
+     NS_PER_S) /* the kernel may let go of a closed file this late: until then it is not said to be mapped, and later ones wait for it */
 
 static const struct sm_row content_rows[] = {
     [CONTENT_CLEAN] = {"clean", SM_TO(CONTENT_OPEN)},
-    [CONTENT_OPEN] = {"open", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLOSING) | SM_TO(CONTENT_CLEAN) | SM_TO(CONTENT_QUARANTINED)},
+    [CONTENT_OPEN] = {"open",
+                      SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLOSING) | SM_TO(CONTENT_CLEAN) | SM_TO(CONTENT_QUARANTINED)},
     [CONTENT_CLOSING] = {"closing", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLOSING) | SM_TO(CONTENT_SEALED) |
                                         SM_TO(CONTENT_CLEAN) | SM_TO(CONTENT_QUARANTINED)},
     [CONTENT_SEALED] = {"sealed", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLEAN) | SM_TO(CONTENT_QUARANTINED)},
@@ -91,7 +94,8 @@ static int open_cfile(struct inode *in)
     bool have = in->cf != NULL, dirty = in->rec.content != CONTENT_CLEAN;
     uint64_t vid = in->rec.vid, size = in->rec.size;
     g_autofree char *key = g_strdup(in->rec.base_key);
-    struct cache_source src = {.key = key, .etag = in->rec.base_etag, .limit = in->rec.base_limit, .pin = pin_of(&in->rec)};
+    struct cache_source src = {
+        .key = key, .etag = in->rec.base_etag, .limit = in->rec.base_limit, .pin = pin_of(&in->rec)};
     mutex_unlock(&in->mu);
     if (have)
         return 0;
@@ -535,7 +539,8 @@ int content_restore(struct inode *in, const struct io_kept *kept)
     if (r == 0)
         r = cache_file_set_dirty(in->cf, false);
     if (r < 0) /* stays marked dirty: kept longer than needed */
-        log_warn("content", "cache file could not be marked clean ino=%" G_GUINT64_FORMAT " r=%s", in->ino, err_name(r));
+        log_warn("content", "cache file could not be marked clean ino=%" G_GUINT64_FORMAT " r=%s", in->ino,
+                 err_name(r));
     publish_content_state(in->fs, in->ino, CONTENT_CLEAN);
     return 0;
 }

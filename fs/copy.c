@@ -10,7 +10,7 @@
 #include "content.h"
 #include "publish.h"
 
-#define STEP_BYTES (1ull << 30)  /* most that one call waits for */
+#define STEP_BYTES (1ull << 30) /* most that one call waits for */
 #define GUESS_NS   (200 * NS_PER_MS)
 #define WARM_BYTES (32ull << 20) /* up to this a file that is here is copied here */
 

@@ -17,8 +17,8 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
-#define LIST_THREADS 8
-#define HEAD_THREADS 16
+#define LIST_THREADS  8
+#define HEAD_THREADS  16
 #define CHECK_WAIT_NS (3 * NS_PER_S)
 
 /* ---- store ---- */
@@ -70,9 +70,10 @@ static int write_link(struct fs *fs, char **ret_msg)
         if (g_str_equal(old, text))
             return 0;
         g_auto(GStrv) lines = g_strsplit(old, "\n", 3);
-        *ret_msg = g_strdup_printf("cache folder %s belongs to %s; give another --cache-dir, or remove the folder if nothing in it is unpublished "
-                                   "(`sluice fsck %s` tells)",
-                                   fs->cache_dir, lines[0], fs->cache_dir);
+        *ret_msg = g_strdup_printf(
+            "cache folder %s belongs to %s; give another --cache-dir, or remove the folder if nothing in it is unpublished "
+            "(`sluice fsck %s` tells)",
+            fs->cache_dir, lines[0], fs->cache_dir);
         return -EEXIST;
     }
     CLEANUP_FD int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -135,7 +136,8 @@ static int rebuild_lost(struct fs *fs, char **ret_msg)
     unsigned n = 0;
     int r = fs_rebuild(fs->meta, fs->cache_dir, NULL, &n);
     if (r < 0)
-        *ret_msg = g_strdup_printf("the database of %s is new, but its data folder is not, and reading it failed: %s", fs->cache_dir, err_text(r));
+        *ret_msg = g_strdup_printf("the database of %s is new, but its data folder is not, and reading it failed: %s",
+                                   fs->cache_dir, err_text(r));
     else if (n > 0)
         log_warn("mount", "the database was gone; unpublished files found beside their data files=%u", n);
     return r;
@@ -225,7 +227,8 @@ static int check_store(struct fs *fs, bool fresh, char **ret_msg)
     if (fatal)
         *ret_msg = g_steal_pointer(&c->msg);
     else if (r < 0)
-        log_warn("mount", "the store does not answer; serving what is known: %s", c->msg ? c->msg : "no reply within 3 s");
+        log_warn("mount", "the store does not answer; serving what is known: %s",
+                 c->msg ? c->msg : "no reply within 3 s");
     c->abandoned = !c->done;
     bool mine = c->done;
     mutex_unlock(&c->mu);
@@ -241,7 +244,9 @@ static void name_lost(void *ctx, uint64_t ino, const char *disk)
 {
     g_autofree char *path = NULL;
     int r = tree_path_of(ctx, ino, &path);
-    log_err("cache", "an unpublished file is on a disk that is not used; it is kept there path='%s' ino=%" G_GUINT64_FORMAT " disk='%s'",
+    log_err("cache",
+            "an unpublished file is on a disk that is not used; it is kept there path='%s' ino=%" G_GUINT64_FORMAT
+            " disk='%s'",
             r == 0 ? path : "?", ino, disk);
 }
 
@@ -329,7 +334,8 @@ static int open_parts(struct fs *fs, void (*say)(void *ctx, const char *line), v
     return r == 0 ? jobs_open(fs) : r;
 }
 
-int fs_open(const struct config *cfg, void (*say)(void *ctx, const char *line), void *ctx, struct fs **ret, char **ret_msg)
+int fs_open(const struct config *cfg, void (*say)(void *ctx, const char *line), void *ctx, struct fs **ret,
+            char **ret_msg)
 {
     struct fs *fs = fs_alloc(cfg);
     int r = open_parts(fs, say, ctx, ret_msg);

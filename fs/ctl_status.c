@@ -105,15 +105,24 @@ static json_t *kernel_features(struct fs *fs)
         uint64_t bit;
         const char *name;
     } names[] = {
-        {FUSE_CAP_ASYNC_READ, "async-read"},           {FUSE_CAP_ATOMIC_O_TRUNC, "atomic-o-trunc"},
-        {FUSE_CAP_AUTO_INVAL_DATA, "auto-inval-data"}, {FUSE_CAP_EXPLICIT_INVAL_DATA, "explicit-inval-data"},
-        {FUSE_CAP_READDIRPLUS, "readdirplus"},         {FUSE_CAP_READDIRPLUS_AUTO, "readdirplus-auto"},
-        {FUSE_CAP_PARALLEL_DIROPS, "parallel-dirops"}, {FUSE_CAP_SPLICE_READ, "splice-read"},
-        {FUSE_CAP_SPLICE_WRITE, "splice-write"},       {FUSE_CAP_SPLICE_MOVE, "splice-move"},
-        {FUSE_CAP_WRITEBACK_CACHE, "writeback-cache"}, {FUSE_CAP_NO_OPEN_SUPPORT, "no-open"},
-        {FUSE_CAP_NO_OPENDIR_SUPPORT, "no-opendir"},   {FUSE_CAP_CACHE_SYMLINKS, "cache-symlinks"},
-        {FUSE_CAP_HANDLE_KILLPRIV, "handle-killpriv"}, {FUSE_CAP_EXPIRE_ONLY, "expire-only"},
-        {FUSE_CAP_PASSTHROUGH, "passthrough"},         {FUSE_CAP_NO_EXPORT_SUPPORT, "no-export"},
+        {FUSE_CAP_ASYNC_READ, "async-read"},
+        {FUSE_CAP_ATOMIC_O_TRUNC, "atomic-o-trunc"},
+        {FUSE_CAP_AUTO_INVAL_DATA, "auto-inval-data"},
+        {FUSE_CAP_EXPLICIT_INVAL_DATA, "explicit-inval-data"},
+        {FUSE_CAP_READDIRPLUS, "readdirplus"},
+        {FUSE_CAP_READDIRPLUS_AUTO, "readdirplus-auto"},
+        {FUSE_CAP_PARALLEL_DIROPS, "parallel-dirops"},
+        {FUSE_CAP_SPLICE_READ, "splice-read"},
+        {FUSE_CAP_SPLICE_WRITE, "splice-write"},
+        {FUSE_CAP_SPLICE_MOVE, "splice-move"},
+        {FUSE_CAP_WRITEBACK_CACHE, "writeback-cache"},
+        {FUSE_CAP_NO_OPEN_SUPPORT, "no-open"},
+        {FUSE_CAP_NO_OPENDIR_SUPPORT, "no-opendir"},
+        {FUSE_CAP_CACHE_SYMLINKS, "cache-symlinks"},
+        {FUSE_CAP_HANDLE_KILLPRIV, "handle-killpriv"},
+        {FUSE_CAP_EXPIRE_ONLY, "expire-only"},
+        {FUSE_CAP_PASSTHROUGH, "passthrough"},
+        {FUSE_CAP_NO_EXPORT_SUPPORT, "no-export"},
         {FUSE_CAP_HANDLE_KILLPRIV_V2, "handle-killpriv-v2"},
     };
     uint64_t caps = atomic_load(&fs->fuse_caps);

@@ -4,18 +4,18 @@
  */
 #include "daemon.h"
 
+#include "core.h"
+#include "ctl.h"
+#include "ctl_verbs.h"
+#include "http.h"
+#include "op.h"
+
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-
-#include "core.h"
-#include "ctl.h"
-#include "ctl_verbs.h"
-#include "http.h"
-#include "op.h"
 
 #define FUSE_THREADS_MAX 256
 #define READ_AHEAD_KB    "1024"
@@ -111,8 +111,8 @@ static char *mount_options(struct fs *fs)
 {
     g_auto(GStrv) parts = g_strsplit(objstore_source(fs->store), ",", -1);
     g_autofree char *name = g_strjoinv("\\,", parts);
-    return g_strdup_printf("default_permissions,nosuid,nodev,subtype=sluice,fsname=%s%s%s", name, fs->cfg->allow_other ? ",allow_other" : "",
-                           fs->cfg->read_only ? ",ro" : "");
+    return g_strdup_printf("default_permissions,nosuid,nodev,subtype=sluice,fsname=%s%s%s", name,
+                           fs->cfg->allow_other ? ",allow_other" : "", fs->cfg->read_only ? ",ro" : "");
 }
 
 static int mount_session(struct daemon *d, char **ret_msg)
@@ -127,7 +127,8 @@ static int mount_session(struct daemon *d, char **ret_msg)
         return -EINVAL;
     }
     if (fuse_session_mount(fs->se, fs->mountpoint) != 0) {
-        *ret_msg = g_strdup_printf("cannot mount on %s: is /dev/fuse there, and are you root or is fusermount3 installed?", fs->mountpoint);
+        *ret_msg = g_strdup_printf(
+            "cannot mount on %s: is /dev/fuse there, and are you root or is fusermount3 installed?", fs->mountpoint);
         return -EPERM;
     }
     return 0;
@@ -152,7 +153,8 @@ static void *ready_thread(void *arg)
     if (stat(d->fs->mountpoint, &st) == 0) { /* answered by our own loop: the mount works */
         set_read_ahead(&st);
         say(d, "ok");
-        log_notice("mount", "mounted source='%s' at='%s' cache='%s'", objstore_source(d->fs->store), d->fs->mountpoint, d->fs->cache_dir);
+        log_notice("mount", "mounted source='%s' at='%s' cache='%s'", objstore_source(d->fs->store), d->fs->mountpoint,
+                   d->fs->cache_dir);
     }
     return NULL;
 }

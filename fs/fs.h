@@ -11,12 +11,6 @@
  */
 #pragma once
 #define FUSE_USE_VERSION 317
-#include <fuse_lowlevel.h>
-#include <glib.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
@@ -27,6 +21,12 @@
 #include "config.h"
 #include "meta.h"
 #include "objstore.h"
+
+#include <fuse_lowlevel.h>
+#include <glib.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 struct publisher;
 struct ctl;
@@ -54,11 +54,11 @@ struct io_state {
     bool was_passed;               /* the kernel's page cache may be older than the file */
     uint64_t seen_size;            /* of the cache file, as of the last look */
     int64_t seen_mtime_ns;
-    struct io_kept *kept;          /* owned: what was put away for a writer who has written nothing yet */
+    struct io_kept *kept; /* owned: what was put away for a writer who has written nothing yet */
     /* guarded by fs.io_mu */
-    int backing_id;      /* 0 none */
+    int backing_id;       /* 0 none */
     uint64_t backing_vid; /* local file it stands for */
-    GList idle;          /* place in fs.io_idle while no handle uses the id; data NULL: not in it */
+    GList idle;           /* place in fs.io_idle while no handle uses the id; data NULL: not in it */
 };
 
 #define FS_NAME_MAX 255
@@ -71,23 +71,24 @@ struct inode {
     struct mutex mu;
     /* guarded by mu */
     struct cond changed_cond; /* content gate freed */
-    bool loaded, gone;       /* gone: no record in the database */
-    struct meta_inode rec;   /* see rule 2 */
-    char *name;              /* directories: own name (owned), NULL for the root */
-    struct cfile *cf;        /* owned reference while n_open > 0 or somebody works on the content */
+    bool loaded, gone;        /* gone: no record in the database */
+    struct meta_inode rec;    /* see rule 2 */
+    char *name;               /* directories: own name (owned), NULL for the root */
+    struct cfile *cf;         /* owned reference while n_open > 0 or somebody works on the content */
     unsigned n_open, n_writers;
     unsigned n_cf_users;
-    bool gate_held;          /* content gate */
-    pthread_t gate_owner;    /* valid while gate_held */
-    bool changed;            /* bytes were written since the last snapshot was begun */
+    bool gate_held;       /* content gate */
+    pthread_t gate_owner; /* valid while gate_held */
+    bool changed;         /* bytes were written since the last snapshot was begun */
     struct io_state io;
-    bool flushed_watched;    /* in fs.mapped.flushed */
-    bool mapped;             /* no handle writes any more, but a mapping may (mapped.h) */
-    uint64_t list_cost_ns;   /* directories: what the last listing took */
-    uint64_t dir_seen;       /* directories: fs.ns_changes + 1 as of the last opendir, 0 none */
-    uint64_t mapped_at_ns;   /* since when */
-    uint64_t snap_gen;       /* content generation of which a snapshot is published, 0 none: the next write begins a new one */
-    int64_t posix_asked_ns;  /* last HEAD for metadata */
+    bool flushed_watched;  /* in fs.mapped.flushed */
+    bool mapped;           /* no handle writes any more, but a mapping may (mapped.h) */
+    uint64_t list_cost_ns; /* directories: what the last listing took */
+    uint64_t dir_seen;     /* directories: fs.ns_changes + 1 as of the last opendir, 0 none */
+    uint64_t mapped_at_ns; /* since when */
+    uint64_t
+        snap_gen; /* content generation of which a snapshot is published, 0 none: the next write begins a new one */
+    int64_t posix_asked_ns;       /* last HEAD for metadata */
     uint64_t place_dir, place_id; /* directory and id of the name it was found by last, 0 unknown */
 
     /* guarded by the inode table's lock */
@@ -133,12 +134,12 @@ struct fs {
     char *cache_dir, *mountpoint;
     char **more_dirs; /* further cache disks, or NULL */
     struct publisher *pub;
-    struct jobs *jobs;      /* jobs_open() */
+    struct jobs *jobs;         /* jobs_open() */
     struct prefetch *prefetch; /* prefetch_open(), NULL: off */
-    struct workq *list_q;   /* listings */
-    struct workq *head_q;   /* HEADs that listings wait for */
-    struct workq *notify_q; /* kernel notifications: one thread, never inside a handler */
-    GPtrArray *hold_globs;  /* of GPatternSpec-like strings */
+    struct workq *list_q;      /* listings */
+    struct workq *head_q;      /* HEADs that listings wait for */
+    struct workq *notify_q;    /* kernel notifications: one thread, never inside a handler */
+    GPtrArray *hold_globs;     /* of GPatternSpec-like strings */
     int64_t started_ns;
     unsigned uid, gid;
     int lock_fd; /* the cache folder's instance lock, -1 none */
@@ -175,7 +176,7 @@ struct fs {
     atomic_bool stopping;
     atomic_bool probed;
     atomic_uint blocked_ops;
-    _Atomic uint64_t fuse_caps; /* FUSE_CAP_ bits in use, set by INIT */
+    _Atomic uint64_t fuse_caps;       /* FUSE_CAP_ bits in use, set by INIT */
     _Atomic(const char *) io_refused; /* why files are not passed through, NULL: they are */
 };
 

@@ -275,7 +275,8 @@ static int check_conflict(void *ctx, const struct conflict *c)
     int r = conflict_name(f->m, c->id, &d);
     meta_dentry_clear(&d);
     if (r == 0)
-        (void)fprintf(f->out, "%s: conflict %" G_GUINT64_FORMAT "; our copy is kept, see `sluice conflicts`\n", c->path, c->id);
+        (void)fprintf(f->out, "%s: conflict %" G_GUINT64_FORMAT "; our copy is kept, see `sluice conflicts`\n", c->path,
+                      c->id);
     if (r != -ENOENT)
         return r;
     finding(f, c->path, "remove the record", "conflict %" G_GUINT64_FORMAT " has no copy of ours", c->id);
@@ -323,8 +324,11 @@ static void relink_file(struct fsck *f, const struct dirty_file *df, const struc
     struct meta_inode in;
     if (!f->repair)
         return;
-    struct meta_cached c = {
-        .vid = df->vid, .ino = df->ino, .bytes = file->disk_bytes, .flags = CACHED_DIRTY | CACHED_COMPLETE, .tier = f->at_tier};
+    struct meta_cached c = {.vid = df->vid,
+                            .ino = df->ino,
+                            .bytes = file->disk_bytes,
+                            .flags = CACHED_DIRTY | CACHED_COMPLETE,
+                            .tier = f->at_tier};
     meta_cached_put(f->b, &c);
     if (!df->has_base || meta_inode_get(f->m, df->ino, &in) < 0)
         return;

@@ -26,11 +26,11 @@ struct fuse_backing_map {
 #define FUSE_DEV_IOC_BACKING_CLOSE _IOW(229, 2, uint32_t)
 #endif
 
-#define IDS_MAX        65536u                 /* each pins an inode of the cache disk in the kernel's memory */
-#define SETTLE_TRIES   20u                    /* the kernel lets go of a released file a little later */
+#define IDS_MAX        65536u /* each pins an inode of the cache disk in the kernel's memory */
+#define SETTLE_TRIES   20u    /* the kernel lets go of a released file a little later */
 #define SETTLE_WAIT_US 500u
 #define CLOCK_STEP_NS  (20 * (int64_t)NS_PER_MS) /* times of files on older kernels are this coarse at worst */
-#define EXPECT_BYTES   (256u << 20)           /* a writer may bring this much before anybody looks */
+#define EXPECT_BYTES   (256u << 20)              /* a writer may bring this much before anybody looks */
 
 /* ---- whether ---- */
 
@@ -66,7 +66,8 @@ bool io_mode_works(struct fs *fs, const char **ret_why)
 static void close_id(struct fs *fs, int id)
 {
     uint32_t arg = (uint32_t)id;
-    if (id > 0 && fs->se && !atomic_load(&fs->stopping) && ioctl(fuse_session_fd(fs->se), FUSE_DEV_IOC_BACKING_CLOSE, &arg) < 0)
+    if (id > 0 && fs->se && !atomic_load(&fs->stopping) &&
+        ioctl(fuse_session_fd(fs->se), FUSE_DEV_IOC_BACKING_CLOSE, &arg) < 0)
         log_debug("io", "backing id %d could not be closed: %s", id, g_strerror(errno));
 }
 
@@ -251,7 +252,8 @@ static void complete_small(struct inode *in, bool writes)
     bool complete = cache_file_complete(in->cf);
     if (!io_mode_works(in->fs, &why) || (!complete && (writes || !first || size > in->fs->cfg->open_fill)))
         return;
-    metric_add(M_hit_bytes, (int64_t)present); /* what the kernel reads by itself is not told to us: it counts whole at each open */
+    metric_add(M_hit_bytes,
+               (int64_t)present); /* what the kernel reads by itself is not told to us: it counts whole at each open */
     int r = complete ? 0 : cache_file_fill(in->cf, true, true, count_missed, NULL);
     if (r < 0)
         log_debug("io", "a small file is not complete after open ino=%" G_GUINT64_FORMAT " r=%s", in->ino, err_name(r));
@@ -298,7 +300,8 @@ static int put_source_away(struct inode *in)
     int64_t mtime_ns;
     mutex_lock(&in->mu);
     bool clean = in->rec.content == CONTENT_CLEAN;
-    *kept = (struct io_kept){g_strdup(in->rec.base_key), in->rec.base_etag, in->rec.base_limit, in->rec.gen, in->rec.ctime_ns};
+    *kept = (struct io_kept){g_strdup(in->rec.base_key), in->rec.base_etag, in->rec.base_limit, in->rec.gen,
+                             in->rec.ctime_ns};
     mutex_unlock(&in->mu);
     int r = content_begin_change_gated(in);
     if (r == 0)
@@ -342,7 +345,8 @@ static int enter_passthrough(struct inode *in, bool writes)
     bool idle = in->io.n_handles == 0, kernel_writes = in->io.kernel_writes;
     mutex_unlock(&in->mu);
     bool reads = !writes && !kernel_writes;
-    int r = reads ? cache_file_set_passthrough(in->cf, CACHE_PASS_READ) : 0; /* first: from here on the file stays where it is */
+    int r = reads ? cache_file_set_passthrough(in->cf, CACHE_PASS_READ)
+                  : 0; /* first: from here on the file stays where it is */
     int id = r < 0 ? r : use_id(in);
     r = id < 0 ? id : 0;
     if (r == 0 && writes)
@@ -372,11 +376,13 @@ static int enter_gated(struct inode *in, bool writes, bool avoid, struct fuse_fi
     in->io.mode = mode;
     in->io.n_handles++;
     in->io.n_writers += writes;
-    fi->keep_cache = mode == IO_CACHED && !in->io.was_passed; /* one inode is one lineage: a change made elsewhere has another */
+    fi->keep_cache =
+        mode == IO_CACHED && !in->io.was_passed; /* one inode is one lineage: a change made elsewhere has another */
     in->io.was_passed = mode == IO_PASSTHROUGH;
     mutex_unlock(&in->mu);
     fi->backing_id = mode == IO_PASSTHROUGH ? id : 0;
-    fi->direct_io = mode == IO_CACHED && (fi->flags & O_ACCMODE) == O_WRONLY; /* whole writes instead of pages; cannot be mapped */
+    fi->direct_io =
+        mode == IO_CACHED && (fi->flags & O_ACCMODE) == O_WRONLY; /* whole writes instead of pages; cannot be mapped */
     fi->parallel_direct_writes = 1;
     fi->noflush = !writes;
     return 0;

@@ -113,8 +113,10 @@ static bool look(struct mapped_file *f)
     if (r == 0)
         r = publish_now(in->fs, in, now + in->fs->cfg->op_timeout_ns);
     if (r < 0)
-        log_warn("content", "no snapshot of a mapped file was published, the next one is tried in 5 minutes ino=%" G_GUINT64_FORMAT " r=%s", in->ino,
-                 err_name(r));
+        log_warn("content",
+                 "no snapshot of a mapped file was published, the next one is tried in 5 minutes ino=%" G_GUINT64_FORMAT
+                 " r=%s",
+                 in->ino, err_name(r));
     return false;
 }
 
@@ -130,7 +132,8 @@ static bool look_flushed(struct inode *in)
     mutex_unlock(&in->mu);
     int r = news && watch ? content_begin_change(in) : 0;
     if (r < 0)
-        log_warn("content", "a file that is still being written blocks others ino=%" G_GUINT64_FORMAT " r=%s", in->ino, err_name(r));
+        log_warn("content", "a file that is still being written blocks others ino=%" G_GUINT64_FORMAT " r=%s", in->ino,
+                 err_name(r));
     return done;
 }
 

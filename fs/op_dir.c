@@ -77,7 +77,8 @@ static bool add_plus(struct fill *f, const struct meta_dentry *d)
         fill_entry(in, f->ttl, &e);
         inode_set_place(in, d);
     }
-    size_t n = fuse_add_direntry_plus(f->req, f->buf + f->used, f->size - f->used, d->name, &e, (off_t)(d->id + DOT_ENTRIES));
+    size_t n =
+        fuse_add_direntry_plus(f->req, f->buf + f->used, f->size - f->used, d->name, &e, (off_t)(d->id + DOT_ENTRIES));
     if (n > f->size - f->used)
         return false;
     f->used += n;

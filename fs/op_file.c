@@ -106,7 +106,8 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     }
     if (r < 0) {
         inode_put(in);
-        reply_err(req, OP_ID_open, r == -ENOENT ? -ESTALE : r); /* replaced elsewhere: ESTALE makes the kernel look the name up again */
+        reply_err(req, OP_ID_open,
+                  r == -ENOENT ? -ESTALE : r); /* replaced elsewhere: ESTALE makes the kernel look the name up again */
         return;
     }
     inode_ref(in);
@@ -158,7 +159,8 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 {
     struct fs *fs = fuse_req_userdata(req);
     const struct fuse_ctx *ctx = fuse_req_ctx(req);
-    struct node_spec spec = {.parent = parent, .name = name, .mode = S_IFREG | (mode & 07777), .who = {ctx->uid, ctx->gid}};
+    struct node_spec spec = {
+        .parent = parent, .name = name, .mode = S_IFREG | (mode & 07777), .who = {ctx->uid, ctx->gid}};
     struct inode *in = NULL;
     int r = fs->cfg->read_only ? -EROFS : virt_lookup(parent, name) ? -EPERM : tree_create(fs, &spec, true, &in);
     if (r < 0)
@@ -204,7 +206,8 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
     }
     if (h && h->text) {
         size_t len = strlen(h->text), from = MIN((size_t)off, len);
-        (void)fuse_reply_buf(req, h->text + from, MIN(size, len - from)); /* an interrupted request has nobody to tell */
+        (void)fuse_reply_buf(req, h->text + from,
+                             MIN(size, len - from)); /* an interrupted request has nobody to tell */
         return;
     }
     void *buf = read_buffer(size);
@@ -292,7 +295,8 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     if (io_mode_news(h->in) != h->news)
         atomic_store(&h->wrote, true);
     bool wrote = atomic_load(&h->wrote), fresh = atomic_load(&h->fresh);
-    if (closed_by_heir(h, fuse_req_ctx(req)->pid)) { /* who opened it may go on writing: that one's close, or the last, counts */
+    if (closed_by_heir(
+            h, fuse_req_ctx(req)->pid)) { /* who opened it may go on writing: that one's close, or the last, counts */
         reply_err(req, OP_ID_flush, 0);
         return;
     }
@@ -374,8 +378,8 @@ static ssize_t copy_range(struct inode *from, uint64_t off_in, struct inode *to,
     return (ssize_t)done;
 }
 
-void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in, struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t off_out,
-                        struct fuse_file_info *fi_out, size_t len, int flags)
+void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in, struct fuse_file_info *fi_in,
+                        fuse_ino_t ino_out, off_t off_out, struct fuse_file_info *fi_out, size_t len, int flags)
 {
     struct fs *fs = fuse_req_userdata(req);
     struct handle *from = handle_get(fs, fi_in->fh), *to = handle_get(fs, fi_out->fh);

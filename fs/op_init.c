@@ -10,12 +10,13 @@
 void op_init(void *userdata, struct fuse_conn_info *conn)
 {
     static const uint64_t wanted[] = {
-        FUSE_CAP_HANDLE_KILLPRIV_V2, FUSE_CAP_PARALLEL_DIROPS, FUSE_CAP_ASYNC_DIO,       FUSE_CAP_ASYNC_READ, FUSE_CAP_EXPLICIT_INVAL_DATA,
-        FUSE_CAP_READDIRPLUS,        FUSE_CAP_READDIRPLUS_AUTO, FUSE_CAP_ATOMIC_O_TRUNC, FUSE_CAP_NO_EXPORT_SUPPORT,
+        FUSE_CAP_HANDLE_KILLPRIV_V2, FUSE_CAP_PARALLEL_DIROPS,     FUSE_CAP_ASYNC_DIO,
+        FUSE_CAP_ASYNC_READ,         FUSE_CAP_EXPLICIT_INVAL_DATA, FUSE_CAP_READDIRPLUS,
+        FUSE_CAP_READDIRPLUS_AUTO,   FUSE_CAP_ATOMIC_O_TRUNC,      FUSE_CAP_NO_EXPORT_SUPPORT,
     };
     static const uint64_t unwanted[] = {
-        FUSE_CAP_AUTO_INVAL_DATA, FUSE_CAP_WRITEBACK_CACHE, FUSE_CAP_SPLICE_READ, FUSE_CAP_SPLICE_WRITE, FUSE_CAP_SPLICE_MOVE,
-        FUSE_CAP_POSIX_LOCKS,     FUSE_CAP_FLOCK_LOCKS,
+        FUSE_CAP_AUTO_INVAL_DATA, FUSE_CAP_WRITEBACK_CACHE, FUSE_CAP_SPLICE_READ, FUSE_CAP_SPLICE_WRITE,
+        FUSE_CAP_SPLICE_MOVE,     FUSE_CAP_POSIX_LOCKS,     FUSE_CAP_FLOCK_LOCKS,
     };
     for (unsigned i = 0; i < G_N_ELEMENTS(wanted); i++)
         (void)fuse_set_feature_flag(conn, wanted[i]);
@@ -69,7 +70,13 @@ uint64_t virt_lookup(uint64_t parent, const char *name)
 void virt_stat(struct fs *fs, uint64_t ino, struct stat *ret)
 {
     time_t now = (time_t)(clock_wall_ns() / (int64_t)NS_PER_S);
-    *ret = (struct stat){.st_ino = ino, .st_mode = S_IFREG | 0444, .st_nlink = 1, .st_uid = fs->uid, .st_gid = fs->gid, .st_mtime = now, .st_ctime = now};
+    *ret = (struct stat){.st_ino = ino,
+                         .st_mode = S_IFREG | 0444,
+                         .st_nlink = 1,
+                         .st_uid = fs->uid,
+                         .st_gid = fs->gid,
+                         .st_mtime = now,
+                         .st_ctime = now};
 }
 
 char *virt_text(struct fs *fs, uint64_t ino)

@@ -33,7 +33,8 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
     struct inode *in = NULL;
     int r = tree_lookup(fs, parent, name, &in);
     if (r == -ENOENT) {
-        struct fuse_entry_param e = {.entry_timeout = MIN((double)fs->cfg->negative_ttl_ns / (double)NS_PER_S, ttl_of(fs, parent))};
+        struct fuse_entry_param e = {.entry_timeout =
+                                         MIN((double)fs->cfg->negative_ttl_ns / (double)NS_PER_S, ttl_of(fs, parent))};
         metric_inc(M_fuse_requests);
         (void)fuse_reply_entry(req, &e); /* an interrupted request has nobody to tell */
         return;
@@ -100,7 +101,8 @@ void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 
 void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
 {
-    struct node_spec spec = {.parent = parent, .name = name, .mode = S_IFLNK | 0777, .target = target, .who = caller(req)};
+    struct node_spec spec = {
+        .parent = parent, .name = name, .mode = S_IFLNK | 0777, .target = target, .who = caller(req)};
     if (strlen(target) > 4095)
         reply_err(req, OP_ID_symlink, -ENAMETOOLONG);
     else
@@ -116,7 +118,8 @@ void op_readlink(fuse_req_t req, fuse_ino_t ino)
     if (r < 0)
         reply_err(req, OP_ID_readlink, r);
     else
-        (void)fuse_reply_readlink(req, in->rec.target ? in->rec.target : ""); /* an interrupted request has nobody to tell */
+        (void)fuse_reply_readlink(req,
+                                  in->rec.target ? in->rec.target : ""); /* an interrupted request has nobody to tell */
 }
 
 void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
@@ -132,7 +135,8 @@ void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
     reply_err(req, OP_ID_rmdir, fs->cfg->read_only ? -EROFS : tree_rmdir(fs, parent, name));
 }
 
-void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t newparent, const char *newname, unsigned int flags)
+void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t newparent, const char *newname,
+               unsigned int flags)
 {
     struct fs *fs = fuse_req_userdata(req);
     int r = writable_name(fs, parent, name);

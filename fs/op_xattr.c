@@ -96,7 +96,8 @@ static int touch_ctime(struct inode *in, struct meta_batch *b)
     return r;
 }
 
-static int change_xattr(struct fs *fs, uint64_t ino, const char *name, const char *value, size_t size, int flags, bool remove)
+static int change_xattr(struct fs *fs, uint64_t ino, const char *name, const char *value, size_t size, int flags,
+                        bool remove)
 {
     int r = check_name(name);
     if (r < 0 || is_virtual(name))

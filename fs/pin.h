@@ -26,7 +26,8 @@ bool pin_is_glob(const char *path);
 /* Stores the rule (latest > 0) or removes it (0). -EINVAL: wildcards in the folder part. -ENOENT: no such rule to remove. */
 int pin_rule_set(struct fs *fs, const char *glob, unsigned latest, enum cache_pin pin) MUST_CHECK;
 /* Applies one rule now: pins the newest, unpins the others, fetches behind. ret_pinned (may be NULL) gets the paths pinned, owned. latest 0 unpins all matches. */
-int pin_rule_apply(struct fs *fs, const char *glob, unsigned latest, enum cache_pin pin, GPtrArray *ret_pinned) MUST_CHECK;
+int pin_rule_apply(struct fs *fs, const char *glob, unsigned latest, enum cache_pin pin, GPtrArray *ret_pinned)
+    MUST_CHECK;
 
 /* A name at path was sealed, renamed to or appeared: its rules are looked at behind. Cheap; no ranked lock may be held. */
 void pin_rules_apply(struct fs *fs, const char *path);

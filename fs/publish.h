@@ -21,7 +21,8 @@ void publish_close(struct publisher *p);
 
 /* ---- under ns, while the caller builds its batch; effective at publish_apply() after the commit ---- */
 
-#define PROBE_DIR ".sluice-probe" /* below it the store's capabilities are tried out, each cache folder in its own; never listed */
+#define PROBE_DIR                                                                                                      \
+    ".sluice-probe" /* below it the store's capabilities are tried out, each cache folder in its own; never listed */
 
 enum publish_why {
     PUBLISH_CONTENT, /* closed with new content */
@@ -67,7 +68,8 @@ bool publish_key_deleted(struct publisher *p, const char *key, uint64_t stamp);
 /* Ops under a path prefix ("" = all, "a/b" itself or below). */
 struct publish_counts {
     uint64_t files, bytes, ops, parked, conflicts, held, uploading;
-    uint64_t unsettled; /* conflicts of which the path still shows ours; those about to be set aside are not among `conflicts`, which wait for a decision */
+    uint64_t
+        unsettled; /* conflicts of which the path still shows ours; those about to be set aside are not among `conflicts`, which wait for a decision */
     int64_t oldest_ns; /* wall clock, 0 none */
 };
 void publish_count(struct publisher *p, const char *path, struct publish_counts *ret);

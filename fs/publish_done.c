@@ -46,7 +46,8 @@ static int name_at_key(struct fs *fs, const char *key, struct meta_dentry *ret)
 }
 
 /* Tells the name that has taken the place of not_id at key, if there is one, what stands there. */
-static bool tell_successor(struct fs *fs, struct meta_batch *b, const char *key, const struct etag *etag, uint64_t not_id)
+static bool tell_successor(struct fs *fs, struct meta_batch *b, const char *key, const struct etag *etag,
+                           uint64_t not_id)
 {
     struct meta_dentry d = {0};
     bool there = name_at_key(fs, key, &d) == 0 && d.id != not_id;

@@ -25,7 +25,8 @@ struct op {
     char *key;     /* OP_SYNC: path key when the op was made ('/' at the end for directories); OP_DELETE: the key */
     char *source;  /* key that a rename still has to copy from, NULL */
     struct etag source_etag;
-    char *base; /* another key that absent bytes of changed content come from, NULL: what stands there must stay until this op is done */
+    char *
+        base; /* another key that absent bytes of changed content come from, NULL: what stands there must stay until this op is done */
     enum publish_why why;
     uint64_t keep_ino; /* OP_DELETE */
     uint64_t bytes;
@@ -54,10 +55,10 @@ struct publisher {
 
     struct mutex mu; /* class PUBLISH */
     /* guarded by mu */
-    struct cond work;  /* something may be runnable: one worker looks at a time */
-    struct cond done;  /* an op ended, came or changed: for those who wait for others */
+    struct cond work; /* something may be runnable: one worker looks at a time */
+    struct cond done; /* an op ended, came or changed: for those who wait for others */
     bool stopping;
-    bool probing; /* somebody is finding out what the store can do */
+    bool probing;             /* somebody is finding out what the store can do */
     GSequence *all;           /* every op by seq */
     GHashTable *by_seq;       /* &rec.seq -> op */
     GHashTable *by_ino;       /* ino -> GPtrArray of op */

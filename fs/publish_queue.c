@@ -385,7 +385,8 @@ void queue_untake_locked(struct publisher *p, struct op *o)
 }
 
 /* Will the op, which another waits for, not run for long, or not before that other? */
-static bool stands_in_the_way(struct publisher *p, const struct op *src, const struct op *o, uint64_t now) REQUIRES(p->mu)
+static bool stands_in_the_way(struct publisher *p, const struct op *src, const struct op *o, uint64_t now)
+    REQUIRES(p->mu)
 {
     if (src->content == CONTENT_OPEN || (src->rec.state == OPS_HELD && src->not_before_ns > now))
         return true;
@@ -396,8 +397,9 @@ static bool stands_in_the_way(struct publisher *p, const struct op *src, const s
 static struct op *find_tangle(struct publisher *p, const struct op *o, uint64_t now, uint64_t *wake) REQUIRES(p->mu)
 {
     struct op *src = copier_of(p, o);
-    if (!src || (src->base && src->content == CONTENT_OPEN) || src->hasty || src->rec.state == OPS_PARKED || src->rec.state == OPS_CONFLICT ||
-        queue_busy_locked(p, src) || order_blocker(p, o) || !stands_in_the_way(p, src, o, now))
+    if (!src || (src->base && src->content == CONTENT_OPEN) || src->hasty || src->rec.state == OPS_PARKED ||
+        src->rec.state == OPS_CONFLICT || queue_busy_locked(p, src) || order_blocker(p, o) ||
+        !stands_in_the_way(p, src, o, now))
         return NULL;
     if (src->failures > 0 && src->not_before_ns > now) {
         *wake = *wake == 0 ? src->not_before_ns : MIN(*wake, src->not_before_ns);

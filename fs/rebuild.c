@@ -320,8 +320,11 @@ static int put_file(struct rebuild *rb, const struct intent *in, uint64_t parent
     }
     meta_inode_put(b, &rec);
     meta_dentry_put(b, &d);
-    struct meta_cached c = {
-        .vid = in->vid, .ino = rec.ino, .bytes = in->disk_bytes, .flags = CACHED_DIRTY | CACHED_COMPLETE, .tier = in->tier};
+    struct meta_cached c = {.vid = in->vid,
+                            .ino = rec.ino,
+                            .bytes = in->disk_bytes,
+                            .flags = CACHED_DIRTY | CACHED_COMPLETE,
+                            .tier = in->tier};
     meta_cached_put(b, &c);
     int r = meta_commit(b, false);
     meta_batch_free(b);

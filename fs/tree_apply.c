@@ -18,8 +18,8 @@ void list_row_free(struct list_row *row)
 
 bool tree_name_ok(const char *name, size_t len)
 {
-    return len > 0 && len < 4096 && !memchr(name, '/', len) && !memchr(name, '\0', len) && !(len == 1 && name[0] == '.') &&
-           !(len == 2 && name[0] == '.' && name[1] == '.');
+    return len > 0 && len < 4096 && !memchr(name, '/', len) && !memchr(name, '\0', len) &&
+           !(len == 1 && name[0] == '.') && !(len == 2 && name[0] == '.' && name[1] == '.');
 }
 
 bool tree_row_wants_head(struct fs *fs, uint64_t dir, const struct list_row *row)
@@ -144,7 +144,8 @@ static void note_archived(struct meta_batch *b, struct inode *in, bool archived)
     mutex_unlock(&in->mu);
 }
 
-static int apply_known(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, const struct list_row *row) REQUIRES(fs->ns)
+static int apply_known(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, const struct list_row *row)
+    REQUIRES(fs->ns)
 {
     INODE_REF in = NULL;
     int r = inode_get(fs, d->ino, &in);
@@ -192,7 +193,8 @@ int tree_apply_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const stru
 }
 
 /* Drops what a vanished directory held; *ret_empty tells whether nothing local is left in it. */
-static int drop_below(struct fs *fs, struct meta_batch *b, uint64_t dir, uint64_t stamp, unsigned depth, bool *ret_empty) REQUIRES(fs->ns);
+static int drop_below(struct fs *fs, struct meta_batch *b, uint64_t dir, uint64_t stamp, unsigned depth,
+                      bool *ret_empty) REQUIRES(fs->ns);
 
 /* One name that the store no longer has. */
 static int drop_vanished(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, uint64_t stamp, unsigned depth,
@@ -218,7 +220,8 @@ static int drop_vanished(struct fs *fs, struct meta_batch *b, struct meta_dentry
     return 0;
 }
 
-static int drop_below(struct fs *fs, struct meta_batch *b, uint64_t dir, uint64_t stamp, unsigned depth, bool *ret_empty) REQUIRES(fs->ns)
+static int drop_below(struct fs *fs, struct meta_batch *b, uint64_t dir, uint64_t stamp, unsigned depth,
+                      bool *ret_empty) REQUIRES(fs->ns)
 {
     g_autoptr(GPtrArray) names = NULL;
     int r = meta_dentry_list(fs->meta, dir, &names);

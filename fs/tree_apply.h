@@ -23,6 +23,8 @@ bool tree_row_wants_head(struct fs *fs, uint64_t dir, const struct list_row *row
 int tree_insert_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct list_row *row, uint32_t keep_flags,
                     uint64_t stamp) REQUIRES(fs->ns);
 /* Applies one row to dir as of a listing begun at `stamp`: new names appear, changed ones get a new inode, local changes win. Under ns. */
-int tree_apply_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct list_row *row, uint64_t stamp) REQUIRES(fs->ns);
+int tree_apply_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct list_row *row, uint64_t stamp)
+    REQUIRES(fs->ns);
 /* Names of dir that a complete listing begun at `stamp` did not show (seen: set of names) go away, unless something local keeps them. */
-int tree_drop_unseen(struct fs *fs, struct meta_batch *b, uint64_t dir, GHashTable *seen, uint64_t stamp) REQUIRES(fs->ns);
+int tree_drop_unseen(struct fs *fs, struct meta_batch *b, uint64_t dir, GHashTable *seen, uint64_t stamp)
+    REQUIRES(fs->ns);

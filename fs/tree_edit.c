@@ -32,8 +32,7 @@ bool tree_may_leave_object(struct fs *fs, const struct meta_dentry *d, const cha
 void tree_keep_empty_dir(struct fs *fs, struct meta_batch *b, uint64_t dir)
 {
     struct meta_dentry d = {0};
-    if (dir == META_ROOT_INO || meta_dir_has_entries(fs->meta, dir) != 0 ||
-        meta_link_first(fs->meta, dir, &d) < 0)
+    if (dir == META_ROOT_INO || meta_dir_has_entries(fs->meta, dir) != 0 || meta_link_first(fs->meta, dir, &d) < 0)
         return;
     if (d.flags & DENTRY_IMPLICIT) {
         publish_name(fs, b, &d, PUBLISH_MARKER);

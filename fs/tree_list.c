@@ -9,12 +9,12 @@
 #include "publish.h"
 #include "tree_apply.h"
 
-#define SLOW_LISTING      2u /* a listing that takes more than this share of the TTL */
-#define STALE_WAIT_NS     (2 * NS_PER_S)
-#define OFFLINE_RETRY_NS  (5 * NS_PER_S)
-#define ROWS_PER_BATCH    500
-#define TARGET_MAX        4095
-#define HEADS_AT_ONCE     32
+#define SLOW_LISTING     2u /* a listing that takes more than this share of the TTL */
+#define STALE_WAIT_NS    (2 * NS_PER_S)
+#define OFFLINE_RETRY_NS (5 * NS_PER_S)
+#define ROWS_PER_BATCH   500
+#define TARGET_MAX       4095
+#define HEADS_AT_ONCE    32
 
 struct listing {
     struct fs *fs;
@@ -63,7 +63,8 @@ static void read_s3fs_link(struct fs *fs, const char *key, struct obj_info *info
     if (!link || info->symlink || info->size == 0 || info->size > TARGET_MAX)
         return;
     g_autoptr(GString) target = g_string_new(NULL);
-    if (objstore_get(fs->store, key, 0, 0, &info->etag, keep_target, target, NULL) == 0 && strlen(target->str) == target->len)
+    if (objstore_get(fs->store, key, 0, 0, &info->etag, keep_target, target, NULL) == 0 &&
+        strlen(target->str) == target->len)
         info->symlink = g_strdup(g_strchomp(target->str));
 }
 
@@ -334,7 +335,8 @@ int tree_refresh_within(struct fs *fs, struct inode *dir, bool force, uint64_t w
         return 0;
     bool slow = ttl && cost > ttl / SLOW_LISTING && age >= 0 && (uint64_t)age < 2 * (ttl + cost);
     if (known && !force && slow)
-        wait_ns = 0; /* whoever waited for each listing of a huge directory would do little else: what is known serves until the next one is there */
+        wait_ns =
+            0; /* whoever waited for each listing of a huge directory would do little else: what is known serves until the next one is there */
     else if (known && objstore_offline_since_ns(fs->store) != 0)
         wait_ns = 0; /* the listing that finds the store again runs behind */
     else if (known && !force)

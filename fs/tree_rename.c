@@ -64,7 +64,8 @@ static void relocate(struct move *m, struct meta_dentry *d, const char *old_key,
 }
 
 /* Everything below a directory whose path changed. */
-static int relocate_below(struct move *m, uint64_t dir, const char *old_prefix, const char *new_prefix, unsigned depth) NO_TSA /* under ns */
+static int relocate_below(struct move *m, uint64_t dir, const char *old_prefix, const char *new_prefix,
+                          unsigned depth) NO_TSA /* under ns */
 {
     if (depth > 512)
         return -ELOOP;

@@ -1,8 +1,8 @@
 /* Warm-up of one file: fetched, looked at, or dropped. Runs in a worker with nothing locked. */
 #include "content.h"
 #include "no_open.h"
-#include "tree.h"
 #include "pin.h"
+#include "tree.h"
 #include "warm_internal.h"
 
 #define BUSY_TRIES   20

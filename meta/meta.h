@@ -12,30 +12,33 @@
  * after a commit or sync that failed every later one fails too, until the next start.
  */
 #pragma once
-#include <glib.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include "base/err.h"
 #include "types.h"
 
-#define META_ROOT_INO  1ull
-#define META_ASIDE_INO 0ull /* no directory: parent of the names of losers, which are no names of the tree (fs/conflict.h) */
+#include <glib.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define META_ROOT_INO 1ull
+#define META_ASIDE_INO                                                                                                 \
+    0ull /* no directory: parent of the names of losers, which are no names of the tree (fs/conflict.h) */
 
 struct meta;
 struct meta_batch;
 
 /* Creates or opens DIR/meta. identity binds the folder to its link: another one is refused with -EEXIST and a message; a second process with -EBUSY.
  * WAL recovery tolerates a torn tail and refuses corruption (-EBADMSG). *ret_msg: a line for the user on failure (owned by caller). *ret_fresh: the database was made new. */
-int meta_open(const char *dir, const char *identity, struct meta **ret_meta, bool *ret_fresh, char **ret_msg) MUST_CHECK;
-void meta_close(struct meta *m); /* NULL allowed; flushes the WAL */
+int meta_open(const char *dir, const char *identity, struct meta **ret_meta, bool *ret_fresh, char **ret_msg)
+    MUST_CHECK;
+void meta_close(struct meta *m);          /* NULL allowed; flushes the WAL */
 int meta_sync(struct meta *m) MUST_CHECK; /* everything committed so far survives power loss */
 bool meta_failed(const struct meta *m);
 /* 32 hex digits, made when the database was: names this cache in version tokens. */
 const char *meta_uuid(const struct meta *m);
 
 /* Unique for ever, never 0, never a value returned before (also across crashes): counters are reserved in blocks of 1024. */
-uint64_t meta_next_ino(struct meta *m);   /* > META_ROOT_INO; also ids of cache files and of dentries */
-uint64_t meta_next_seq(struct meta *m);   /* journal order, also "stamp" of changes; monotonic */
+uint64_t meta_next_ino(struct meta *m); /* > META_ROOT_INO; also ids of cache files and of dentries */
+uint64_t meta_next_seq(struct meta *m); /* journal order, also "stamp" of changes; monotonic */
 uint64_t meta_last_seq(const struct meta *m);
 /* From now on numbers are above these (a database rebuilt from what stands beside the data). Call before any thread takes numbers. */
 void meta_reserve(struct meta *m, uint64_t ino, uint64_t seq);
@@ -64,14 +67,15 @@ enum inode_flag {
     INODE_DIR_LISTED = 1 << 4,  /* directory: listed completely at listed_ns */
     INODE_DIR_LOCAL = 1 << 5,   /* directory: made here, nothing upstream yet: never listed */
     INODE_PINNED = 1 << 6,
-    INODE_MTIME_SET = 1 << 7,   /* mtime was set explicitly (utimens): it goes into object metadata */
-    INODE_LOCAL_ONLY = 1 << 8,  /* fifo, socket: never upstream */
-    INODE_ORPHAN = 1 << 9,      /* nlink 0, kept for open handles; dropped at the next start */
+    INODE_MTIME_SET = 1 << 7,    /* mtime was set explicitly (utimens): it goes into object metadata */
+    INODE_LOCAL_ONLY = 1 << 8,   /* fifo, socket: never upstream */
+    INODE_ORPHAN = 1 << 9,       /* nlink 0, kept for open handles; dropped at the next start */
     INODE_DATA_SYNCED = 1 << 10, /* content is on the disk as of (gen): fdatasync ran after the last write */
     INODE_DIR_HIDDEN = 1 << 11,  /* directory: the listing held keys that cannot be shown as names */
-    INODE_ARCHIVED = 1 << 12,    /* the listing showed a storage class whose objects have to be restored before they can be read */
-    INODE_SET_ASIDE = 1 << 13,   /* some of its names are in META_ASIDE_INO */
-    INODE_PIN_MEMORY = 1 << 14,  /* pinned, and wanted in the memory tier */
+    INODE_ARCHIVED =
+        1 << 12, /* the listing showed a storage class whose objects have to be restored before they can be read */
+    INODE_SET_ASIDE = 1 << 13,  /* some of its names are in META_ASIDE_INO */
+    INODE_PIN_MEMORY = 1 << 14, /* pinned, and wanted in the memory tier */
 };
 
 struct meta_inode {
@@ -108,7 +112,7 @@ int meta_inode_each(struct meta *m, int (*fn)(void *ctx, const struct meta_inode
 /* ---- names ---- */
 
 enum dentry_flag {
-    DENTRY_UPSTREAM = 1 << 0,  /* an object for this name exists upstream, at ukey, with uetag */
+    DENTRY_UPSTREAM = 1 << 0,   /* an object for this name exists upstream, at ukey, with uetag */
     DENTRY_DEST_KNOWN = 1 << 1, /* dest_etag says what is at the path's own key when ukey is another ("" = nothing) */
     DENTRY_META_DIRTY = 1 << 2, /* mode, owner or mtime changed since published */
     DENTRY_HIDDEN_OBJ = 1 << 3, /* directory that shadows an object of the same name */
@@ -117,17 +121,17 @@ enum dentry_flag {
 
 struct meta_dentry {
     uint64_t parent;
-    char *name; /* owned, any byte but NUL and '/' */
+    char *name;  /* owned, any byte but NUL and '/' */
     uint64_t id; /* cookie: readdir order and offset; stable while the name lives */
     uint64_t ino;
-    uint32_t type;  /* S_IFMT bits */
-    uint32_t flags; /* enum dentry_flag */
-    uint64_t stamp; /* meta_next_seq() at the last local change: listings begun before it are ignored */
-    uint64_t op_seq; /* journal record that will bring upstream in line, 0: none */
-    char *ukey;      /* owned: object's key if not the path's own (rename not yet carried out), else NULL */
+    uint32_t type;     /* S_IFMT bits */
+    uint32_t flags;    /* enum dentry_flag */
+    uint64_t stamp;    /* meta_next_seq() at the last local change: listings begun before it are ignored */
+    uint64_t op_seq;   /* journal record that will bring upstream in line, 0: none */
+    char *ukey;        /* owned: object's key if not the path's own (rename not yet carried out), else NULL */
     struct etag uetag; /* etag of the object at ukey or path */
     uint64_t usize;
-    struct etag dest_etag; /* see DENTRY_DEST_KNOWN */
+    struct etag dest_etag;     /* see DENTRY_DEST_KNOWN */
     uint64_t pub_vid, pub_gen; /* content version that the object holds, 0: somebody else's */
     char token[TOKEN_MAX + 1]; /* of the published version, "" if not ours */
 };
@@ -142,7 +146,8 @@ void meta_dentry_del(struct meta_batch *b, const struct meta_dentry *d);
 int meta_dentry_each(struct meta *m, uint64_t parent, uint64_t after, int (*fn)(void *ctx, const struct meta_dentry *d),
                      void *ctx) MUST_CHECK;
 /* Names of an inode (hard links); order not defined. */
-int meta_link_each(struct meta *m, uint64_t ino, int (*fn)(void *ctx, const struct meta_dentry *d), void *ctx) MUST_CHECK;
+int meta_link_each(struct meta *m, uint64_t ino, int (*fn)(void *ctx, const struct meta_dentry *d), void *ctx)
+    MUST_CHECK;
 /* Copies (struct meta_dentry) of all names of a directory, ascending id, or of an inode; the array owns them. */
 int meta_dentry_list(struct meta *m, uint64_t parent, GPtrArray **ret) MUST_CHECK;
 int meta_link_list(struct meta *m, uint64_t ino, GPtrArray **ret) MUST_CHECK;
@@ -159,7 +164,8 @@ int meta_dir_has_entries(struct meta *m, uint64_t parent) MUST_CHECK;
 int meta_xattr_get(struct meta *m, uint64_t ino, const char *name, GBytes **ret_value) MUST_CHECK;
 void meta_xattr_put(struct meta_batch *b, uint64_t ino, const char *name, const void *value, size_t len);
 void meta_xattr_del(struct meta_batch *b, uint64_t ino, const char *name);
-int meta_xattr_each(struct meta *m, uint64_t ino, int (*fn)(void *ctx, const char *name, size_t value_len), void *ctx) MUST_CHECK;
+int meta_xattr_each(struct meta *m, uint64_t ino, int (*fn)(void *ctx, const char *name, size_t value_len), void *ctx)
+    MUST_CHECK;
 
 /* ---- journal: work that upstream still needs ---- */
 
@@ -176,23 +182,24 @@ enum op_state {
 struct meta_op {
     uint64_t seq; /* order: the later of close and last rename into place */
     uint32_t kind, state;
-    int32_t err; /* errno that parked it, 0 */
-    uint64_t parent; /* OP_SYNC */
-    char *name;      /* owned; OP_SYNC */
-    char *key;       /* owned; OP_DELETE */
-    struct etag etag; /* OP_DELETE: what may be deleted, "" = whatever is there */
+    int32_t err;        /* errno that parked it, 0 */
+    uint64_t parent;    /* OP_SYNC */
+    char *name;         /* owned; OP_SYNC */
+    char *key;          /* owned; OP_DELETE */
+    struct etag etag;   /* OP_DELETE: what may be deleted, "" = whatever is there */
     int64_t created_ns; /* wall clock */
 };
 void meta_op_clear(struct meta_op *op);
 void meta_op_put(struct meta_batch *b, const struct meta_op *op);
 void meta_op_del(struct meta_batch *b, uint64_t seq);
-int meta_op_each(struct meta *m, int (*fn)(void *ctx, const struct meta_op *op), void *ctx) MUST_CHECK; /* ascending seq */
+int meta_op_each(struct meta *m, int (*fn)(void *ctx, const struct meta_op *op), void *ctx)
+    MUST_CHECK; /* ascending seq */
 
 /* ---- upload progress: multipart uploads of a cache file ---- */
 
 struct meta_upload {
     uint64_t vid;
-    char *key; /* owned */
+    char *key;       /* owned */
     char *upload_id; /* owned */
     uint64_t part_bytes;
     uint64_t gen; /* of the content when it was begun */
@@ -216,7 +223,7 @@ int meta_part_each(struct meta *m, uint64_t vid, int (*fn)(void *ctx, const stru
 
 /* ---- presence of cached chunks ---- */
 
-#define META_CHUNK_BYTES   65536u
+#define META_CHUNK_BYTES    65536u
 #define META_SEGMENT_CHUNKS 4096u /* one segment = 256 MiB of file */
 /* One segment of a cache file: which chunks are here, which were changed here, checksum of each clean one. */
 struct meta_segment {
@@ -233,11 +240,11 @@ void meta_chunk_crc_del(struct meta_batch *b, uint64_t vid, uint64_t chunk);
 /* The cache index: one record per cache file. */
 struct meta_cached {
     uint64_t vid, ino;
-    uint64_t bytes;      /* allocated on disk when last written */
-    uint64_t last_use;   /* order of use, for eviction */
-    uint64_t use_gap;    /* distance between the last two uses, 0: used once */
+    uint64_t bytes;    /* allocated on disk when last written */
+    uint64_t last_use; /* order of use, for eviction */
+    uint64_t use_gap;  /* distance between the last two uses, 0: used once */
     uint32_t flags;
-    uint32_t tier;       /* which of the cache's disks, as numbered by the cache; 0: the first */
+    uint32_t tier; /* which of the cache's disks, as numbered by the cache; 0: the first */
 };
 #define CACHED_COMPLETE 1u /* every chunk is present */
 #define CACHED_HOT      2u
@@ -254,8 +261,8 @@ int meta_cached_each(struct meta *m, int (*fn)(void *ctx, const struct meta_cach
 int meta_value_get(struct meta *m, const char *name, GBytes **ret_value) MUST_CHECK;
 void meta_value_put(struct meta_batch *b, const char *name, const void *value, size_t len);
 void meta_value_del(struct meta_batch *b, const char *name);
-int meta_value_each(struct meta *m, const char *name_prefix, int (*fn)(void *ctx, const char *name, const void *value, size_t len),
-                    void *ctx) MUST_CHECK;
+int meta_value_each(struct meta *m, const char *name_prefix,
+                    int (*fn)(void *ctx, const char *name, const void *value, size_t len), void *ctx) MUST_CHECK;
 
 /* ---- tests and debug ---- */
 

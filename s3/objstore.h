@@ -10,12 +10,13 @@
  * -ENOMEDIUM the object is archived and can be read only after it was restored in the store, -ETIMEDOUT deadline, -ECANCELED by objstore_shutdown(), -EKEYEXPIRED credentials expired and cannot be renewed, else -EIO.
  */
 #pragma once
+#include "base/err.h"
+#include "types.h"
+
 #include <glib.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
-#include "base/err.h"
-#include "types.h"
 
 struct objstore;
 
@@ -26,13 +27,13 @@ enum objstore_cap {
     CAP_IF_MATCH_UNQUOTED = 1 << 2,   /* ... but only without quotes (Ceph before 20) */
     CAP_COMPLETE_CONDITIONS = 1 << 3, /* CompleteMultipartUpload honours both */
     CAP_DELETE_IF_MATCH = 1 << 4,
-    CAP_COPY_IF_MATCH = 1 << 5,       /* x-amz-copy-source-if-match */
+    CAP_COPY_IF_MATCH = 1 << 5, /* x-amz-copy-source-if-match */
     CAP_PART_COPY = 1 << 6,
-    CAP_CONTENT_MD5 = 1 << 7,         /* a wrong Content-MD5 is refused */
-    CAP_CHECKSUM_CRC32C = 1 << 8,     /* a wrong x-amz-checksum-crc32c is refused */
+    CAP_CONTENT_MD5 = 1 << 7,     /* a wrong Content-MD5 is refused */
+    CAP_CHECKSUM_CRC32C = 1 << 8, /* a wrong x-amz-checksum-crc32c is refused */
     CAP_CHECKSUM_CRC64NVME = 1 << 9,
-    CAP_ETAG_IS_MD5 = 1 << 10,        /* the etag of a plain PUT is the MD5 of the body */
-    CAP_RANGE_IF_MATCH = 1 << 11,     /* GET with Range honours If-Match */
+    CAP_ETAG_IS_MD5 = 1 << 10,    /* the etag of a plain PUT is the MD5 of the body */
+    CAP_RANGE_IF_MATCH = 1 << 11, /* GET with Range honours If-Match */
 };
 /* "put-if-none-match", ... for status and objbench; NULL past the last. */
 const char *objstore_cap_name(unsigned bit);
@@ -52,10 +53,10 @@ struct obj_info {
     uint64_t size;
     int64_t mtime_ns; /* Last-Modified, wall clock */
     struct etag etag;
-    struct posix_attr posix; /* fields = 0 where the reply carried none (LIST never does) */
-    char *symlink;           /* owned; target from x-amz-meta-sluice-symlink, else NULL */
+    struct posix_attr posix;   /* fields = 0 where the reply carried none (LIST never does) */
+    char *symlink;             /* owned; target from x-amz-meta-sluice-symlink, else NULL */
     char token[TOKEN_MAX + 1]; /* x-amz-meta-sluice-token, "" if none */
-    bool archived; /* GET fails until it is restored */
+    bool archived;             /* GET fails until it is restored */
 };
 void obj_info_clear(struct obj_info *info);
 
@@ -77,10 +78,11 @@ struct obj_cond {
 typedef int obj_sink_fn(void *ctx, uint64_t off, const void *buf, size_t len);
 
 struct obj_entry { /* one row of a listing: an object or, with delimiter, a common prefix */
-    const char *name; /* key (or common prefix, ending in '/') with the asked-for prefix removed; borrowed. May hold any byte but NUL */
+    const char *
+        name; /* key (or common prefix, ending in '/') with the asked-for prefix removed; borrowed. May hold any byte but NUL */
     size_t name_len;
     bool is_prefix;
-    bool odd; /* the full key held a NUL byte or is otherwise not representable: count, do not show */
+    bool odd;      /* the full key held a NUL byte or is otherwise not representable: count, do not show */
     bool archived; /* its storage class wants a restore before a GET; a listing does not tell whether that was done */
     uint64_t size;
     int64_t mtime_ns;
@@ -95,7 +97,7 @@ struct obj_list_req {
     uint32_t max_keys;       /* 0: all pages; else stop after this many rows */
 };
 
-struct obj_part { /* one part of a multipart upload */
+struct obj_part {    /* one part of a multipart upload */
     uint32_t number; /* 1.. */
     uint64_t size;
     struct etag etag;
@@ -157,12 +159,13 @@ int objstore_delete(struct objstore *st, const char *key, const struct obj_cond 
 int objstore_copy(struct objstore *st, const char *src, const struct etag *src_etag, const char *dst,
                   const struct obj_meta *meta, const struct obj_cond *dst_cond, struct etag *ret_etag) MUST_CHECK;
 /* Calls fn for each row in key order, page by page. *ret_truncated (may be NULL) tells whether max_keys stopped it. */
-int objstore_list(struct objstore *st, const struct obj_list_req *req, obj_list_fn *fn, void *ctx,
-                  bool *ret_truncated) MUST_CHECK;
+int objstore_list(struct objstore *st, const struct obj_list_req *req, obj_list_fn *fn, void *ctx, bool *ret_truncated)
+    MUST_CHECK;
 
 /* ---- multipart ---- */
 
-int objstore_mpu_create(struct objstore *st, const char *key, const struct obj_meta *meta, char **ret_upload_id) MUST_CHECK;
+int objstore_mpu_create(struct objstore *st, const char *key, const struct obj_meta *meta, char **ret_upload_id)
+    MUST_CHECK;
 /* number, size and buf are in; etag and crc32c come back in part. */
 int objstore_mpu_part(struct objstore *st, const char *key, const char *upload_id, const void *buf,
                       struct obj_part *part) MUST_CHECK;
@@ -172,14 +175,15 @@ int objstore_mpu_part_copy(struct objstore *st, const char *key, const char *upl
 /* Parts ascending. A 200 with <Error> is an error; an ambiguous reply is settled by HEAD and token (the one given at create). -ENOENT: no such upload.
  * -EBADMSG: a part is not there or not the one meant. */
 int objstore_mpu_complete(struct objstore *st, const char *key, const char *upload_id, const struct obj_part *parts,
-                          size_t n_parts, const char *token, const struct obj_cond *cond, struct etag *ret_etag) MUST_CHECK;
+                          size_t n_parts, const char *token, const struct obj_cond *cond, struct etag *ret_etag)
+    MUST_CHECK;
 int objstore_mpu_abort(struct objstore *st, const char *key, const char *upload_id) MUST_CHECK;
 /* Parts the store holds; *ret_parts is a g_malloc'd array the caller frees. */
 int objstore_mpu_parts(struct objstore *st, const char *key, const char *upload_id, struct obj_part **ret_parts,
                        size_t *ret_n) MUST_CHECK;
 /* Uploads in progress under prefix: fn(ctx, key, upload_id). */
-int objstore_mpu_list(struct objstore *st, const char *prefix, int (*fn)(void *ctx, const char *key, const char *upload_id),
-                      void *ctx) MUST_CHECK;
+int objstore_mpu_list(struct objstore *st, const char *prefix,
+                      int (*fn)(void *ctx, const char *key, const char *upload_id), void *ctx) MUST_CHECK;
 
 /* What an error of the store means to a person. Static storage. */
 const char *objstore_err_text(int err);

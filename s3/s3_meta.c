@@ -9,9 +9,9 @@
 #include "base/clock.h"
 #include "s3_uri.h"
 
-#include <sys/stat.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 void s3_meta_each(const struct obj_meta *meta, s3_meta_fn *fn, void *ctx)
 {
@@ -110,8 +110,8 @@ static void take_symlink(struct obj_info *info, const char *value)
 static bool is_mode(uint32_t mode)
 {
     uint32_t type = mode & S_IFMT;
-    return mode <= 0177777 && (type == S_IFREG || type == S_IFDIR || type == S_IFLNK || type == S_IFIFO || type == S_IFSOCK || type == S_IFCHR ||
-                               type == S_IFBLK);
+    return mode <= 0177777 && (type == S_IFREG || type == S_IFDIR || type == S_IFLNK || type == S_IFIFO ||
+                               type == S_IFSOCK || type == S_IFCHR || type == S_IFBLK);
 }
 
 /* Octal with a leading 0 (ours), decimal (s3fs), octal without one (rclone): what gives a file type is meant. */

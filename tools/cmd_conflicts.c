@@ -22,7 +22,8 @@ static bool mount_of_number(const char *word, struct mount_point *ret)
         if (list->len == 1 || (strncmp(cwd, mp->path, len) == 0 && (cwd[len] == '/' || cwd[len] == '\0')))
             return mount_find(mp->path, ret);
     }
-    complain(list->len ? "%s: there are several mounts: give the path, or change into the mount meant" : "%s: nothing is mounted",
+    complain(list->len ? "%s: there are several mounts: give the path, or change into the mount meant"
+                       : "%s: nothing is mounted",
              word);
     return false;
 }

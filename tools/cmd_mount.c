@@ -112,7 +112,8 @@ static void serve_background(struct config *cfg, int ready_fd)
     if (chdir("/") < 0)
         _exit(EXIT_FAILED);
     int r = open_log(cfg, &msg);
-    if (r == 0 && cfg->log_file) { /* what a library or a failed check prints before it aborts must be found somewhere */
+    if (r == 0 &&
+        cfg->log_file) { /* what a library or a failed check prints before it aborts must be found somewhere */
         int log = open(cfg->log_file, O_WRONLY | O_APPEND | O_CLOEXEC);
         if (log >= 0)
             (void)dup2(log, 2);

@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define NS_PER_S 1000000000ull
+#define NS_PER_S  1000000000ull
 #define NS_PER_MS 1000000ull
 
 uint64_t clock_mono_ns(void);

@@ -5,6 +5,9 @@
  */
 #include "base/log.h"
 
+#include "base/clock.h"
+#include "base/err.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <glib.h>
@@ -15,9 +18,6 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "base/clock.h"
-#include "base/err.h"
 
 #define WINDOW_NS  (10 * NS_PER_S)
 #define WINDOW_MAX 10
@@ -100,8 +100,8 @@ static void format_head(GString *line, enum log_level level, const char *subsys)
     gmtime_r(&sec, &tm);
     char stamp[32];
     strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%S", &tm);
-    g_string_printf(line, "%s.%03dZ %s %s[%ld]: ", stamp, (int)(now / (int64_t)NS_PER_MS % 1000), level_names[level], subsys,
-                    (long)syscall(SYS_gettid));
+    g_string_printf(line, "%s.%03dZ %s %s[%ld]: ", stamp, (int)(now / (int64_t)NS_PER_MS % 1000), level_names[level],
+                    subsys, (long)syscall(SYS_gettid));
 }
 
 /* Line feeds and control bytes of names must not forge lines. */

@@ -27,14 +27,14 @@ int log_level_parse(const char *name, enum log_level *ret_level);
 void log_line(struct log_site *site, enum log_level level, const char *subsys, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-#define LOG_AT_(level, subsys, ...)                                                                \
-    do {                                                                                           \
-        static struct log_site log_site_;                                                          \
-        if ((level) <= log_get_level())                                                            \
-            log_line(&log_site_, (level), (subsys), __VA_ARGS__);                                  \
+#define LOG_AT_(level, subsys, ...)                                                                                    \
+    do {                                                                                                               \
+        static struct log_site log_site_;                                                                              \
+        if ((level) <= log_get_level())                                                                                \
+            log_line(&log_site_, (level), (subsys), __VA_ARGS__);                                                      \
     } while (0)
-#define log_err(subsys, ...) LOG_AT_(LOG_LEVEL_ERR, subsys, __VA_ARGS__)
-#define log_warn(subsys, ...) LOG_AT_(LOG_LEVEL_WARN, subsys, __VA_ARGS__)
+#define log_err(subsys, ...)    LOG_AT_(LOG_LEVEL_ERR, subsys, __VA_ARGS__)
+#define log_warn(subsys, ...)   LOG_AT_(LOG_LEVEL_WARN, subsys, __VA_ARGS__)
 #define log_notice(subsys, ...) LOG_AT_(LOG_LEVEL_NOTICE, subsys, __VA_ARGS__)
-#define log_info(subsys, ...) LOG_AT_(LOG_LEVEL_INFO, subsys, __VA_ARGS__)
-#define log_debug(subsys, ...) LOG_AT_(LOG_LEVEL_DEBUG, subsys, __VA_ARGS__)
+#define log_info(subsys, ...)   LOG_AT_(LOG_LEVEL_INFO, subsys, __VA_ARGS__)
+#define log_debug(subsys, ...)  LOG_AT_(LOG_LEVEL_DEBUG, subsys, __VA_ARGS__)

@@ -40,8 +40,8 @@ void metric_expose(GString *out)
 {
     for (unsigned i = 0; i < N_METRICS; i++) {
         const char *suffix = rows[i].counter && !g_str_has_suffix(rows[i].name, "_total") ? "_total" : "";
-        g_string_append_printf(out, "# HELP sluice_%s%s %s\n# TYPE sluice_%s%s %s\nsluice_%s%s %" G_GINT64_FORMAT "\n", rows[i].name,
-                               suffix, rows[i].help, rows[i].name, suffix, rows[i].counter ? "counter" : "gauge", rows[i].name, suffix,
-                               metric_get((enum metric)i));
+        g_string_append_printf(out, "# HELP sluice_%s%s %s\n# TYPE sluice_%s%s %s\nsluice_%s%s %" G_GINT64_FORMAT "\n",
+                               rows[i].name, suffix, rows[i].help, rows[i].name, suffix,
+                               rows[i].counter ? "counter" : "gauge", rows[i].name, suffix, metric_get((enum metric)i));
     }
 }

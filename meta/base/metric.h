@@ -8,7 +8,7 @@
 
 enum metric {
 #define COUNTER(name, unit, help) M_##name,
-#define GAUGE(name, unit, help) M_##name,
+#define GAUGE(name, unit, help)   M_##name,
 #include "base/metrics.def"
 #undef COUNTER
 #undef GAUGE

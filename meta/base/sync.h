@@ -15,12 +15,12 @@
 #else
 #define TSA(x)
 #endif
-#define CAPABILITY TSA(capability("mutex"))
+#define CAPABILITY    TSA(capability("mutex"))
 #define REQUIRES(...) TSA(requires_capability(__VA_ARGS__))
 #define EXCLUDES(...) TSA(locks_excluded(__VA_ARGS__))
-#define ACQUIRE(...) TSA(acquire_capability(__VA_ARGS__))
-#define RELEASE(...) TSA(release_capability(__VA_ARGS__))
-#define NO_TSA TSA(no_thread_safety_analysis)
+#define ACQUIRE(...)  TSA(acquire_capability(__VA_ARGS__))
+#define RELEASE(...)  TSA(release_capability(__VA_ARGS__))
+#define NO_TSA        TSA(no_thread_safety_analysis)
 
 enum lock_class {
 #define LOCK_CLASS(name) LOCK_##name,

@@ -1,9 +1,9 @@
 /* Thread pool: two FIFO queues (urgent first) under one lock; stop drains, then joins. */
 #include "base/workq.h"
 
-#include <glib.h>
-
 #include "base/sync.h"
+
+#include <glib.h>
 
 struct item {
     workq_fn *fn;

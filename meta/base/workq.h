@@ -1,7 +1,8 @@
 /* A named pool of threads with a bounded or unbounded FIFO queue and two priorities. */
 #pragma once
-#include <stdbool.h>
 #include "base/err.h"
+
+#include <stdbool.h>
 
 struct workq;
 typedef void workq_fn(void *arg);

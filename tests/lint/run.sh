@@ -25,10 +25,11 @@ skip() {
 files() { git ls-files -co --exclude-standard -- "$@" | grep -v '^subprojects/' | while read -r f; do [ -f "$f" ] && echo "$f"; done; }
 
 format() {
-    local list
+    local list found
     mapfile -t list < <(files '*.c' '*.h')
-    clang-format-14 --dry-run -Werror "${list[@]}" 2>&1 | grep -E 'error:' | cut -d: -f1 | sort | uniq -c && return 1
-    return 0
+    found=$(clang-format-14 --dry-run -Werror "${list[@]}" 2>&1) && return 0
+    grep -E 'error:' <<<"$found" | cut -d: -f1 | sort | uniq -c
+    return 1
 }
 
 scripts() {

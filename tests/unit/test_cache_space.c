@@ -450,7 +450,8 @@ START_TEST(passthrough_growth_is_seen_and_never_punched)
     ck_assert_uint_eq(cache_file_size(cf), MIB);
     assert_reads(cf, 0, MIB, 4);
     EVENTUALLY(usage().used_bytes >= MIB);
-    ck_assert_int_eq(try_write(cf, MIB, 10, 5), 10); /* our own writing leaves nothing behind that looks like a writer */
+    ck_assert_int_eq(try_write(cf, MIB, 10, 5),
+                     10); /* our own writing leaves nothing behind that looks like a writer */
     ck_assert(cache_file_has_writers(cf));
     void *map = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     ck_assert_ptr_ne(map, MAP_FAILED);

@@ -163,7 +163,8 @@ static void abort_uploads(void)
 
 START_TEST(nothing_is_downloaded_or_uploaded)
 {
-    int64_t down = metric_get(M_downloaded_bytes), up = metric_get(M_uploaded_bytes), in_store = metric_get(M_copied_bytes);
+    int64_t down = metric_get(M_downloaded_bytes), up = metric_get(M_uploaded_bytes),
+            in_store = metric_get(M_copied_bytes);
     copy_file("dst");
     publish_all();
     ck_assert_int_eq(metric_get(M_downloaded_bytes), down);
@@ -329,7 +330,8 @@ START_TEST(parts_of_one_source_are_not_taken_for_those_of_another)
     g_autofree char *other = bytes(99);
     fs_fixture_object(&fx, "dir/other", other, SIZE);
     copy_file("dst");
-    struct inode *first = open_source("dir/src"), *second = open_source("dir/other"), *to = fs_fixture_inode(&fx, "dst");
+    struct inode *first = open_source("dir/src"), *second = open_source("dir/other"),
+                 *to = fs_fixture_inode(&fx, "dst");
     ck_assert_int_eq(content_open(to, true, true), 0);
     ck_assert_uint_eq(copy_in(first, to, 0), SIZE);
     ck_assert_int_eq(content_truncate(to, 0), 0);
