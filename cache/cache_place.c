@@ -199,13 +199,14 @@ static bool fetch_writing_locked(const struct cfile *cf)
 /* Nobody saves, resizes, or (quiet) reads and writes the file until move_end(). */
 static bool move_begin_locked(struct cfile *cf, bool quiet) REQUIRES(cf->mu)
 {
-    while (cf->resizing || cf->saving)
+    while (cf->resizing)
         cond_wait(&cf->changed, &cf->mu);
     if (cf->dirty || !cf->src_key || cf->pass != CACHE_PASS_OFF)
         return false;
-    cf->resizing = cf->saving = cf->moving = true;
-    while (quiet && (cf->ios || fetch_writing_locked(cf)))
-        cond_wait(&cf->changed, &cf->mu);
+    cf->resizing = cf->moving = true;
+    while (cf->saving || (quiet && (cf->ios || fetch_writing_locked(cf))))
+        cond_wait(&cf->changed, &cf->mu); /* who punches saves with its ios begun */
+    cf->saving = true;
     return true;
 }
 

@@ -1,4 +1,5 @@
 /* Several disks and the memory tier: where files go, and how they leave a tier that fails or may not hold what they become. */
+#include "cache/cache_file.h"
 #include "cache_fixture.h"
 
 #include <fcntl.h>
@@ -312,6 +313,41 @@ START_TEST(a_write_moves_the_file_to_the_disk_with_all_its_bytes)
 }
 END_TEST
 
+static void *write_one(void *arg)
+{
+    ck_assert_int_eq(cache_file_write(arg, "x", 1, 0), 1);
+    return NULL;
+}
+
+START_TEST(a_punch_that_is_saved_does_not_hold_up_a_move)
+{
+    struct cache_source srcs[1];
+    struct cfile_io io;
+    pthread_t thread;
+    fill(1, srcs);
+    struct cfile *cf = open_object(&fx, 100, &srcs[0], SIZE);
+    ck_assert(cache_file_in_memory(cf));
+    mutex_lock(&cf->mu);
+    cfile_io_begin_locked(cf, &io, 1, 2);
+    mutex_unlock(&cf->mu);
+    ck_assert_int_eq(pthread_create(&thread, NULL, write_one, cf), 0);
+    mutex_lock(&cf->mu);
+    while (!cf->moving) {
+        mutex_unlock(&cf->mu);
+        g_usleep(1000);
+        mutex_lock(&cf->mu);
+    }
+    mutex_unlock(&cf->mu);
+    ck_assert_int_eq(cfile_save(cf), 0);
+    mutex_lock(&cf->mu);
+    cfile_io_end_locked(cf, &io);
+    mutex_unlock(&cf->mu);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert(!cache_file_in_memory(cf));
+    cache_file_unref(cf);
+}
+END_TEST
+
 START_TEST(a_file_the_kernel_has_in_memory_is_not_changed)
 {
     struct cache_source srcs[1];
@@ -426,6 +462,7 @@ int main(void)
     if (geteuid() == 0) { /* a memory file system needs CAP_SYS_ADMIN */
         tcase_add_test(memory, memory_takes_small_clean_files_and_forgets_them);
         tcase_add_test(memory, a_write_moves_the_file_to_the_disk_with_all_its_bytes);
+        tcase_add_test(memory, a_punch_that_is_saved_does_not_hold_up_a_move);
         tcase_add_test(memory, a_file_the_kernel_has_in_memory_is_not_changed);
         tcase_add_test(memory, pinned_in_memory_moves_there_and_back);
         tcase_add_test(memory, what_a_pin_needs_is_taken_from_other_files_in_memory);
