@@ -3,10 +3,11 @@
  *
  * A prober thread of each disk writes, syncs and reads back a small file every second, which takes as long as the disk takes; nobody waits for it. The
  * watcher, which never touches a disk that is in question, looks at when the probes began and at what operations on data files came to, and draws the
- * conclusions: a disk with an I/O error is bypassed, one that does not answer only if there is another to take its place (a slow disk is better than none). Then
+ * conclusions: a disk with an I/O error is bypassed, one that does not answer only if there is another to take its place (a slow disk is better than none). One
+ * bad file is no reason to do without the last disk: that one is bypassed when a probe fails as well. Then
  * new files go elsewhere, clean ones are taken for absent and fetched again, open ones leave it as soon as nobody has them through the kernel, unpublished ones
  * are named. Probes go on: after an unbroken time of good ones the disk is used again.
- * A disk that is the only one is not probed while it works.
+ * A disk that is the only one is not probed while no operation fails.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -80,7 +81,7 @@ static bool probe_needed(struct cache_tier *t)
     unsigned n = 0;
     for (guint i = 0; i < t->c->tiers->len; i++)
         n += ((struct cache_tier *)t->c->tiers->pdata[i])->kind == TIER_DISK;
-    return n > 1 || tier_state(t) != TIER_OK;
+    return n > 1 || tier_state(t) != TIER_OK || __atomic_load_n(&t->doubted, __ATOMIC_ACQUIRE);
 }
 
 /* 0, or why the disk cannot be used. A full one can. */
@@ -114,6 +115,8 @@ static int probe(struct cache_tier *t)
 static void note_probe(struct cache_tier *t, int r)
 {
     __atomic_store_n(&t->probe_since_ns, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&t->probe_bad, r, __ATOMIC_RELEASE);
+    __atomic_store_n(&t->doubted, false, __ATOMIC_RELEASE);
     if (r < 0) {
         __atomic_store_n(&t->good_since_ns, 0, __ATOMIC_RELEASE);
         __atomic_store_n(&t->n_good, 0, __ATOMIC_RELEASE);
@@ -228,9 +231,12 @@ static void look_at(struct cache_tier *t)
         __atomic_store_n(&t->n_good, 0, __ATOMIC_RELEASE);
         good = 0;
     }
-    if (tier_state(t) == TIER_OK && bad)
+    bool alone = !has_other(t);
+    if (tier_state(t) == TIER_OK && bad && alone && !__atomic_load_n(&t->probe_bad, __ATOMIC_ACQUIRE))
+        __atomic_store_n(&t->doubted, true, __ATOMIC_RELEASE);
+    else if (tier_state(t) == TIER_OK && bad)
         bypass(t, err_text(bad));
-    else if (tier_state(t) == TIER_OK && slow && has_other(t))
+    else if (tier_state(t) == TIER_OK && slow && !alone)
         bypass(t, "it does not answer");
     if (tier_state(t) != TIER_BYPASSED)
         return;

@@ -431,6 +431,16 @@ START_TEST(no_disk_left_reads_go_past_the_cache_and_changes_fail)
 }
 END_TEST
 
+START_TEST(the_only_disk_is_not_bypassed_for_one_bad_file)
+{
+    g_autofree char *probe = g_build_filename(fx.dir, "probe", NULL);
+    ck_assert(!g_file_test(probe, G_FILE_TEST_EXISTS));
+    tier_note_io(fx.cache->tiers->pdata[0], -EIO);
+    EVENTUALLY(g_file_test(probe, G_FILE_TEST_EXISTS));
+    ck_assert(state_is(fx.dir, "ok"));
+}
+END_TEST
+
 START_TEST(the_only_disk_is_not_bypassed_for_being_slow)
 {
     fx.cfg.slow_ns = NS_PER_MS;
@@ -467,6 +477,7 @@ int main(void)
         tcase_add_test(memory, pinned_in_memory_moves_there_and_back);
         tcase_add_test(memory, what_a_pin_needs_is_taken_from_other_files_in_memory);
         tcase_add_test(memory, no_disk_left_reads_go_past_the_cache_and_changes_fail);
+        tcase_add_test(memory, the_only_disk_is_not_bypassed_for_one_bad_file);
         tcase_add_test(memory, the_only_disk_is_not_bypassed_for_being_slow);
     }
     suite_add_tcase(s, memory);
