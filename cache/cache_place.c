@@ -67,7 +67,7 @@ int place_open(struct cache *c, uint64_t vid, uint64_t ino, uint64_t size, const
     *e = space_entry_find(c, vid);
     bool dirty = *e && (space_entry_flags(c, *e, 0, 0) & CACHED_DIRTY);
     struct cache_tier *t = *e ? entry_tier(*e) : tier_by_number(c, TIER_NUMBER_FIRST);
-    if (*e && has_source && !dirty && tier_state(t) != TIER_OK)
+    if (has_source && (!*e || (!dirty && tier_state(t) != TIER_OK)))
         return make_absent(c, vid, ino, size, pin, fd, e);
     int r = tier_data_open(t, vid, O_RDONLY);
     if (r == -ENOENT)
@@ -79,9 +79,9 @@ int place_open(struct cache *c, uint64_t vid, uint64_t ino, uint64_t size, const
     r = RET_ERRNO(fstat(*fd, &st));
     if (r < 0)
         return r;
-    if (!*e && !has_source)
+    if (!*e)
         *e = space_entry_add(t, vid, ino, CACHED_DIRTY | CACHED_COMPLETE, (uint64_t)st.st_size);
-    else if (has_source && (!*e || (!dirty && (uint64_t)st.st_size != size)))
+    else if (has_source && !dirty && (uint64_t)st.st_size != size)
         return make_absent(c, vid, ino, size, pin, fd, e);
     return 0;
 }

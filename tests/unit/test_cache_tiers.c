@@ -200,6 +200,21 @@ START_TEST(a_hanging_disk_is_bypassed_and_an_open_file_leaves_it)
 }
 END_TEST
 
+START_TEST(a_file_that_is_not_here_is_opened_without_a_look_at_a_bypassed_disk)
+{
+    struct cache_source src = put_object(&fx, "o", SIZE, 1);
+    g_autofree char *trap = g_strdup_printf("%s/data/%02x/%016x", fx.dir, 100, 100);
+    disk_fault(fx.dir, "eio");
+    EVENTUALLY(state_is(fx.dir, "bypassed"));
+    ck_assert_int_eq(mkfifo(trap, 0600), 0); /* an open of it never ends, as on a disk that hangs */
+    struct cfile *cf = open_object(&fx, 100, &src, SIZE);
+    assert_reads(cf, 0, SIZE, 1);
+    cache_file_unref(cf);
+    ck_assert(has_file(second, 100));
+    disk_fault(fx.dir, NULL);
+}
+END_TEST
+
 START_TEST(unpublished_files_stay_on_a_bypassed_disk)
 {
     struct cfile *cf[6];
@@ -463,6 +478,7 @@ int main(void)
     tcase_add_test(disks, a_disk_that_works_again_is_cleared_of_what_moved);
     tcase_add_test(disks, a_restart_clears_a_disk_that_was_bypassed);
     tcase_add_test(disks, a_hanging_disk_is_bypassed_and_an_open_file_leaves_it);
+    tcase_add_test(disks, a_file_that_is_not_here_is_opened_without_a_look_at_a_bypassed_disk);
     tcase_add_test(disks, unpublished_files_stay_on_a_bypassed_disk);
     tcase_add_test(disks, readers_see_right_bytes_while_disks_come_and_go);
     suite_add_tcase(s, disks);
