@@ -217,6 +217,7 @@ static void use_again(struct cache_tier *t)
     __atomic_store_n(&t->state, TIER_OK, __ATOMIC_RELEASE);
     cond_signal(&t->kick);
     mutex_unlock(&t->c->space.mu);
+    abandon_open_files(tier_by_number(t->c, TIER_NUMBER_NOWHERE));
 }
 
 static void look_at(struct cache_tier *t)

@@ -309,9 +309,11 @@ int place_for_writing(struct cfile *cf)
 void place_abandon(struct cfile *cf)
 {
     struct cache_tier *to = tier_choose(cf->c, cache_file_size(cf), TIER_WANT_DISK);
-    if (tier_state(cfile_tier(cf)) == TIER_OK)
+    struct cache_tier *from = cfile_tier(cf);
+    if (to == from || (from->kind != TIER_NOWHERE && tier_state(from) == TIER_OK))
         return;
     int r = move_open(cf, to, true);
     if (r < 0)
-        log_warn("cache", "an open file could not leave its disk vid=%lu r=%s", (unsigned long)cf->vid, err_name(r));
+        log_warn("cache", "an open file could not go to another disk vid=%lu r=%s", (unsigned long)cf->vid,
+                 err_name(r));
 }

@@ -446,6 +446,25 @@ START_TEST(no_disk_left_reads_go_past_the_cache_and_changes_fail)
 }
 END_TEST
 
+START_TEST(a_file_opened_while_there_was_no_disk_goes_to_the_one_that_is_back)
+{
+    struct cache_source big = put_object(&fx, "big", 20 * MIB, 4);
+    struct cfile *cf;
+    ck_assert_int_eq(cache_file_new(fx.cache, 9, &cf), 0);
+    disk_fault(fx.dir, "eio");
+    ck_assert_int_lt(cache_file_write(cf, "x", 1, 0), 0);
+    cache_file_unref(cf);
+    EVENTUALLY(state_is(fx.dir, "bypassed"));
+    cf = open_object(&fx, 500, &big, 20 * MIB);
+    assert_reads(cf, MIB, MIB, 4);
+    ck_assert(!has_file(fx.dir, 500));
+    disk_fault(fx.dir, NULL);
+    EVENTUALLY(has_file(fx.dir, 500));
+    assert_reads(cf, 0, 20 * MIB, 4);
+    cache_file_unref(cf);
+}
+END_TEST
+
 START_TEST(the_only_disk_is_not_bypassed_for_one_bad_file)
 {
     g_autofree char *probe = g_build_filename(fx.dir, "probe", NULL);
@@ -493,6 +512,7 @@ int main(void)
         tcase_add_test(memory, pinned_in_memory_moves_there_and_back);
         tcase_add_test(memory, what_a_pin_needs_is_taken_from_other_files_in_memory);
         tcase_add_test(memory, no_disk_left_reads_go_past_the_cache_and_changes_fail);
+        tcase_add_test(memory, a_file_opened_while_there_was_no_disk_goes_to_the_one_that_is_back);
         tcase_add_test(memory, the_only_disk_is_not_bypassed_for_one_bad_file);
         tcase_add_test(memory, the_only_disk_is_not_bypassed_for_being_slow);
     }
