@@ -84,8 +84,7 @@ static bool probe_needed(struct cache_tier *t)
     return n > 1 || tier_state(t) != TIER_OK || __atomic_load_n(&t->doubted, __ATOMIC_ACQUIRE);
 }
 
-/* 0, or why the disk cannot be used. A full one can. */
-static int probe(struct cache_tier *t)
+static int write_and_read(struct cache_tier *t)
 {
     uint8_t out[PROBE_BYTES], in[PROBE_BYTES];
     uint64_t now = clock_mono_ns();
@@ -95,14 +94,14 @@ static int probe(struct cache_tier *t)
     if (t->probe_fd < 0) {
         r = RET_ERRNO(openat(t->dir_fd, PROBE_FILE, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
         if (r < 0)
-            return r == -ENOSPC ? 0 : r;
+            return r;
         t->probe_fd = r;
     }
     memset(out, 0, sizeof out);
     memcpy(out, &now, sizeof now);
     ssize_t n = RET_ERRNO(pwrite(t->probe_fd, out, sizeof out, 0));
-    if (n == -ENOSPC)
-        return 0;
+    if (n >= 0 && n < (ssize_t)sizeof out)
+        return -ENOSPC;
     if (n >= 0)
         n = RET_ERRNO(fdatasync(t->probe_fd)); /* the block is there after the first time: no journal to wait for */
     if (n < 0)
@@ -110,6 +109,13 @@ static int probe(struct cache_tier *t)
     (void)posix_fadvise(t->probe_fd, 0, 0, POSIX_FADV_DONTNEED); /* from the disk if it can be had */
     n = RET_ERRNO(pread(t->probe_fd, in, sizeof in, 0));
     return n < 0 ? (int)n : n != (ssize_t)sizeof in || memcmp(in, out, sizeof in) != 0 ? -EIO : 0;
+}
+
+/* 0, or why the disk cannot be used. A full one can; some file systems say that it is only when they write back. */
+static int probe(struct cache_tier *t)
+{
+    int r = write_and_read(t);
+    return r == -ENOSPC || r == -EDQUOT ? 0 : r;
 }
 
 static void note_probe(struct cache_tier *t, int r)
