@@ -236,6 +236,28 @@ START_TEST(unpublished_files_stay_on_a_bypassed_disk)
 }
 END_TEST
 
+START_TEST(an_unpublished_file_removed_while_its_disk_is_bypassed_is_gone)
+{
+    struct cfile *cf[6];
+    uint64_t vid[6];
+    for (unsigned i = 0; i < 6; i++) {
+        ck_assert_int_eq(cache_file_new(fx.cache, 10 + i, &cf[i]), 0);
+        ck_assert_int_eq(cache_file_write(cf[i], "precious", 8, 0), 8);
+        ck_assert_int_eq(cache_file_set_intent(cf[i], "{}"), 0);
+        vid[i] = cache_file_vid(cf[i]);
+        cache_file_unref(cf[i]);
+    }
+    ck_assert_int_gt(tier(second).dirty_bytes, 0);
+    disk_fault(second, "eio");
+    EVENTUALLY(state_is(second, "bypassed"));
+    for (unsigned i = 0; i < 6; i++)
+        cache_forget(fx.cache, vid[i]);
+    disk_fault(second, NULL);
+    for (unsigned i = 0; i < 6; i++)
+        EVENTUALLY(!has_file(second, vid[i]) && !has_file(fx.dir, vid[i]));
+}
+END_TEST
+
 struct reading {
     struct cfile *cf;
     uint32_t seed;
@@ -499,6 +521,7 @@ int main(void)
     tcase_add_test(disks, a_hanging_disk_is_bypassed_and_an_open_file_leaves_it);
     tcase_add_test(disks, a_file_that_is_not_here_is_opened_without_a_look_at_a_bypassed_disk);
     tcase_add_test(disks, unpublished_files_stay_on_a_bypassed_disk);
+    tcase_add_test(disks, an_unpublished_file_removed_while_its_disk_is_bypassed_is_gone);
     tcase_add_test(disks, readers_see_right_bytes_while_disks_come_and_go);
     suite_add_tcase(s, disks);
     TCase *memory = tcase_create("memory");
