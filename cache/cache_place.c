@@ -114,11 +114,11 @@ static int copy_file(int from, struct cache_tier *t, uint64_t vid, uint64_t size
     g_autofree void *buf = g_try_malloc(COPY_BYTES);
     int r = to < 0 ? to : buf ? 0 : -ENOMEM;
     for (off_t at = 0; r == 0 && at < (off_t)size;) {
-        off_t data = lseek(from, at, SEEK_DATA);
-        off_t hole = data < 0 ? -1 : lseek(from, data, SEEK_HOLE);
-        if (data < 0 || hole < 0)
+        off_t data = RET_ERRNO(lseek(from, at, SEEK_DATA));
+        if (data == -ENXIO)
             break; /* no more data */
-        r = copy_range(from, to, buf, data, hole);
+        off_t hole = data < 0 ? data : RET_ERRNO(lseek(from, data, SEEK_HOLE));
+        r = hole < 0 ? (int)hole : copy_range(from, to, buf, data, hole);
         at = hole;
     }
     return r == 0 && sync ? RET_ERRNO(fdatasync(to)) : r;
