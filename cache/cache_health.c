@@ -3,10 +3,11 @@
  *
  * A prober thread of each disk writes, syncs and reads back a small file every second, which takes as long as the disk takes; nobody waits for it. The
  * watcher, which never touches a disk that is in question, looks at when the probes began and at what operations on data files came to, and draws the
- * conclusions: a disk with an I/O error is bypassed, one that does not answer only if there is another to take its place (a slow disk is better than none). Then
+ * conclusions: a disk with an I/O error is bypassed, one that does not answer only if there is another to take its place (a slow disk is better than none). One
+ * bad file is no reason to do without the last disk: that one is bypassed when a probe fails as well. Then
  * new files go elsewhere, clean ones are taken for absent and fetched again, open ones leave it as soon as nobody has them through the kernel, unpublished ones
  * are named. Probes go on: after an unbroken time of good ones the disk is used again.
- * A disk that is the only one is not probed while it works.
+ * A disk that is the only one is not probed while no operation fails.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -80,11 +81,10 @@ static bool probe_needed(struct cache_tier *t)
     unsigned n = 0;
     for (guint i = 0; i < t->c->tiers->len; i++)
         n += ((struct cache_tier *)t->c->tiers->pdata[i])->kind == TIER_DISK;
-    return n > 1 || tier_state(t) != TIER_OK;
+    return n > 1 || tier_state(t) != TIER_OK || __atomic_load_n(&t->doubted, __ATOMIC_ACQUIRE);
 }
 
-/* 0, or why the disk cannot be used. A full one can. */
-static int probe(struct cache_tier *t)
+static int write_and_read(struct cache_tier *t)
 {
     uint8_t out[PROBE_BYTES], in[PROBE_BYTES];
     uint64_t now = clock_mono_ns();
@@ -94,14 +94,14 @@ static int probe(struct cache_tier *t)
     if (t->probe_fd < 0) {
         r = RET_ERRNO(openat(t->dir_fd, PROBE_FILE, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
         if (r < 0)
-            return r == -ENOSPC ? 0 : r;
+            return r;
         t->probe_fd = r;
     }
     memset(out, 0, sizeof out);
     memcpy(out, &now, sizeof now);
     ssize_t n = RET_ERRNO(pwrite(t->probe_fd, out, sizeof out, 0));
-    if (n == -ENOSPC)
-        return 0;
+    if (n >= 0 && n < (ssize_t)sizeof out)
+        return -ENOSPC;
     if (n >= 0)
         n = RET_ERRNO(fdatasync(t->probe_fd)); /* the block is there after the first time: no journal to wait for */
     if (n < 0)
@@ -111,9 +111,18 @@ static int probe(struct cache_tier *t)
     return n < 0 ? (int)n : n != (ssize_t)sizeof in || memcmp(in, out, sizeof in) != 0 ? -EIO : 0;
 }
 
+/* 0, or why the disk cannot be used. A full one can; some file systems say that it is only when they write back. */
+static int probe(struct cache_tier *t)
+{
+    int r = write_and_read(t);
+    return r == -ENOSPC || r == -EDQUOT ? 0 : r;
+}
+
 static void note_probe(struct cache_tier *t, int r)
 {
     __atomic_store_n(&t->probe_since_ns, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&t->probe_bad, r, __ATOMIC_RELEASE);
+    __atomic_store_n(&t->doubted, false, __ATOMIC_RELEASE);
     if (r < 0) {
         __atomic_store_n(&t->good_since_ns, 0, __ATOMIC_RELEASE);
         __atomic_store_n(&t->n_good, 0, __ATOMIC_RELEASE);
@@ -214,6 +223,7 @@ static void use_again(struct cache_tier *t)
     __atomic_store_n(&t->state, TIER_OK, __ATOMIC_RELEASE);
     cond_signal(&t->kick);
     mutex_unlock(&t->c->space.mu);
+    abandon_open_files(tier_by_number(t->c, TIER_NUMBER_NOWHERE));
 }
 
 static void look_at(struct cache_tier *t)
@@ -228,9 +238,12 @@ static void look_at(struct cache_tier *t)
         __atomic_store_n(&t->n_good, 0, __ATOMIC_RELEASE);
         good = 0;
     }
-    if (tier_state(t) == TIER_OK && bad)
+    bool alone = !has_other(t);
+    if (tier_state(t) == TIER_OK && bad && alone && !__atomic_load_n(&t->probe_bad, __ATOMIC_ACQUIRE))
+        __atomic_store_n(&t->doubted, true, __ATOMIC_RELEASE);
+    else if (tier_state(t) == TIER_OK && bad)
         bypass(t, err_text(bad));
-    else if (tier_state(t) == TIER_OK && slow && has_other(t))
+    else if (tier_state(t) == TIER_OK && slow && !alone)
         bypass(t, "it does not answer");
     if (tier_state(t) != TIER_BYPASSED)
         return;

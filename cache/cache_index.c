@@ -180,9 +180,10 @@ int index_remove(struct cache_tier *t, uint64_t vid)
     index_batch_forget(b, vid);
     meta_cached_put(b, &dying);
     int r = meta_commit(b, false);
-    if (r == 0)
+    bool stays = t->kind == TIER_DISK && tier_state(t) != TIER_OK; /* DYING, until it can be removed */
+    if (r == 0 && !stays)
         r = tier_data_unlink(t, vid);
-    if (r == 0) {
+    if (r == 0 && !stays) {
         meta_cached_del(b, vid);
         r = meta_commit(b, false);
     }

@@ -67,7 +67,7 @@ int place_open(struct cache *c, uint64_t vid, uint64_t ino, uint64_t size, const
     *e = space_entry_find(c, vid);
     bool dirty = *e && (space_entry_flags(c, *e, 0, 0) & CACHED_DIRTY);
     struct cache_tier *t = *e ? entry_tier(*e) : tier_by_number(c, TIER_NUMBER_FIRST);
-    if (*e && has_source && !dirty && tier_state(t) != TIER_OK)
+    if (has_source && (!*e || (!dirty && tier_state(t) != TIER_OK)))
         return make_absent(c, vid, ino, size, pin, fd, e);
     int r = tier_data_open(t, vid, O_RDONLY);
     if (r == -ENOENT)
@@ -79,9 +79,9 @@ int place_open(struct cache *c, uint64_t vid, uint64_t ino, uint64_t size, const
     r = RET_ERRNO(fstat(*fd, &st));
     if (r < 0)
         return r;
-    if (!*e && !has_source)
+    if (!*e)
         *e = space_entry_add(t, vid, ino, CACHED_DIRTY | CACHED_COMPLETE, (uint64_t)st.st_size);
-    else if (has_source && (!*e || (!dirty && (uint64_t)st.st_size != size)))
+    else if (has_source && !dirty && (uint64_t)st.st_size != size)
         return make_absent(c, vid, ino, size, pin, fd, e);
     return 0;
 }
@@ -114,11 +114,11 @@ static int copy_file(int from, struct cache_tier *t, uint64_t vid, uint64_t size
     g_autofree void *buf = g_try_malloc(COPY_BYTES);
     int r = to < 0 ? to : buf ? 0 : -ENOMEM;
     for (off_t at = 0; r == 0 && at < (off_t)size;) {
-        off_t data = lseek(from, at, SEEK_DATA);
-        off_t hole = data < 0 ? -1 : lseek(from, data, SEEK_HOLE);
-        if (data < 0 || hole < 0)
+        off_t data = RET_ERRNO(lseek(from, at, SEEK_DATA));
+        if (data == -ENXIO)
             break; /* no more data */
-        r = copy_range(from, to, buf, data, hole);
+        off_t hole = data < 0 ? data : RET_ERRNO(lseek(from, data, SEEK_HOLE));
+        r = hole < 0 ? (int)hole : copy_range(from, to, buf, data, hole);
         at = hole;
     }
     return r == 0 && sync ? RET_ERRNO(fdatasync(to)) : r;
@@ -199,13 +199,14 @@ static bool fetch_writing_locked(const struct cfile *cf)
 /* Nobody saves, resizes, or (quiet) reads and writes the file until move_end(). */
 static bool move_begin_locked(struct cfile *cf, bool quiet) REQUIRES(cf->mu)
 {
-    while (cf->resizing || cf->saving)
+    while (cf->resizing)
         cond_wait(&cf->changed, &cf->mu);
     if (cf->dirty || !cf->src_key || cf->pass != CACHE_PASS_OFF)
         return false;
-    cf->resizing = cf->saving = cf->moving = true;
-    while (quiet && (cf->ios || fetch_writing_locked(cf)))
-        cond_wait(&cf->changed, &cf->mu);
+    cf->resizing = cf->moving = true;
+    while (cf->saving || (quiet && (cf->ios || fetch_writing_locked(cf))))
+        cond_wait(&cf->changed, &cf->mu); /* who punches saves with its ios begun */
+    cf->saving = true;
     return true;
 }
 
@@ -308,9 +309,11 @@ int place_for_writing(struct cfile *cf)
 void place_abandon(struct cfile *cf)
 {
     struct cache_tier *to = tier_choose(cf->c, cache_file_size(cf), TIER_WANT_DISK);
-    if (tier_state(cfile_tier(cf)) == TIER_OK)
+    struct cache_tier *from = cfile_tier(cf);
+    if (to == from || (from->kind != TIER_NOWHERE && tier_state(from) == TIER_OK))
         return;
     int r = move_open(cf, to, true);
     if (r < 0)
-        log_warn("cache", "an open file could not leave its disk vid=%lu r=%s", (unsigned long)cf->vid, err_name(r));
+        log_warn("cache", "an open file could not go to another disk vid=%lu r=%s", (unsigned long)cf->vid,
+                 err_name(r));
 }

@@ -18,5 +18,5 @@ uint32_t place_pin_flags(enum cache_pin pin);
 void place_settle(struct cache *c, struct cache_entry *e);
 /* Before the first change: dirty bytes belong on a disk. -EIO: there is none, -ETXTBSY: the kernel has the file. */
 int place_for_writing(struct cfile *cf) MUST_CHECK;
-/* An open clean file leaves a tier that is not used any more, if it can. */
+/* An open clean file leaves a tier that is not used any more, or goes from nowhere to a disk, if it can. */
 void place_abandon(struct cfile *cf);

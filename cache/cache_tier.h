@@ -37,6 +37,8 @@ struct cache_tier {
     /* atomic */
     int state;               /* enum tier_state */
     int bad;                 /* -errno of an operation that failed, until it was looked at */
+    int probe_bad;           /* -errno of the last probe */
+    bool doubted;            /* no disk could take its place when an operation failed: the next probe tells */
     uint64_t probe_since_ns; /* start of the probe in progress, 0 none */
     uint64_t good_since_ns;  /* first of the good probes in a row, 0: the last one failed */
     unsigned n_good;         /* of them */
@@ -66,7 +68,7 @@ struct cache_tier *tier_by_number(struct cache *c, uint32_t number);
 /* The same for one that is not there but holds unpublished bytes: MISSING, under the path it was last seen at. */
 struct cache_tier *tier_missing(struct cache *c, uint32_t number);
 
-/* The outcome of an operation on the tier's files: an I/O error takes it out of use. No lock held. */
+/* The outcome of an operation on the tier's files: an I/O error takes it out of use, the last disk only if a probe fails too. No lock held. */
 void tier_note_io(struct cache_tier *t, ssize_t r);
 /* Tests: -EIO when the tier is to fail, waits while it is to hang. */
 int tier_fault(struct cache_tier *t);

@@ -136,7 +136,7 @@ static int evict_file(struct item *it, struct inode *in)
         r = cache_evict(fs->cache, f.vid);
     }
     if (r < 0)
-        return r;
+        return r == -ENOENT ? 0 : r; /* only its removal from a disk that is not used is left */
     atomic_fetch_add(&it->w->bytes_done, c.bytes);
     return 1;
 }

@@ -1,4 +1,5 @@
 /* Several disks and the memory tier: where files go, and how they leave a tier that fails or may not hold what they become. */
+#include "cache/cache_file.h"
 #include "cache_fixture.h"
 
 #include <fcntl.h>
@@ -199,6 +200,21 @@ START_TEST(a_hanging_disk_is_bypassed_and_an_open_file_leaves_it)
 }
 END_TEST
 
+START_TEST(a_file_that_is_not_here_is_opened_without_a_look_at_a_bypassed_disk)
+{
+    struct cache_source src = put_object(&fx, "o", SIZE, 1);
+    g_autofree char *trap = g_strdup_printf("%s/data/%02x/%016x", fx.dir, 100, 100);
+    disk_fault(fx.dir, "eio");
+    EVENTUALLY(state_is(fx.dir, "bypassed"));
+    ck_assert_int_eq(mkfifo(trap, 0600), 0); /* an open of it never ends, as on a disk that hangs */
+    struct cfile *cf = open_object(&fx, 100, &src, SIZE);
+    assert_reads(cf, 0, SIZE, 1);
+    cache_file_unref(cf);
+    ck_assert(has_file(second, 100));
+    disk_fault(fx.dir, NULL);
+}
+END_TEST
+
 START_TEST(unpublished_files_stay_on_a_bypassed_disk)
 {
     struct cfile *cf[6];
@@ -217,6 +233,28 @@ START_TEST(unpublished_files_stay_on_a_bypassed_disk)
     disk_fault(second, NULL);
     EVENTUALLY(state_is(second, "ok"));
     ck_assert_int_gt(tier(second).dirty_bytes, 0);
+}
+END_TEST
+
+START_TEST(an_unpublished_file_removed_while_its_disk_is_bypassed_is_gone)
+{
+    struct cfile *cf[6];
+    uint64_t vid[6];
+    for (unsigned i = 0; i < 6; i++) {
+        ck_assert_int_eq(cache_file_new(fx.cache, 10 + i, &cf[i]), 0);
+        ck_assert_int_eq(cache_file_write(cf[i], "precious", 8, 0), 8);
+        ck_assert_int_eq(cache_file_set_intent(cf[i], "{}"), 0);
+        vid[i] = cache_file_vid(cf[i]);
+        cache_file_unref(cf[i]);
+    }
+    ck_assert_int_gt(tier(second).dirty_bytes, 0);
+    disk_fault(second, "eio");
+    EVENTUALLY(state_is(second, "bypassed"));
+    for (unsigned i = 0; i < 6; i++)
+        cache_forget(fx.cache, vid[i]);
+    disk_fault(second, NULL);
+    for (unsigned i = 0; i < 6; i++)
+        EVENTUALLY(!has_file(second, vid[i]) && !has_file(fx.dir, vid[i]));
 }
 END_TEST
 
@@ -312,6 +350,41 @@ START_TEST(a_write_moves_the_file_to_the_disk_with_all_its_bytes)
 }
 END_TEST
 
+static void *write_one(void *arg)
+{
+    ck_assert_int_eq(cache_file_write(arg, "x", 1, 0), 1);
+    return NULL;
+}
+
+START_TEST(a_punch_that_is_saved_does_not_hold_up_a_move)
+{
+    struct cache_source srcs[1];
+    struct cfile_io io;
+    pthread_t thread;
+    fill(1, srcs);
+    struct cfile *cf = open_object(&fx, 100, &srcs[0], SIZE);
+    ck_assert(cache_file_in_memory(cf));
+    mutex_lock(&cf->mu);
+    cfile_io_begin_locked(cf, &io, 1, 2);
+    mutex_unlock(&cf->mu);
+    ck_assert_int_eq(pthread_create(&thread, NULL, write_one, cf), 0);
+    mutex_lock(&cf->mu);
+    while (!cf->moving) {
+        mutex_unlock(&cf->mu);
+        g_usleep(1000);
+        mutex_lock(&cf->mu);
+    }
+    mutex_unlock(&cf->mu);
+    ck_assert_int_eq(cfile_save(cf), 0);
+    mutex_lock(&cf->mu);
+    cfile_io_end_locked(cf, &io);
+    mutex_unlock(&cf->mu);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert(!cache_file_in_memory(cf));
+    cache_file_unref(cf);
+}
+END_TEST
+
 START_TEST(a_file_the_kernel_has_in_memory_is_not_changed)
 {
     struct cache_source srcs[1];
@@ -395,6 +468,35 @@ START_TEST(no_disk_left_reads_go_past_the_cache_and_changes_fail)
 }
 END_TEST
 
+START_TEST(a_file_opened_while_there_was_no_disk_goes_to_the_one_that_is_back)
+{
+    struct cache_source big = put_object(&fx, "big", 20 * MIB, 4);
+    struct cfile *cf;
+    ck_assert_int_eq(cache_file_new(fx.cache, 9, &cf), 0);
+    disk_fault(fx.dir, "eio");
+    ck_assert_int_lt(cache_file_write(cf, "x", 1, 0), 0);
+    cache_file_unref(cf);
+    EVENTUALLY(state_is(fx.dir, "bypassed"));
+    cf = open_object(&fx, 500, &big, 20 * MIB);
+    assert_reads(cf, MIB, MIB, 4);
+    ck_assert(!has_file(fx.dir, 500));
+    disk_fault(fx.dir, NULL);
+    EVENTUALLY(has_file(fx.dir, 500));
+    assert_reads(cf, 0, 20 * MIB, 4);
+    cache_file_unref(cf);
+}
+END_TEST
+
+START_TEST(the_only_disk_is_not_bypassed_for_one_bad_file)
+{
+    g_autofree char *probe = g_build_filename(fx.dir, "probe", NULL);
+    ck_assert(!g_file_test(probe, G_FILE_TEST_EXISTS));
+    tier_note_io(fx.cache->tiers->pdata[0], -EIO);
+    EVENTUALLY(g_file_test(probe, G_FILE_TEST_EXISTS));
+    ck_assert(state_is(fx.dir, "ok"));
+}
+END_TEST
+
 START_TEST(the_only_disk_is_not_bypassed_for_being_slow)
 {
     fx.cfg.slow_ns = NS_PER_MS;
@@ -417,7 +519,9 @@ int main(void)
     tcase_add_test(disks, a_disk_that_works_again_is_cleared_of_what_moved);
     tcase_add_test(disks, a_restart_clears_a_disk_that_was_bypassed);
     tcase_add_test(disks, a_hanging_disk_is_bypassed_and_an_open_file_leaves_it);
+    tcase_add_test(disks, a_file_that_is_not_here_is_opened_without_a_look_at_a_bypassed_disk);
     tcase_add_test(disks, unpublished_files_stay_on_a_bypassed_disk);
+    tcase_add_test(disks, an_unpublished_file_removed_while_its_disk_is_bypassed_is_gone);
     tcase_add_test(disks, readers_see_right_bytes_while_disks_come_and_go);
     suite_add_tcase(s, disks);
     TCase *memory = tcase_create("memory");
@@ -426,10 +530,13 @@ int main(void)
     if (geteuid() == 0) { /* a memory file system needs CAP_SYS_ADMIN */
         tcase_add_test(memory, memory_takes_small_clean_files_and_forgets_them);
         tcase_add_test(memory, a_write_moves_the_file_to_the_disk_with_all_its_bytes);
+        tcase_add_test(memory, a_punch_that_is_saved_does_not_hold_up_a_move);
         tcase_add_test(memory, a_file_the_kernel_has_in_memory_is_not_changed);
         tcase_add_test(memory, pinned_in_memory_moves_there_and_back);
         tcase_add_test(memory, what_a_pin_needs_is_taken_from_other_files_in_memory);
         tcase_add_test(memory, no_disk_left_reads_go_past_the_cache_and_changes_fail);
+        tcase_add_test(memory, a_file_opened_while_there_was_no_disk_goes_to_the_one_that_is_back);
+        tcase_add_test(memory, the_only_disk_is_not_bypassed_for_one_bad_file);
         tcase_add_test(memory, the_only_disk_is_not_bypassed_for_being_slow);
     }
     suite_add_tcase(s, memory);
