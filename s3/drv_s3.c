@@ -239,17 +239,24 @@ static bool get_stopped(void *ctx)
     return g->user_stop;
 }
 
-/* 416: the range begins at or behind the end. */
-static int get_beyond(struct get *g, const struct http_response *resp)
+/* 416: the range begins at or behind the end, perhaps of another version: not every store looks at If-Match first or names the etag. */
+static int get_beyond(struct drv_s3 *d, const char *key, struct get *g, const struct http_response *resp)
 {
     unsigned long long total = 0;
     const char *range = http_header(resp, "content-range");
+    int r = 0;
     if (g->known)
         return -ESTALE; /* it was longer when this read began */
     info_fill(resp, g->info);
     if (range && sscanf(range, "bytes */%llu", &total) == 1)
         g->info->size = total;
-    return 0;
+    if (!etag_is_set(&g->want))
+        return 0;
+    if (!etag_is_set(&g->info->etag)) {
+        obj_info_clear(g->info);
+        r = s3_head_full(d, key, 0, g->info, NULL);
+    }
+    return r == 0 && !etag_equal(&g->want, &g->info->etag) ? -ESTALE : r;
 }
 
 static int s3_get(struct objstore *st, const char *key, uint64_t off, uint64_t len, const struct etag *if_match,
@@ -273,7 +280,7 @@ static int s3_get(struct objstore *st, const char *key, uint64_t off, uint64_t l
     c.stopped = get_stopped;
     int r = s3_exec(d, &c);
     if (r == -ERANGE && c.resp.status == 416)
-        r = get_beyond(&g, &c.resp);
+        r = get_beyond(d, key, &g, &c.resp);
     else if (g.known && g.pos == g.end && !g.user_stop && r < 0)
         r = 0; /* the last byte came, the connection broke behind it */
     s3_call_fini(&c);
