@@ -38,7 +38,7 @@ static int window_enter(struct drv_s3 *d, uint64_t deadline_ns)
 {
     int r = 0;
     mutex_lock(&d->mu);
-    while (!stopping(d) && !s3_window_enter(&d->window) && r == 0) {
+    while (!stopping(d) && r == 0 && !s3_window_enter(&d->window)) {
         if (!cond_wait_until(&d->cv, &d->mu, deadline_ns))
             r = -ETIMEDOUT;
     }

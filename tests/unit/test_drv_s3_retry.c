@@ -21,10 +21,35 @@ START_TEST(range_behind_the_end_of_another_version_is_estale)
 }
 END_TEST
 
+/* As when another request ends in the very moment in which the waiting one's time is up. */
+START_TEST(slot_that_gets_free_at_the_deadline_is_not_lost)
+{
+    objstore_close(st);
+    open_with_timeout(NS_PER_S);
+    struct drv_s3 *d = s3_of(st);
+    mutex_lock(&d->mu);
+    while (s3_window_enter(&d->window))
+        ;
+    mutex_unlock(&d->mu);
+    GThread *t = g_thread_new("head", head_in_thread, NULL);
+    g_usleep(500000); /* it waits now */
+    mutex_lock(&d->mu);
+    g_usleep(1000000); /* it wants the lock back to tell that its time is up */
+    while (d->window.in_flight)
+        s3_window_leave(&d->window, false, false, 0, 0);
+    mutex_unlock(&d->mu);
+    (void)g_thread_join(t);
+    mutex_lock(&d->mu);
+    ck_assert_uint_eq(d->window.in_flight, 0);
+    mutex_unlock(&d->mu);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("drv_s3_retry");
     TCase *t = add_case(s, "reads");
     tcase_add_test(t, range_behind_the_end_of_another_version_is_estale);
+    tcase_add_test(t, slot_that_gets_free_at_the_deadline_is_not_lost);
     return run_suite(s);
 }
