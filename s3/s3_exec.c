@@ -91,6 +91,8 @@ static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_ha
     char amz_date[17];
     g_autofree char *url = NULL;
     g_autoptr(GPtrArray) headers = NULL;
+    http_response_clear(&c->resp); /* the last attempt's reply must not be taken for this one's */
+    memset(&c->error, 0, sizeof c->error);
     int r = s3_cred_get(d->cred, &keys);
     if (r < 0)
         return r;
@@ -120,8 +122,6 @@ static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_ha
                               .low_speed_s =
                                   (uint32_t)(c->slow ? CLAMP(timeout_s * 2, 1, 600) : CLAMP(timeout_s / 2, 1, 30)),
                               .fresh = fresh};
-    http_response_clear(&c->resp);
-    memset(&c->error, 0, sizeof c->error);
     metric_inc(c->metric);
     return http_perform(d->pool, &hr, &c->resp);
 }

@@ -1,6 +1,8 @@
 /* Attempts after the first, and failures that may hide a success: the S3 driver against scripted replies. */
 #include "drv_s3_fixture.h"
 
+#include <glib/gstdio.h>
+
 START_TEST(range_behind_the_end_of_another_version_is_estale)
 {
     g_autoptr(GString) out = g_string_new(NULL);
@@ -45,11 +47,64 @@ START_TEST(slot_that_gets_free_at_the_deadline_is_not_lost)
 }
 END_TEST
 
+struct expiring {
+    char *folder, *config, *keys;
+};
+
+static void open_with_process(struct expiring *x)
+{
+    struct objstore *other = NULL;
+    g_autofree char *msg = NULL;
+    x->folder = g_dir_make_tmp("sluice-cred-XXXXXX", NULL);
+    x->config = g_build_filename(x->folder, "config", NULL);
+    x->keys = g_build_filename(x->folder, "keys", NULL);
+    g_autofree char *config = g_strdup_printf("[profile p]\ncredential_process = cat %s\n", x->keys);
+    g_autoptr(GDateTime) now = g_date_time_new_from_unix_utc(clock_wall_ns() / (int64_t)NS_PER_S + 3600);
+    g_autofree char *expires = g_date_time_format(now, "%Y-%m-%dT%H:%M:%SZ");
+    g_autofree char *keys = g_strdup_printf(
+        "{\"Version\":1,\"AccessKeyId\":\"AK\",\"SecretAccessKey\":\"secret\",\"Expiration\":\"%s\"}", expires);
+    ck_assert(g_file_set_contents(x->config, config, -1, NULL) && g_file_set_contents(x->keys, keys, -1, NULL));
+    setenv("AWS_CONFIG_FILE", x->config, 1);
+    struct objstore_config cfg = {.source = "s3://bucket/pre",
+                                  .endpoint_url = http_stub_url(stub),
+                                  .profile = "p",
+                                  .region = "us-east-1",
+                                  .op_timeout_ns = 5 * NS_PER_S};
+    int r = objstore_open(&cfg, &other, &msg);
+    ck_assert_msg(r == 0, "%s", msg ? msg : "?");
+    objstore_close(st);
+    st = other;
+}
+
+static int hours_pass(void *ctx, uint64_t off, const void *buf, size_t len)
+{
+    struct expiring *x = ctx;
+    ck_assert_int_eq(g_unlink(x->keys), 0);
+    clock_fake_advance(2 * 3600 * NS_PER_S);
+    return 0;
+}
+
+START_TEST(credentials_that_end_within_a_body_end_the_call)
+{
+    struct expiring x;
+    open_with_process(&x);
+    http_stub_reply_cut(stub, 200, "ETag: \"v1\"\r\n", "0123456789", 4);
+    ck_assert_int_eq(objstore_get(st, "k", 0, 0, NULL, hours_pass, &x, NULL), -EKEYEXPIRED);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 1);
+    (void)g_unlink(x.config);
+    (void)g_rmdir(x.folder);
+    g_free(x.folder);
+    g_free(x.config);
+    g_free(x.keys);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("drv_s3_retry");
     TCase *t = add_case(s, "reads");
     tcase_add_test(t, range_behind_the_end_of_another_version_is_estale);
     tcase_add_test(t, slot_that_gets_free_at_the_deadline_is_not_lost);
+    tcase_add_test(t, credentials_that_end_within_a_body_end_the_call);
     return run_suite(s);
 }
