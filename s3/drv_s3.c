@@ -300,29 +300,34 @@ void s3_meta_headers(struct s3_req *req, const struct obj_meta *meta)
     s3_meta_each(meta, meta_header, req);
 }
 
-int s3_cond_apply(struct drv_s3 *d, struct s3_req *req, const char *key, const struct obj_cond *cond,
-                  uint32_t cap_absent, uint32_t cap_etag)
+int s3_cond_look(struct drv_s3 *d, const char *key, const struct obj_cond *cond, uint64_t timeout_ns, bool *ret_absent)
+{
+    struct obj_info info = {0};
+    if (!cond || cond->kind == OBJ_COND_NONE)
+        return 0;
+    int r = s3_head_full(d, key, timeout_ns, &info, NULL);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    *ret_absent = r == -ENOENT;
+    r = objstore_cond_check(cond, *ret_absent ? NULL : &info.etag);
+    obj_info_clear(&info);
+    return r;
+}
+
+void s3_cond_apply(struct drv_s3 *d, struct s3_call *c, const struct obj_cond *cond, uint32_t cap_absent,
+                   uint32_t cap_etag)
 {
     uint32_t caps = objstore_caps(&d->base);
     if (!cond || cond->kind == OBJ_COND_NONE)
-        return 0;
+        return;
     bool absent = cond->kind == OBJ_COND_ABSENT;
     bool offered = (caps & (absent ? cap_absent : cap_etag)) != 0;
-    if (!offered) {
-        struct obj_info info = {0};
-        int r = s3_head_full(d, key, 0, &info, NULL);
-        if (r < 0 && r != -ENOENT)
-            return r;
-        r = objstore_cond_check(cond, r == 0 ? &info.etag : NULL);
-        obj_info_clear(&info);
-        if (r < 0)
-            return r;
-    }
+    if (!offered)
+        c->guard = cond;
     if (absent && (offered || (caps == 0 && cap_absent)))
-        s3_req_header(req, "If-None-Match", "*");
+        s3_req_header(&c->req, "If-None-Match", "*");
     else if (!absent && offered)
-        s3_req_headerf(req, "If-Match", caps & CAP_IF_MATCH_UNQUOTED ? "%s" : "\"%s\"", cond->etag.s);
-    return 0;
+        s3_req_headerf(&c->req, "If-Match", caps & CAP_IF_MATCH_UNQUOTED ? "%s" : "\"%s\"", cond->etag.s);
 }
 
 void s3_md5_header(struct s3_req *req, const void *buf, size_t len, char ret_hex[33])
@@ -405,21 +410,19 @@ static int s3_put(struct objstore *st, const char *key, const void *buf, size_t 
     if (r < 0)
         return r;
     s3_call_init(d, &c, "PUT", key, M_requests_put);
-    r = s3_cond_apply(d, &c.req, key, cond, CAP_PUT_IF_NONE_MATCH, CAP_PUT_IF_MATCH);
-    if (r == 0) {
-        s3_req_header(&c.req, "Content-Type", "application/octet-stream");
-        s3_meta_headers(&c.req, meta);
-        if (objstore_caps(st) & CAP_CHECKSUM_CRC32C)
-            crc_header(&c.req, buf, len);
-        else
-            s3_md5_header(&c.req, buf, len, p.md5);
-        c.body = buf;
-        c.body_len = len;
-        c.ctx = &p;
-        c.on_done = put_done;
-        c.settle = put_settle;
-        r = s3_exec(d, &c);
-    }
+    s3_cond_apply(d, &c, cond, CAP_PUT_IF_NONE_MATCH, CAP_PUT_IF_MATCH);
+    s3_req_header(&c.req, "Content-Type", "application/octet-stream");
+    s3_meta_headers(&c.req, meta);
+    if (objstore_caps(st) & CAP_CHECKSUM_CRC32C)
+        crc_header(&c.req, buf, len);
+    else
+        s3_md5_header(&c.req, buf, len, p.md5);
+    c.body = buf;
+    c.body_len = len;
+    c.ctx = &p;
+    c.on_done = put_done;
+    c.settle = put_settle;
+    r = s3_exec(d, &c);
     if (r == -ENOENT && cond && cond->kind == OBJ_COND_ETAG)
         r = -ESTALE; /* If-Match on what is gone */
     if (r == 0) {
@@ -437,20 +440,10 @@ static int s3_delete(struct objstore *st, const char *key, const struct obj_cond
     if (s3_key_check(d, key) < 0)
         return 0;
     s3_call_init(d, &c, "DELETE", key, M_requests_delete);
-    int r = 0;
-    if (cond && cond->kind == OBJ_COND_ETAG && !(objstore_caps(st) & CAP_DELETE_IF_MATCH)) {
-        struct obj_info info = {0};
-        r = s3_head_full(d, key, 0, &info, NULL);
-        if (r == 0 && !etag_equal(&info.etag, &cond->etag))
-            r = -ESTALE;
-        obj_info_clear(&info);
-    } else if (cond && cond->kind == OBJ_COND_ETAG) {
-        s3_req_headerf(&c.req, "If-Match", objstore_caps(st) & CAP_IF_MATCH_UNQUOTED ? "%s" : "\"%s\"", cond->etag.s);
-    }
-    if (r == 0)
-        r = s3_exec(d, &c);
+    s3_cond_apply(d, &c, cond, 0, CAP_DELETE_IF_MATCH);
+    int r = s3_exec(d, &c);
     s3_call_fini(&c);
-    return r == -ENOENT ? 0 : r;
+    return r == -ENOENT || (r == -ESTALE && c.guard_absent) ? 0 : r;
 }
 
 /* ---- life cycle ---- */

@@ -67,7 +67,8 @@ struct obj_meta {
     const char *token;   /* NULL or "" for none */
 };
 
-/* What must hold at the key for the call to take effect. Where the store lacks the verb's condition, the driver HEADs directly before and compares. */
+/* What must hold at the key for the call to take effect. Where the store lacks the verb's condition, the driver HEADs directly before
+ * each attempt and compares. */
 enum obj_cond_kind { OBJ_COND_NONE, OBJ_COND_ABSENT, OBJ_COND_ETAG };
 struct obj_cond {
     enum obj_cond_kind kind;

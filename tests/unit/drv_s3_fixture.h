@@ -58,6 +58,11 @@ static inline bool asked(unsigned i, const char *text)
     return request && strstr(request, text) != NULL;
 }
 
+static inline struct obj_part one_part(void)
+{
+    return (struct obj_part){.number = 1, .size = 1, .etag = {"e1"}};
+}
+
 static inline gpointer head_in_thread(gpointer arg)
 {
     struct obj_info info = {0};

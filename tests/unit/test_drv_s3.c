@@ -5,11 +5,6 @@
 
 #include <unistd.h>
 
-static struct obj_part one_part(void)
-{
-    return (struct obj_part){.number = 1, .size = 1, .etag = {"e1"}};
-}
-
 START_TEST(error_inside_a_200_of_complete_is_tried_again)
 {
     struct obj_part p = one_part();

@@ -99,6 +99,117 @@ START_TEST(credentials_that_end_within_a_body_end_the_call)
 }
 END_TEST
 
+/* ---- conditions that the store does not know ---- */
+
+static void head_is(const char *etag, const char *more)
+{
+    g_autofree char *headers = g_strdup_printf("ETag: \"%s\"\r\nContent-Length: 4\r\n%s", etag, more);
+    http_stub_reply(stub, 200, headers, "");
+}
+
+static void head_finds_nothing(void)
+{
+    http_stub_reply(stub, 404, "x-amz-request-id: r\r\n", "");
+}
+
+static void copied_as(const char *etag)
+{
+    g_autofree char *xml = g_strdup_printf("<CopyObjectResult><ETag>\"%s\"</ETag></CopyObjectResult>", etag);
+    http_stub_reply(stub, 200, "", xml);
+}
+
+START_TEST(delete_sent_again_spares_what_came_meanwhile)
+{
+    struct obj_cond cond = {.kind = OBJ_COND_ETAG, .etag = {"mine"}};
+    head_is("mine", "");
+    http_stub_reply(stub, 500, "", "");
+    head_is("theirs", "");
+    ck_assert_int_eq(objstore_delete(st, "k", &cond), -ESTALE);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 3);
+    head_is("mine", "");
+    http_stub_reply(stub, 504, "", "");
+    head_finds_nothing(); /* that was us */
+    ck_assert_int_eq(objstore_delete(st, "k", &cond), 0);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 6);
+}
+END_TEST
+
+START_TEST(put_sent_again_spares_what_came_meanwhile)
+{
+    struct obj_meta meta = {.token = "tok"};
+    struct obj_cond absent = {.kind = OBJ_COND_ABSENT};
+    struct obj_cond mine = {.kind = OBJ_COND_ETAG, .etag = {"mine"}};
+    objstore_set_caps(st, CAP_CONTENT_MD5);
+    head_finds_nothing();
+    http_stub_reply(stub, 500, "", "");
+    head_finds_nothing(); /* did it get there? */
+    head_is("theirs", "");
+    head_is("theirs", "");
+    ck_assert_int_eq(objstore_put(st, "k", "body", 4, &meta, &absent, NULL), -ESTALE);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 5);
+    head_is("mine", "");
+    http_stub_reply(stub, 500, "", "");
+    head_finds_nothing();
+    ck_assert_int_eq(objstore_put(st, "k", "body", 4, NULL, &mine, NULL), -ESTALE);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 8);
+}
+END_TEST
+
+START_TEST(complete_sent_again_spares_what_came_meanwhile)
+{
+    struct obj_part p = one_part();
+    struct obj_cond absent = {.kind = OBJ_COND_ABSENT};
+    const char *parts = "<ListPartsResult></ListPartsResult>";
+    head_finds_nothing();
+    http_stub_reply(stub, 500, "", "");
+    head_finds_nothing(); /* did it get there? */
+    http_stub_reply(stub, 200, "", parts);
+    for (int i = 0; i < 2; i++)
+        head_is("theirs", "");
+    http_stub_reply(stub, 200, "", parts);
+    ck_assert_int_eq(objstore_mpu_complete(st, "k", "U", &p, 1, "tok", &absent, NULL), -ESTALE);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 7);
+}
+END_TEST
+
+START_TEST(copy_sent_again_spares_what_came_meanwhile)
+{
+    struct obj_cond absent = {.kind = OBJ_COND_ABSENT};
+    head_is("src", "");
+    head_finds_nothing();
+    http_stub_reply(stub, 500, "", "");
+    head_is("theirs", "");
+    ck_assert_int_eq(objstore_copy(st, "src", NULL, "k", NULL, &absent, NULL), -ESTALE);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 4);
+}
+END_TEST
+
+START_TEST(copy_of_a_source_that_changed_meanwhile_is_estale)
+{
+    struct obj_meta meta = {.token = "tok"};
+    struct etag v1 = {"v1"};
+    objstore_set_caps(st, CAP_ETAG_IS_MD5);
+    head_is("v1", "");
+    copied_as("v2");
+    head_is("v2", "");
+    ck_assert_int_eq(objstore_copy(st, "src", &v1, "k", NULL, NULL, NULL), -ESTALE);
+    for (int i = 0; i < 2; i++)
+        head_is("v1", "");
+    copied_as("v2");
+    ck_assert_int_eq(objstore_copy(st, "k", &v1, "k", &meta, NULL, NULL), -ESTALE); /* onto itself */
+    head_is("v1", "");
+    head_is("v2", "");
+    ck_assert_int_eq(objstore_copy(st, "k", &v1, "k", &meta, NULL, NULL), -ESTALE);
+    for (int i = 0; i < 2; i++)
+        head_is("v1-3", "");
+    copied_as("other");
+    struct etag etag = {0};
+    ck_assert_int_eq(objstore_copy(st, "k", NULL, "k", &meta, NULL, &etag), 0);
+    ck_assert_str_eq(etag.s, "other");
+    ck_assert_uint_eq(http_stub_n_requests(stub), 11);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("drv_s3_retry");
@@ -106,5 +217,11 @@ int main(void)
     tcase_add_test(t, range_behind_the_end_of_another_version_is_estale);
     tcase_add_test(t, slot_that_gets_free_at_the_deadline_is_not_lost);
     tcase_add_test(t, credentials_that_end_within_a_body_end_the_call);
+    t = add_case(s, "conditions");
+    tcase_add_test(t, delete_sent_again_spares_what_came_meanwhile);
+    tcase_add_test(t, put_sent_again_spares_what_came_meanwhile);
+    tcase_add_test(t, complete_sent_again_spares_what_came_meanwhile);
+    tcase_add_test(t, copy_sent_again_spares_what_came_meanwhile);
+    tcase_add_test(t, copy_of_a_source_that_changed_meanwhile_is_estale);
     return run_suite(s);
 }
