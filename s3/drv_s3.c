@@ -354,7 +354,8 @@ bool s3_etag_wrong(const struct drv_s3 *d, const struct http_response *resp, con
     return strcmp(etag.s, md5_hex) != 0;
 }
 
-int s3_settle_token(struct drv_s3 *d, const char *key, const char *token, struct etag *ret_etag)
+int s3_settle_token(struct drv_s3 *d, const char *key, const char *token, const struct posix_attr *posix,
+                    struct etag *ret_etag)
 {
     struct obj_info info = {0};
     if (!token || !*token)
@@ -362,7 +363,7 @@ int s3_settle_token(struct drv_s3 *d, const char *key, const char *token, struct
     int r = s3_head_full(d, key, MIN(d->op_timeout_ns, SETTLE_TIMEOUT_NS), &info, NULL);
     if (r < 0)
         return 0;
-    bool same = strcmp(info.token, token) == 0;
+    bool same = strcmp(info.token, token) == 0 && (!posix || s3_meta_posix_same(&info.posix, posix));
     if (same)
         *ret_etag = info.etag;
     obj_info_clear(&info);
@@ -388,7 +389,7 @@ static int put_done(void *ctx, const struct http_response *resp)
 static int put_settle(void *ctx)
 {
     struct put *p = ctx;
-    return s3_settle_token(p->d, p->key, p->token, &p->etag);
+    return s3_settle_token(p->d, p->key, p->token, NULL, &p->etag);
 }
 
 static void crc_header(struct s3_req *req, const void *buf, size_t len)

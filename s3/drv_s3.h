@@ -86,8 +86,9 @@ int s3_cond_look(struct drv_s3 *d, const char *key, const struct obj_cond *cond,
 void s3_md5_header(struct s3_req *req, const void *buf, size_t len, char ret_hex[33]);
 /* Whether an ETag contradicts the MD5 of what was sent. */
 bool s3_etag_wrong(const struct drv_s3 *d, const struct http_response *resp, const char *md5_hex);
-/* HEADs key: 1 when it carries the token, then with its etag; else 0. */
-int s3_settle_token(struct drv_s3 *d, const char *key, const char *token, struct etag *ret_etag);
+/* HEADs key: 1 when it carries the token and, unless posix is NULL, these attributes, then with its etag; else 0. */
+int s3_settle_token(struct drv_s3 *d, const char *key, const char *token, const struct posix_attr *posix,
+                    struct etag *ret_etag);
 /* "bucket/full%20key" for x-amz-copy-source. */
 char *s3_copy_source(const struct drv_s3 *d, const char *key);
 
@@ -108,6 +109,10 @@ int s3_mpu_part_copy(struct objstore *st, const char *key, const char *upload_id
 int s3_source_check(struct drv_s3 *d, const char *src, const struct etag *etag);
 int s3_mpu_complete(struct objstore *st, const char *key, const char *upload_id, const struct obj_part *parts,
                     size_t n_parts, const char *token, const struct obj_cond *cond, struct etag *ret_etag);
+/* posix: what was given at create, where the key may carry the token already; else NULL. */
+int s3_mpu_complete_with(struct drv_s3 *d, const char *key, const char *upload_id, const struct obj_part *parts,
+                         size_t n_parts, const char *token, const struct posix_attr *posix, const struct obj_cond *cond,
+                         struct etag *ret_etag);
 int s3_mpu_abort(struct objstore *st, const char *key, const char *upload_id);
 /* s3_copy.c */
 int s3_copy(struct objstore *st, const char *src, const struct etag *src_etag, const char *dst,

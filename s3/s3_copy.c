@@ -3,7 +3,8 @@
  * headers given again. New metadata replaces ours; what other tools wrote beside it and the content headers are kept.
  *
  * No store has conditions on a copy's target that could be relied on, so the target is looked at before. A copy onto itself is a change
- * of metadata; its condition is the version that was read. No state, no locks.
+ * of metadata; its condition is the version that was read. The token that a copy gives is the content's, and what stands at the target
+ * may carry it already: only with the new attributes beside it does it show that a copy was made. No state, no locks.
  */
 #include "drv_s3.h"
 
@@ -15,7 +16,8 @@ struct copy {
     struct drv_s3 *d;
     const char *dst;
     bool in_place;
-    const char *token;
+    const char *token;              /* NULL: the source's is kept, it tells nothing */
+    const struct posix_attr *posix; /* with it */
     struct etag etag;
 };
 
@@ -31,7 +33,7 @@ static int copy_done(void *ctx, const struct http_response *resp)
 static int copy_settle(void *ctx)
 {
     struct copy *cp = ctx;
-    return s3_settle_token(cp->d, cp->dst, cp->token, &cp->etag);
+    return s3_settle_token(cp->d, cp->dst, cp->token, cp->posix, &cp->etag);
 }
 
 /* Whether a store that ignores the condition on the source copied the version meant. */
@@ -90,7 +92,7 @@ static int copy_parts(struct copy *cp, const char *src, const struct obj_info *i
             return r;
         metric_add(M_copied_bytes, (int64_t)parts[i].size);
     }
-    return s3_mpu_complete(st, cp->dst, upload_id, parts, n, cp->token, cond, &cp->etag);
+    return s3_mpu_complete_with(cp->d, cp->dst, upload_id, parts, n, cp->token, cp->posix, cond, &cp->etag);
 }
 
 static int copy_large(struct copy *cp, const char *src, const struct obj_info *info, const struct obj_meta *meta,
@@ -99,9 +101,9 @@ static int copy_large(struct copy *cp, const char *src, const struct obj_info *i
     g_autofree char *id = NULL;
     bool absent = false;
     struct obj_meta same = {.posix = info->posix, .symlink = info->symlink, .token = info->token};
-    cp->token = meta ? meta->token : NULL; /* a kept token may stand at the target already: it would settle nothing */
-    int r =
-        cp->in_place ? 0 : s3_cond_look(cp->d, cp->dst, cond, 0, &absent); /* as Complete does: before all the work */
+    int r = 0;
+    if (!cp->in_place)
+        r = s3_cond_look(cp->d, cp->dst, cond, 0, &absent); /* Complete will check it, but after all the work */
     if (r == 0)
         r = s3_mpu_create_with(cp->d, cp->dst, meta ? meta : &same, keep, &id);
     if (r < 0)
@@ -116,7 +118,11 @@ int s3_copy(struct objstore *st, const char *src, const struct etag *src_etag, c
             const struct obj_meta *meta, const struct obj_cond *dst_cond, struct etag *ret_etag)
 {
     struct drv_s3 *d = s3_of(st);
-    struct copy cp = {.d = d, .dst = dst, .in_place = strcmp(src, dst) == 0, .token = meta ? meta->token : NULL};
+    struct copy cp = {.d = d,
+                      .dst = dst,
+                      .in_place = strcmp(src, dst) == 0,
+                      .token = meta ? meta->token : NULL,
+                      .posix = meta ? &meta->posix : NULL};
     struct obj_info info = {0};
     g_autoptr(GPtrArray) keep = g_ptr_array_new_with_free_func(g_free);
     int r = s3_key_check(d, dst);

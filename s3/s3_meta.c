@@ -50,6 +50,14 @@ void s3_meta_each(const struct obj_meta *meta, s3_meta_fn *fn, void *ctx)
         fn(ctx, "sluice-token", meta->token);
 }
 
+bool s3_meta_posix_same(const struct posix_attr *have, const struct posix_attr *want)
+{
+    uint32_t f = want->fields;
+    return have->fields == f && (!(f & POSIX_MODE) || have->mode == want->mode) &&
+           (!(f & POSIX_UID) || have->uid == want->uid) && (!(f & POSIX_GID) || have->gid == want->gid) &&
+           (!(f & POSIX_MTIME) || have->mtime_ns == want->mtime_ns);
+}
+
 bool s3_meta_is_archive(const char *storage_class)
 {
     return strcmp(storage_class, "GLACIER") == 0 || strcmp(storage_class, "DEEP_ARCHIVE") == 0;

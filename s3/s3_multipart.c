@@ -159,6 +159,7 @@ struct complete {
     const char *key;
     const char *upload_id;
     const char *token;
+    const struct posix_attr *posix;
 };
 
 /* Ceph 16 answers 500 "already in progress" for an upload that does not exist: ask for the upload itself. */
@@ -174,15 +175,19 @@ static bool upload_is_gone(const struct complete *m)
     return r == -ENOENT;
 }
 
+static bool is_completed(struct complete *m)
+{
+    return s3_settle_token(m->part.d, m->key, m->token, m->posix, &m->part.etag) == 1;
+}
+
 static int complete_settle(void *ctx)
 {
     struct complete *m = ctx;
-    if (s3_settle_token(m->part.d, m->key, m->token, &m->part.etag) == 1)
+    if (!m->posix && is_completed(m))
         return 1;
     if (!upload_is_gone(m))
         return 0;
-    /* it may have been completed between the two looks */
-    return s3_settle_token(m->part.d, m->key, m->token, &m->part.etag) == 1 ? 1 : -ENOENT;
+    return is_completed(m) ? 1 : -ENOENT; /* it may have been completed between the two looks */
 }
 
 /* Ceph 16 leaves the ETag of the reply empty. */
@@ -208,12 +213,12 @@ static int complete_etag(struct complete *m)
     return r == -ENOENT ? -ESTALE : r;
 }
 
-int s3_mpu_complete(struct objstore *st, const char *key, const char *upload_id, const struct obj_part *parts,
-                    size_t n_parts, const char *token, const struct obj_cond *cond, struct etag *ret_etag)
+int s3_mpu_complete_with(struct drv_s3 *d, const char *key, const char *upload_id, const struct obj_part *parts,
+                         size_t n_parts, const char *token, const struct posix_attr *posix, const struct obj_cond *cond,
+                         struct etag *ret_etag)
 {
-    struct drv_s3 *d = s3_of(st);
     struct s3_call c;
-    struct complete m = {.part.d = d, .key = key, .upload_id = upload_id, .token = token};
+    struct complete m = {.part.d = d, .key = key, .upload_id = upload_id, .token = token, .posix = posix};
     g_autofree char *body = complete_body(parts, n_parts);
     if (n_parts == 0)
         return -EINVAL;
@@ -238,6 +243,12 @@ int s3_mpu_complete(struct objstore *st, const char *key, const char *upload_id,
     if (r == 0)
         *ret_etag = m.part.etag;
     return r;
+}
+
+int s3_mpu_complete(struct objstore *st, const char *key, const char *upload_id, const struct obj_part *parts,
+                    size_t n_parts, const char *token, const struct obj_cond *cond, struct etag *ret_etag)
+{
+    return s3_mpu_complete_with(s3_of(st), key, upload_id, parts, n_parts, token, NULL, cond, ret_etag);
 }
 
 int s3_mpu_abort(struct objstore *st, const char *key, const char *upload_id)

@@ -210,6 +210,86 @@ START_TEST(copy_of_a_source_that_changed_meanwhile_is_estale)
 }
 END_TEST
 
+/* ---- attributes of an object that carries the token already ---- */
+
+#define OLD "x-amz-meta-sluice-token: tok\r\nx-amz-meta-mode: 0100644\r\n"
+#define NEW "x-amz-meta-sluice-token: tok\r\nx-amz-meta-mode: 0100600\r\n"
+
+static const struct obj_meta chmod_600 = {.posix = {.fields = POSIX_MODE, .mode = 0100600}, .token = "tok"};
+
+START_TEST(attributes_that_did_not_get_there_are_sent_again)
+{
+    struct etag etag = {"e"};
+    objstore_set_caps(st, CAP_COPY_IF_MATCH);
+    head_is("e", OLD);
+    http_stub_reply(stub, 500, "", "");
+    head_is("e", OLD);
+    copied_as("e");
+    ck_assert_int_eq(objstore_copy(st, "k", &etag, "k", &chmod_600, NULL, &etag), 0);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 4);
+    ck_assert(asked(3, "PUT ") && asked(3, "x-amz-meta-mode: 0100600"));
+}
+END_TEST
+
+START_TEST(attributes_that_got_there_are_not_sent_again)
+{
+    struct etag etag = {"e-2"};
+    objstore_set_caps(st, CAP_COPY_IF_MATCH);
+    head_is("e-2", OLD);
+    http_stub_reply(stub, 504, "", "");
+    head_is("whole", NEW);
+    ck_assert_int_eq(objstore_copy(st, "k", &etag, "k", &chmod_600, NULL, &etag), 0);
+    ck_assert_str_eq(etag.s, "whole");
+    ck_assert_uint_eq(http_stub_n_requests(stub), 3);
+}
+END_TEST
+
+/* The object was made of parts, so the copy has another etag: the second one meets it, by the store's condition or our own look. */
+START_TEST(attributes_sent_twice_are_no_conflict)
+{
+    struct etag etag = {"e-2"};
+    objstore_set_caps(st, _i ? CAP_COPY_IF_MATCH : CAP_CONTENT_MD5);
+    head_is("e-2", OLD);
+    if (!_i)
+        head_is("e-2", OLD);
+    http_stub_reply(stub, 504, "", "");
+    http_stub_reply(stub, 403, "", ""); /* HEAD: cannot tell now */
+    if (_i)
+        http_stub_reply(stub, 412, "", ERROR_XML("PreconditionFailed"));
+    else
+        head_is("whole", NEW);
+    head_is("whole", NEW);
+    ck_assert_int_eq(objstore_copy(st, "k", &etag, "k", &chmod_600, NULL, &etag), 0);
+    ck_assert_str_eq(etag.s, "whole");
+}
+END_TEST
+
+/* 0: Complete failed and is sent again; 1: its reply was lost. */
+START_TEST(attributes_of_a_large_object_are_settled_by_its_upload)
+{
+    struct etag etag = {"e-2"};
+    objstore_set_caps(st, CAP_COPY_IF_MATCH | CAP_COMPLETE_CONDITIONS);
+    http_stub_reply(stub, 200, "ETag: \"e-2\"\r\nContent-Length: 6442450944\r\n" OLD, "");
+    http_stub_reply(stub, 200, "", "<R><UploadId>U</UploadId></R>");
+    for (int i = 0; i < 6; i++)
+        http_stub_reply(stub, 200, "", "<CopyPartResult><ETag>\"p\"</ETag></CopyPartResult>");
+    if (_i == 0) {
+        http_stub_reply(stub, 500, "", "");
+        http_stub_reply(stub, 200, "", "<ListPartsResult></ListPartsResult>"); /* the upload still stands */
+        http_stub_reply(stub, 200, "", COMPLETE_XML);
+    } else {
+        http_stub_reply(stub, 504, "", "");
+        http_stub_reply(stub, 404, "", ERROR_XML("NoSuchUpload"));
+        head_is("done-1", NEW);
+    }
+    ck_assert_int_eq(objstore_copy(st, "k", &etag, "k", &chmod_600, NULL, &etag), 0);
+    ck_assert_str_eq(etag.s, "done-1");
+    ck_assert(asked(8, "POST ") && asked(8, "If-Match: \"e-2\""));
+    ck_assert(asked(10, _i ? "HEAD " : "POST "));
+    ck_assert_uint_eq(http_stub_n_requests(stub), 11);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("drv_s3_retry");
@@ -223,5 +303,10 @@ int main(void)
     tcase_add_test(t, complete_sent_again_spares_what_came_meanwhile);
     tcase_add_test(t, copy_sent_again_spares_what_came_meanwhile);
     tcase_add_test(t, copy_of_a_source_that_changed_meanwhile_is_estale);
+    t = add_case(s, "attributes");
+    tcase_add_test(t, attributes_that_did_not_get_there_are_sent_again);
+    tcase_add_test(t, attributes_that_got_there_are_not_sent_again);
+    tcase_add_loop_test(t, attributes_sent_twice_are_no_conflict, 0, 2);
+    tcase_add_loop_test(t, attributes_of_a_large_object_are_settled_by_its_upload, 0, 2);
     return run_suite(s);
 }
