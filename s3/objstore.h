@@ -67,6 +67,10 @@ struct obj_meta {
     const char *token;   /* NULL or "" for none */
 };
 
+/* -ENAMETOOLONG when the target does not fit into the 2 KB of user metadata beside the rest: 1,814 bytes fit, of which all but ASCII letters,
+ * digits and -._~/ count three. Writing an object with such metadata gives the same. */
+int objstore_symlink_check(const char *target) MUST_CHECK;
+
 /* What must hold at the key for the call to take effect. Where the store lacks the verb's condition, the driver HEADs directly before
  * each attempt and compares. */
 enum obj_cond_kind { OBJ_COND_NONE, OBJ_COND_ABSENT, OBJ_COND_ETAG };

@@ -17,5 +17,5 @@ void s3_meta_take(struct obj_info *info, const char *name, const char *value);
 bool s3_meta_posix_same(const struct posix_attr *have, const struct posix_attr *want);
 /* Is this a storage class whose objects have to be restored before a GET? */
 bool s3_meta_is_archive(const char *storage_class);
-/* -EINVAL unless all text is fit for a header. */
+/* -EINVAL unless all text is fit for a header, -ENAMETOOLONG when the symlink's target makes it more than a store takes. */
 int s3_meta_check(const struct obj_meta *meta) MUST_CHECK;
