@@ -39,7 +39,7 @@ static int copy_whole(struct copy *cp, const char *src, const struct etag *src_e
     g_autofree char *source = s3_copy_source(cp->d, src);
     s3_call_init(cp->d, &c, "PUT", cp->dst, M_requests_copy);
     s3_req_header(&c.req, "x-amz-copy-source", source);
-    s3_req_headerf(&c.req, "x-amz-copy-source-if-match", "\"%s\"", src_etag->s);
+    s3_etag_header(&c.req, "x-amz-copy-source-if-match", src_etag, true);
     if (meta) {
         s3_req_header(&c.req, "x-amz-metadata-directive", "REPLACE");
         for (guint i = 0; i < keep->len; i++)
@@ -104,7 +104,7 @@ int s3_copy(struct objstore *st, const char *src, const struct etag *src_etag, c
         r = s3_head_full(d, src, 0, &info, keep);
     if (r < 0)
         return r;
-    if (src_etag && etag_is_set(src_etag) && !etag_equal(src_etag, &info.etag))
+    if (src_etag && etag_is_set(src_etag) && !etag_fits(src_etag, &info.etag))
         r = -ESTALE;
     if (r == 0)
         r = s3_cond_apply(d, NULL, dst, dst_cond, 0, 0);
@@ -114,6 +114,8 @@ int s3_copy(struct objstore *st, const char *src, const struct etag *src_etag, c
         r = copy_large(&cp, src, &info, meta, keep, dst_cond);
     else if (r == 0)
         r = copy_whole(&cp, src, &info.etag, meta, keep);
+    if (r == 0 && info.size == 0)
+        s3_etag_of_empty(dst, meta ? meta->token : info.token, &cp.etag);
     obj_info_clear(&info);
     if (r == 0)
         *ret_etag = cp.etag;
