@@ -104,7 +104,8 @@ static json_t *describe(struct fs *fs, const char *path, struct inode *in, const
     add_int(o, "inode", in->ino);
     g_autofree char *key = d->ukey ? g_strdup(d->ukey) : dir && *path ? g_strconcat(path, "/", NULL) : g_strdup(path);
     json_object_set_new(o, "key", verb_string(key));
-    json_object_set_new(o, "etag", verb_string(d->flags & DENTRY_UPSTREAM ? d->uetag.s : ""));
+    g_autofree char *etag = g_strndup(d->uetag.s, d->flags & DENTRY_UPSTREAM ? etag_bare_len(&d->uetag) : 0);
+    json_object_set_new(o, "etag", verb_string(etag));
     json_object_set_new(o, "token", verb_string(d->token));
     json_object_set_new(o, "state", json_string(state_name(&rec, d)));
     json_object_set_new(o, "pinned", json_boolean(rec.flags & INODE_PINNED));

@@ -102,6 +102,20 @@ void inode_table_fini(struct fs *fs)
     mutex_fini(&fs->table_mu);
 }
 
+/* Owner and permissions that are not known are those of this mount, whatever they were when the record was made. */
+static void apply_defaults(struct inode *in)
+{
+    const struct config *cfg = in->fs->cfg;
+    struct meta_inode *rec = &in->rec;
+    bool mode_known = rec->flags & INODE_MODE_KNOWN;
+    if (!mode_known || (rec->flags & INODE_OWNER_UNKNOWN)) {
+        rec->uid = in->fs->uid;
+        rec->gid = in->fs->gid;
+    }
+    if (!mode_known && !S_ISLNK(rec->mode))
+        rec->mode = (rec->mode & S_IFMT) | (S_ISDIR(rec->mode) ? cfg->dir_mode : cfg->file_mode);
+}
+
 static int load_locked(struct inode *in) REQUIRES(in->mu)
 {
     mutex_assert_held(&in->mu);
@@ -113,6 +127,8 @@ static int load_locked(struct inode *in) REQUIRES(in->mu)
         in->name = g_strdup(d.name);
         meta_dentry_clear(&d);
     }
+    if (r == 0)
+        apply_defaults(in);
     in->loaded = true;
     in->gone = r < 0;
     if (r < 0)

@@ -58,6 +58,8 @@ static void apply_attr(struct meta_inode *rec, const struct stat *st, int set)
         rec->mode &= ~(uint32_t)(S_ISUID | ((rec->mode & S_IXGRP) ? S_ISGID : 0));
     if (set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID))
         rec->flags |= INODE_MODE_KNOWN;
+    if (set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID))
+        rec->flags &= ~(uint32_t)INODE_OWNER_UNKNOWN;
     if (set & FUSE_SET_ATTR_MTIME_NOW)
         rec->mtime_ns = now;
     else if (set & FUSE_SET_ATTR_MTIME)

@@ -69,9 +69,9 @@ void tree_touch_dir(struct fs *fs, struct meta_batch *b, uint64_t dir) REQUIRES(
 int tree_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, bool keep_path_object) REQUIRES(fs->ns);
 /* What stands at the name's own path key as far as known: true and its etag, or false. */
 bool tree_object_at_path(const struct meta_dentry *d, struct etag *ret_etag);
-/* After a commit: a directory that was implicit and lost its last name needs a marker, or other tools (and the next listing) see it vanish.
- * The marker is journalled by a commit of its own. */
-void tree_keep_empty_dir(struct fs *fs, struct meta_batch *b, uint64_t dir) REQUIRES(fs->ns);
+/* A directory that was implicit and loses its last name, that of the given id, needs a marker, or other tools (and the next listing) see it vanish. */
+int tree_keep_empty_dir(struct fs *fs, struct meta_batch *b, uint64_t dir, uint64_t lost_id) REQUIRES(fs->ns)
+    MUST_CHECK;
 /* The same for a name that leaves key, its own path: true also (with no etag) when a try to publish there was cut off, so that nobody knows. */
 bool tree_may_leave_object(struct fs *fs, const struct meta_dentry *d, const char *key, struct etag *ret_etag);
 /* nlink - 1: removes the inode record or keeps it as orphan while open. */

@@ -11,6 +11,8 @@
 
 void list_row_free(struct list_row *row)
 {
+    if (!row)
+        return;
     obj_info_clear(&row->info);
     g_free(row->name);
     g_free(row);
@@ -31,7 +33,9 @@ bool tree_row_wants_head(struct fs *fs, uint64_t dir, const struct list_row *row
     struct meta_dentry d = {0};
     if (meta_dentry_get(fs->meta, dir, row->name, &d) < 0)
         return true;
-    bool known = etag_equal(&d.uetag, &row->etag);
+    bool known = etag_fits(&row->etag, &d.uetag);
+    if (row->size == 0) /* whose tag may be the same after a link was given another target */
+        known = known && row->settled_ns && d.umtime_ns == row->settled_ns;
     meta_dentry_clear(&d);
     return !known;
 }
@@ -46,25 +50,20 @@ static bool name_is_local(const struct meta_dentry *d, const struct inode *in)
     return in->rec.content != CONTENT_CLEAN || !(d->flags & DENTRY_UPSTREAM);
 }
 
-static void fill_posix(struct fs *fs, struct meta_inode *rec, const struct obj_info *info)
+void tree_fill_posix(struct fs *fs, struct meta_inode *rec, const struct obj_info *info)
 {
     const struct posix_attr *p = &info->posix;
+    uint32_t owner = fs->cfg->posix_meta == POSIX_META_ON ? p->fields & (POSIX_UID | POSIX_GID) : 0;
     rec->flags |= INODE_HEADED;
-    if (p->fields & POSIX_MODE) {
-        rec->mode = (rec->mode & S_IFMT) | (p->mode & 0777);
-        rec->flags |= INODE_MODE_KNOWN;
+    if (!(rec->flags & INODE_MODE_KNOWN) && ((p->fields & POSIX_MODE) || owner)) {
+        rec->flags |= INODE_MODE_KNOWN | (owner ? 0 : INODE_OWNER_UNKNOWN);
+        rec->mode = p->fields & POSIX_MODE ? (rec->mode & S_IFMT) | (p->mode & 0777) : rec->mode;
+        rec->uid = owner & POSIX_UID ? p->uid : rec->uid;
+        rec->gid = owner & POSIX_GID ? p->gid : rec->gid;
     }
-    if (p->fields & POSIX_MTIME) {
+    if (!(rec->flags & INODE_MTIME_KNOWN) && (p->fields & POSIX_MTIME)) {
         rec->mtime_ns = p->mtime_ns;
         rec->flags |= INODE_MTIME_KNOWN;
-    }
-    if (fs->cfg->posix_meta == POSIX_META_ON) {
-        rec->uid = p->fields & POSIX_UID ? p->uid : rec->uid;
-        rec->gid = p->fields & POSIX_GID ? p->gid : rec->gid;
-    }
-    if (info->symlink) {
-        rec->mode = S_IFLNK | 0777;
-        rec->target = g_strdup(info->symlink);
     }
 }
 
@@ -96,7 +95,12 @@ int tree_insert_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const str
         d.uetag = row->etag;
         d.usize = row->size;
         if (row->has_info) {
-            fill_posix(fs, &rec, &row->info);
+            d.umtime_ns = row->size == 0 ? row->settled_ns : 0;
+            tree_fill_posix(fs, &rec, &row->info);
+            if (row->info.symlink) {
+                rec.mode = S_IFLNK | 0777;
+                rec.target = g_strdup(row->info.symlink);
+            }
             g_strlcpy(d.token, row->info.token, sizeof(d.token));
         }
     }
@@ -144,6 +148,23 @@ static void note_archived(struct meta_batch *b, struct inode *in, bool archived)
     mutex_unlock(&in->mu);
 }
 
+/* Is what the name has what the row shows? An object that could not be asked for before may turn out to be a link. */
+static bool is_same(const struct meta_dentry *d, const struct list_row *row)
+{
+    if (row->is_dir || (row->has_info && row->info.symlink && !S_ISLNK(d->type)))
+        return false;
+    return row->has_info ? etag_equal(&d->uetag, &row->etag) : etag_fits(&row->etag, &d->uetag);
+}
+
+/* The name's tag was compared with the whole one, if that was asked for. */
+static void note_checked(struct meta_batch *b, struct meta_dentry *d, const struct list_row *row)
+{
+    if (row->size == 0 && row->has_info && d->umtime_ns != row->settled_ns) {
+        d->umtime_ns = row->settled_ns;
+        meta_dentry_put(b, d);
+    }
+}
+
 static int apply_known(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, const struct list_row *row)
     REQUIRES(fs->ns)
 {
@@ -153,7 +174,7 @@ static int apply_known(struct fs *fs, struct meta_batch *b, struct meta_dentry *
         return r == -ENOENT ? 0 : r;
     if (S_ISDIR(d->type) && !row->is_dir) {
         note_shadowed(fs, b, d);
-        return 0;
+        return 1;
     }
     if (S_ISDIR(d->type)) {
         mutex_lock(&in->mu);
@@ -167,11 +188,20 @@ static int apply_known(struct fs *fs, struct meta_batch *b, struct meta_dentry *
     }
     if (name_is_local(d, in))
         return 0;
-    if (!row->is_dir && etag_equal(&d->uetag, &row->etag)) {
+    if (is_same(d, row)) {
+        note_checked(b, d, row);
         note_archived(b, in, row->archived);
         return 0;
     }
     return replace_name(fs, b, d, in, row);
+}
+
+/* A row of which there is no name, unless it is one that we are about to delete. */
+static int insert_new(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct list_row *row, uint64_t stamp)
+    REQUIRES(fs->ns)
+{
+    g_autofree char *key = tree_key(fs, dir, row->name, row->is_dir);
+    return publish_key_deleted(fs->pub, key, stamp) ? 0 : tree_insert_row(fs, b, dir, row, 0, 0);
 }
 
 int tree_apply_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct list_row *row, uint64_t stamp)
@@ -184,12 +214,7 @@ int tree_apply_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const stru
         meta_dentry_clear(&d);
         return r;
     }
-    if (r != -ENOENT)
-        return r;
-    g_autofree char *key = tree_key(fs, dir, row->name, row->is_dir);
-    if (publish_key_deleted(fs->pub, key, stamp))
-        return 0;
-    return tree_insert_row(fs, b, dir, row, 0, 0);
+    return r == -ENOENT ? insert_new(fs, b, dir, row, stamp) : r;
 }
 
 /* Drops what a vanished directory held; *ret_empty tells whether nothing local is left in it. */
@@ -242,7 +267,8 @@ struct unseen {
 static int collect_unseen(void *ctx, const struct meta_dentry *d)
 {
     struct unseen *u = ctx;
-    if (!g_hash_table_contains(u->seen, d->name))
+    g_autofree char *shown = S_ISDIR(d->type) ? g_strconcat(d->name, "/", NULL) : g_strdup(d->name);
+    if (!g_hash_table_contains(u->seen, shown))
         meta_dentry_collect(u->names, d);
     return 0;
 }
@@ -255,7 +281,11 @@ int tree_drop_unseen(struct fs *fs, struct meta_batch *b, uint64_t dir, GHashTab
     int r = meta_dentry_each(fs->meta, dir, 0, collect_unseen, &u);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         bool dropped = false;
+        const struct meta_dentry *d = names->pdata[i];
+        const struct list_row *instead = g_hash_table_lookup(seen, d->name);
         r = drop_vanished(fs, b, names->pdata[i], stamp, 0, &dropped);
+        if (r == 0 && dropped && instead)
+            r = insert_new(fs, b, dir, instead, stamp);
     }
     return r;
 }

@@ -29,18 +29,29 @@ bool tree_may_leave_object(struct fs *fs, const struct meta_dentry *d, const cha
     return true;
 }
 
-void tree_keep_empty_dir(struct fs *fs, struct meta_batch *b, uint64_t dir)
+static int is_another(void *ctx, const struct meta_dentry *d)
 {
+    return d->id != *(uint64_t *)ctx;
+}
+
+int tree_keep_empty_dir(struct fs *fs, struct meta_batch *b, uint64_t dir, uint64_t lost_id)
+{
+    mutex_assert_held(&fs->ns);
     struct meta_dentry d = {0};
-    if (dir == META_ROOT_INO || meta_dir_has_entries(fs->meta, dir) != 0 || meta_link_first(fs->meta, dir, &d) < 0)
-        return;
+    if (dir == META_ROOT_INO)
+        return 0;
+    int r = meta_dentry_each(fs->meta, dir, 0, is_another, &lost_id);
+    if (r == 0)
+        r = meta_link_first(fs->meta, dir, &d);
+    if (r != 0)
+        return r > 0 || r == -ENOENT ? 0 : r;
     if (d.flags & DENTRY_IMPLICIT) {
         publish_name(fs, b, &d, PUBLISH_MARKER);
         d.stamp = meta_next_seq(fs->meta);
         meta_dentry_put(b, &d);
-        publish_apply(fs, meta_commit(b, false) == 0);
     }
     meta_dentry_clear(&d);
+    return 0;
 }
 
 void tree_touch_dir(struct fs *fs, struct meta_batch *b, uint64_t dir)
@@ -356,13 +367,13 @@ static int drop_child(struct fs *fs, uint64_t parent, const char *name, bool dir
     }
     if (r == 0)
         r = tree_drop_name(fs, b, &d, false);
+    if (r == 0)
+        r = tree_keep_empty_dir(fs, b, parent, d.id);
     if (r == 0) {
         tree_touch_dir(fs, b, parent);
         r = meta_commit(b, false);
     }
     publish_apply(fs, r == 0);
-    if (r == 0)
-        tree_keep_empty_dir(fs, b, parent);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     meta_dentry_clear(&d);

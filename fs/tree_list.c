@@ -2,7 +2,8 @@
  * Listing a directory from the store: one listing however many callers wait, run by the list queue, applied page by page.
  *
  * Callers wait for it with a limit: a directory that was listed before is served as it is when the store does not answer within 2 s. Objects whose
- * type a listing cannot tell (zero bytes: it may be a symbolic link) are asked by HEAD, many at a time.
+ * type a listing cannot tell (zero bytes: it may be a symbolic link) are asked by HEAD, many at a time; so are those of which a listing cannot tell whether they
+ * are still the same, their tags being all alike, by a Last-Modified that is new or too young to tell one version from the next.
  */
 #include "tree_list.h"
 
@@ -15,6 +16,7 @@
 #define ROWS_PER_BATCH   500
 #define TARGET_MAX       4095
 #define HEADS_AT_ONCE    32
+#define SETTLED_NS       (10 * (int64_t)NS_PER_S) /* stores list whole seconds, and clocks differ */
 
 struct listing {
     struct fs *fs;
@@ -25,11 +27,13 @@ struct listing {
     bool done;
     int result;
     unsigned heads_left;
+    int head_err;
     /* owned by the worker that runs it */
     char *prefix;
     uint64_t stamp;
-    GHashTable *seen;
-    GPtrArray *rows; /* struct list_row */
+    int64_t began_wall_ns;
+    GHashTable *seen; /* see tree_drop_unseen(); owns the rows */
+    GPtrArray *rows;  /* struct list_row */
     bool marker, hidden;
 };
 
@@ -57,56 +61,79 @@ static int keep_target(void *ctx, uint64_t off, const void *buf, size_t len)
 }
 
 /* s3fs keeps a symbolic link's target in the object's body. */
-static void read_s3fs_link(struct fs *fs, const char *key, struct obj_info *info)
+static int read_s3fs_link(struct fs *fs, const char *key, struct obj_info *info)
 {
     bool link = fs->cfg->posix_meta == POSIX_META_ON && (info->posix.fields & POSIX_MODE) && S_ISLNK(info->posix.mode);
     if (!link || info->symlink || info->size == 0 || info->size > TARGET_MAX)
-        return;
+        return 0;
     g_autoptr(GString) target = g_string_new(NULL);
-    if (objstore_get(fs->store, key, 0, 0, &info->etag, keep_target, target, NULL) == 0 &&
-        strlen(target->str) == target->len)
+    int r = objstore_get(fs->store, key, 0, 0, &info->etag, keep_target, target, NULL);
+    if (r == 0 && strlen(target->str) == target->len)
         info->symlink = g_strdup(g_strchomp(target->str));
+    return r == -EACCES || r == -ENOMEDIUM ? 0 : r;
+}
+
+/* -errno: the row's type stays unknown. What may be listed but not asked for or read is shown as a plain file. */
+static int head_row(struct listing *l, struct list_row *row)
+{
+    g_autofree char *key = g_strconcat(l->prefix, row->name, NULL);
+    struct obj_info info = {0};
+    int r = objstore_head(l->fs->store, key, &info);
+    if (r == 0)
+        r = read_s3fs_link(l->fs, key, &info);
+    row->vanished = r == -ENOENT;
+    if (r < 0) {
+        obj_info_clear(&info);
+        return r == -ENOENT || r == -EACCES ? 0 : r;
+    }
+    row->etag = info.etag;
+    row->size = info.size;
+    row->info = info; /* takes over its strings */
+    row->has_info = true;
+    return 0;
 }
 
 static void head_run(void *arg)
 {
     struct head_job *job = arg;
     struct listing *l = job->l;
-    g_autofree char *key = g_strconcat(l->prefix, job->row->name, NULL);
-    struct obj_info info = {0};
-    if (objstore_head(l->fs->store, key, &info) == 0) {
-        read_s3fs_link(l->fs, key, &info);
-        job->row->info = info; /* takes over its strings */
-        job->row->has_info = true;
-    }
+    int r = head_row(l, job->row);
     mutex_lock(&l->fs->list_mu);
+    if (r < 0)
+        l->head_err = r;
     l->heads_left--;
     cond_broadcast(&l->fs->list_done);
     mutex_unlock(&l->fs->list_mu);
     g_free(job);
 }
 
-static void head_rows(struct listing *l)
+static int head_rows(struct listing *l)
 {
     struct fs *fs = l->fs;
+    l->head_err = 0; /* nobody else is at it yet */
     for (unsigned i = 0; i < l->rows->len; i++) {
         struct list_row *row = l->rows->pdata[i];
         if (!tree_row_wants_head(fs, l->ino, row))
             continue;
-        struct head_job *job = g_new(struct head_job, 1);
-        *job = (struct head_job){l, row};
         mutex_lock(&fs->list_mu);
         while (l->heads_left >= HEADS_AT_ONCE)
             cond_wait(&fs->list_done, &fs->list_mu);
-        l->heads_left++;
+        bool failed = l->head_err < 0;
+        l->heads_left += !failed;
         mutex_unlock(&fs->list_mu);
+        if (failed)
+            break;
+        struct head_job *job = g_new(struct head_job, 1);
+        *job = (struct head_job){l, row};
         if (!workq_push(fs->head_q, false, head_run, job))
             head_run(job);
     }
     mutex_lock(&fs->list_mu);
     while (l->heads_left > 0)
         cond_wait(&fs->list_done, &fs->list_mu);
+    int r = l->head_err;
     mutex_unlock(&fs->list_mu);
+    return r;
 }
 
 /* ---- pages ---- */
@@ -121,6 +148,7 @@ static void mark_dir_posix(struct listing *l, struct meta_batch *b, struct inode
     mutex_unlock(&dir->mu);
 }
 
+/* Where a directory stands in its way the row waits in `seen` for the end of the listing. */
 static int apply_rows_locked(struct listing *l, struct meta_batch *b, struct inode *dir) NO_TSA /* under ns */
 {
     g_autofree char *now = tree_dir_prefix(l->fs, l->ino);
@@ -128,10 +156,15 @@ static int apply_rows_locked(struct listing *l, struct meta_batch *b, struct ino
         return -EAGAIN; /* renamed or removed meanwhile: what was listed is another place */
     int r = 0;
     for (unsigned i = 0; r == 0 && i < l->rows->len; i++) {
-        const struct list_row *row = l->rows->pdata[i];
+        struct list_row *row = l->rows->pdata[i];
         if (row->has_info && row->info.posix.fields)
             mark_dir_posix(l, b, dir);
-        r = tree_apply_row(l->fs, b, l->ino, row, l->stamp);
+        r = row->vanished ? 0 : tree_apply_row(l->fs, b, l->ino, row, l->stamp);
+        if (r > 0) {
+            g_hash_table_replace(l->seen, g_strdup(row->name), row);
+            l->rows->pdata[i] = NULL;
+            r = 0;
+        }
     }
     return r;
 }
@@ -142,9 +175,10 @@ static int flush_rows(struct listing *l)
     if (l->rows->len == 0)
         return 0;
     struct fs *fs = l->fs;
-    head_rows(l);
     INODE_REF dir = NULL;
-    int r = inode_get(fs, l->ino, &dir);
+    int r = head_rows(l);
+    if (r == 0)
+        r = inode_get(fs, l->ino, &dir);
     if (r < 0)
         return r;
     struct meta_batch *b = meta_batch_new(fs->meta);
@@ -184,8 +218,9 @@ static int on_entry(void *ctx, const struct obj_entry *e)
     row->archived = e->archived;
     row->size = e->size;
     row->mtime_ns = e->mtime_ns;
+    row->settled_ns = e->mtime_ns < l->began_wall_ns - SETTLED_NS ? e->mtime_ns : 0;
     row->etag = e->etag;
-    g_hash_table_add(l->seen, g_strdup(row->name));
+    g_hash_table_insert(l->seen, g_strconcat(row->name, row->is_dir ? "/" : NULL, NULL), NULL);
     g_ptr_array_add(l->rows, row);
     return l->rows->len >= ROWS_PER_BATCH ? flush_rows(l) : 0;
 }
@@ -232,6 +267,7 @@ static int listing_do(struct listing *l)
 {
     struct fs *fs = l->fs;
     l->began_ns = clock_mono_ns();
+    l->began_wall_ns = clock_wall_ns();
     mutex_lock(&fs->ns);
     g_free(l->prefix);
     l->prefix = tree_dir_prefix(fs, l->ino);
@@ -288,7 +324,7 @@ static struct listing *listing_new(struct fs *fs, uint64_t ino)
     l->fs = fs;
     l->ino = ino;
     l->refs = 1;
-    l->seen = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    l->seen = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, (GDestroyNotify)list_row_free);
     l->rows = g_ptr_array_new_with_free_func((GDestroyNotify)list_row_free);
     return l;
 }

@@ -60,7 +60,7 @@ static int probe_name(struct fs *fs, struct inode *dir, const char *name)
     mutex_lock(&fs->ns);
     g_autofree char *key_now = tree_key(fs, dir->ino, name, false);
     r = g_str_equal(key, key_now) ? tree_apply_row(fs, b, dir->ino, &row, stamp) : 0;
-    if (r == 0)
+    if (r >= 0)
         r = meta_commit(b, false);
     publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
@@ -130,6 +130,24 @@ static bool wants_posix(struct fs *fs, struct inode *in, struct inode *dir)
     return want;
 }
 
+/* What the store said of the version in info; whatever was set here meanwhile is newer. */
+static int store_posix(struct fs *fs, struct inode *in, const struct obj_info *info)
+{
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    struct meta_inode *rec = &in->rec;
+    if (!in->gone && rec->content == CONTENT_CLEAN && etag_equal(&rec->base_etag, &info->etag)) {
+        tree_fill_posix(fs, rec, info);
+        meta_inode_put(b, rec);
+    }
+    mutex_unlock(&in->mu);
+    int r = meta_commit(b, false);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
 void tree_want_posix(struct fs *fs, struct inode *in, uint64_t parent)
 {
     INODE_REF dir = NULL;
@@ -144,27 +162,7 @@ void tree_want_posix(struct fs *fs, struct inode *in, uint64_t parent)
         obj_info_clear(&info);
         return;
     }
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    mutex_lock(&fs->ns);
-    mutex_lock(&in->mu);
-    struct meta_inode *rec = &in->rec;
-    rec->flags |= INODE_HEADED;
-    if (rec->content == CONTENT_CLEAN && (info.posix.fields & POSIX_MODE)) {
-        rec->mode = (rec->mode & S_IFMT) | (info.posix.mode & 0777);
-        rec->flags |= INODE_MODE_KNOWN;
-    }
-    if (rec->content == CONTENT_CLEAN && (info.posix.fields & POSIX_MTIME))
-        rec->mtime_ns = info.posix.mtime_ns;
-    if (fs->cfg->posix_meta == POSIX_META_ON) {
-        rec->uid = info.posix.fields & POSIX_UID ? info.posix.uid : rec->uid;
-        rec->gid = info.posix.fields & POSIX_GID ? info.posix.gid : rec->gid;
-    }
-    if (!in->gone)
-        meta_inode_put(b, rec);
-    mutex_unlock(&in->mu);
-    if (meta_commit(b, false) < 0)
+    if (store_posix(fs, in, &info) < 0)
         log_debug("lookup", "metadata of '%s' could not be stored", key);
-    mutex_unlock(&fs->ns);
-    meta_batch_free(b);
     obj_info_clear(&info);
 }

@@ -21,6 +21,7 @@ struct move {
     GArray *dirty;    /* inos whose intents name the old path */
 };
 
+/* Is there content of its to be published now? Changed files are added to dirty. */
 static bool content_closed(struct fs *fs, const struct meta_dentry *d, GArray *dirty)
 {
     INODE_REF in = NULL;
@@ -35,6 +36,12 @@ static bool content_closed(struct fs *fs, const struct meta_dentry *d, GArray *d
         g_array_append_val(dirty, d->ino);
     return content == CONTENT_CLOSING || content == CONTENT_SEALED ||
            (content == CONTENT_CLEAN && !(d->flags & DENTRY_UPSTREAM));
+}
+
+/* A fifo or socket is a name here only, and leaves alone what is upstream. */
+static bool goes_upstream(const struct meta_dentry *d)
+{
+    return S_ISREG(d->type) || S_ISDIR(d->type) || S_ISLNK(d->type);
 }
 
 /* The name's object, dest and journal record after its path changed from old_key to new_key; the caller puts the record. */
@@ -59,16 +66,40 @@ static void relocate(struct move *m, struct meta_dentry *d, const char *old_key,
     d->stamp = meta_next_seq(fs->meta);
     bool had_op = d->op_seq != 0;
     publish_drop_name(fs, m->b, d); /* it was made for the old key */
-    if (d->ukey || content_closed(fs, d, m->dirty) || (d->flags & DENTRY_META_DIRTY) || (S_ISDIR(d->type) && had_op))
+    bool closed = content_closed(fs, d, m->dirty);
+    if (d->ukey || closed || (d->flags & DENTRY_META_DIRTY) || (S_ISDIR(d->type) && had_op))
         publish_name(fs, m->b, d, S_ISDIR(d->type) ? PUBLISH_MARKER : PUBLISH_PLACE);
 }
 
-/* Everything below a directory whose path changed. */
-static int relocate_below(struct move *m, uint64_t dir, const char *old_prefix, const char *new_prefix,
-                          unsigned depth) NO_TSA /* under ns */
+/* What may still stand at the key upstream is taken over by a name that will be published there. */
+static bool inherit(struct move *m, const struct meta_dentry *d, const char *key,
+                    struct etag *ret_etag) NO_TSA /* under ns */
+{
+    return goes_upstream(d) && publish_inherit(m->fs, m->b, key, ret_etag);
+}
+
+/* Would all keys below a directory whose own has the given length fit the store? Asked before anything is changed. */
+static int check_below(struct move *m, uint64_t dir, size_t prefix_len, unsigned depth)
 {
     if (depth > 512)
         return -ELOOP;
+    g_autoptr(GPtrArray) names = NULL;
+    int r = meta_dentry_list(m->fs->meta, dir, &names);
+    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+        const struct meta_dentry *d = names->pdata[i];
+        size_t len = prefix_len + strlen(d->name) + S_ISDIR(d->type);
+        if (len > objstore_limits(m->fs->store)->key_max_bytes)
+            r = -ENAMETOOLONG;
+        else if (S_ISDIR(d->type))
+            r = check_below(m, d->ino, len, depth + 1);
+    }
+    return r;
+}
+
+/* Everything below a directory whose path changed. */
+static int relocate_below(struct move *m, uint64_t dir, const char *old_prefix,
+                          const char *new_prefix) NO_TSA /* under ns */
+{
     g_autoptr(GPtrArray) names = NULL;
     int r = meta_dentry_list(m->fs->meta, dir, &names);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
@@ -76,14 +107,12 @@ static int relocate_below(struct move *m, uint64_t dir, const char *old_prefix, 
         const char *slash = S_ISDIR(d->type) ? "/" : "";
         g_autofree char *old_key = g_strconcat(old_prefix, d->name, slash, NULL);
         g_autofree char *new_key = g_strconcat(new_prefix, d->name, slash, NULL);
-        if (strlen(new_key) > objstore_limits(m->fs->store)->key_max_bytes)
-            return -ENAMETOOLONG;
         struct etag dest;
-        bool have = publish_inherit(m->fs, m->b, new_key, &dest);
+        bool have = inherit(m, d, new_key, &dest);
         relocate(m, d, old_key, new_key, have, &dest);
         meta_dentry_put(m->b, d);
         if (S_ISDIR(d->type))
-            r = relocate_below(m, d->ino, old_key, new_key, depth + 1);
+            r = relocate_below(m, d->ino, old_key, new_key);
     }
     return r;
 }
@@ -161,12 +190,15 @@ static int move_name(struct move *m) NO_TSA /* under ns */
         return -ENAMETOOLONG;
     struct etag dest = {0};
     bool have_dest;
-    int r = 0;
+    int r = dir ? check_below(m, m->src.ino, strlen(new_key), 0) : 0;
+    if (r < 0)
+        return r;
     if (m->dst.id) {
-        have_dest = tree_object_at_path(&m->dst, &dest);
-        r = tree_drop_name(fs, m->b, &m->dst, true);
+        bool takes_over = goes_upstream(&m->src);
+        have_dest = takes_over && tree_object_at_path(&m->dst, &dest);
+        r = tree_drop_name(fs, m->b, &m->dst, takes_over);
     } else {
-        have_dest = publish_inherit(fs, m->b, new_key, &dest);
+        have_dest = inherit(m, &m->src, new_key, &dest);
     }
     if (r < 0)
         return r;
@@ -179,7 +211,7 @@ static int move_name(struct move *m) NO_TSA /* under ns */
     relocate(m, &m->src, old_key, new_key, have_dest, &dest);
     meta_dentry_put(m->b, &m->src);
     touch_ctime(m, m->in);
-    return dir ? relocate_below(m, m->src.ino, old_key, new_key, 0) : 0;
+    return dir ? relocate_below(m, m->src.ino, old_key, new_key) : 0;
 }
 
 /* ---- exchange ---- */
@@ -251,7 +283,7 @@ static void enter_place(struct move *m, struct swap *s) NO_TSA /* under ns */
 {
     struct etag etag;
     struct meta_dentry *d = &s->d;
-    if (publish_inherit(m->fs, m->b, s->new_key, &etag))
+    if (inherit(m, d, s->new_key, &etag))
         d->dest_etag = etag;
     publish_drop_name(m->fs, m->b, d); /* it was made for the other place */
     if (content_closed(m->fs, d, m->dirty) || S_ISDIR(d->type))
@@ -336,7 +368,10 @@ static int rename_locked(struct move *m, struct inode *other, unsigned flags) NO
         return -EINVAL;
     uint64_t p1 = m->src.parent;
     g_autofree char *n1 = g_strdup(m->src.name);
+    uint64_t src_id = m->src.id;
     r = flags & RENAME_EXCHANGE ? exchange_names(m, other) : move_name(m);
+    if (r == 0 && m->p2 != p1 && !(flags & RENAME_EXCHANGE))
+        r = tree_keep_empty_dir(fs, m->b, p1, src_id);
     if (r == 0) {
         tree_touch_dir(fs, m->b, p1);
         if (m->p2 != p1)
@@ -423,8 +458,6 @@ static int rename_try(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, c
     if (r == 0)
         r = rename_locked(&m, dst, flags);
     publish_apply(fs, r == 0);
-    if (r == 0)
-        tree_keep_empty_dir(fs, m.b, p1);
     mutex_unlock(&fs->ns);
     meta_batch_free(m.b);
     meta_dentry_clear(&m.src);

@@ -74,8 +74,9 @@ enum inode_flag {
     INODE_DIR_HIDDEN = 1 << 11,  /* directory: the listing held keys that cannot be shown as names */
     INODE_ARCHIVED =
         1 << 12, /* the listing showed a storage class whose objects have to be restored before they can be read */
-    INODE_SET_ASIDE = 1 << 13,  /* some of its names are in META_ASIDE_INO */
-    INODE_PIN_MEMORY = 1 << 14, /* pinned, and wanted in the memory tier */
+    INODE_SET_ASIDE = 1 << 13,     /* some of its names are in META_ASIDE_INO */
+    INODE_PIN_MEMORY = 1 << 14,    /* pinned, and wanted in the memory tier */
+    INODE_OWNER_UNKNOWN = 1 << 15, /* of what INODE_MODE_KNOWN tells only the mode is known */
 };
 
 struct meta_inode {
@@ -134,6 +135,7 @@ struct meta_dentry {
     struct etag dest_etag;     /* see DENTRY_DEST_KNOWN */
     uint64_t pub_vid, pub_gen; /* content version that the object holds, 0: somebody else's */
     char token[TOKEN_MAX + 1]; /* of the published version, "" if not ours */
+    int64_t umtime_ns;         /* empty objects: Last-Modified in the listing that uetag was checked for, 0: none */
 };
 void meta_dentry_clear(struct meta_dentry *d);
 void meta_dentry_copy(struct meta_dentry *dst, const struct meta_dentry *src); /* deep; dst uninitialised */

@@ -78,6 +78,8 @@ static int dump_dentry(GString *out, const struct meta_key *key, const void *val
         put_num(out, "pub_vid", d.pub_vid);
         put_num(out, "pub_gen", d.pub_gen);
         put_text(out, "token", d.token);
+        if (d.umtime_ns)
+            put_time(out, "umtime_ns", d.umtime_ns);
     }
     meta_dentry_clear(&d);
     return 0;

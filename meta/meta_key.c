@@ -408,6 +408,10 @@ static void walk_dentry(struct codec *c, struct meta_dentry *d)
     codec_u64(c, &d->pub_vid);
     codec_u64(c, &d->pub_gen);
     codec_chars(c, d->token, sizeof(d->token));
+    if (c->out ? d->umtime_ns != 0 : c->p != c->end) { /* most have none */
+        codec_i64(c, &d->umtime_ns);
+        codec_check(c, d->umtime_ns != 0);
+    }
 }
 
 GString *meta_enc_dentry(const struct meta_dentry *d)

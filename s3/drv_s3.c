@@ -59,6 +59,20 @@ static void info_fill(const struct http_response *resp, struct obj_info *info)
     }
 }
 
+void s3_etag_of_empty(const char *key, const char *token, struct etag *etag)
+{
+    if (!etag_is_set(etag) || g_str_has_suffix(key, "/"))
+        return;
+    etag->s[etag_bare_len(etag)] = '\0';
+    g_strlcat(etag->s, " ", sizeof etag->s);
+    g_strlcat(etag->s, token ? token : "", sizeof etag->s);
+}
+
+void s3_etag_header(struct s3_req *req, const char *name, const struct etag *etag, bool quoted)
+{
+    s3_req_headerf(req, name, quoted ? "\"%.*s\"" : "%.*s", (int)etag_bare_len(etag), etag->s);
+}
+
 static bool ours(const char *meta_name)
 {
     static const char *const names[] = {"mode", "uid", "gid", "mtime", "sluice-symlink", "sluice-token"};
@@ -113,6 +127,8 @@ int s3_head_full(struct drv_s3 *d, const char *key, uint64_t timeout_ns, struct 
         struct obj_info info = {0};
         info_fill(&c.resp, &info);
         info.size = size;
+        if (size == 0)
+            s3_etag_of_empty(key, info.token, &info.etag);
         if (keep)
             keep_fill(&c.resp, keep);
         *ret = info;
@@ -153,7 +169,7 @@ static void get_prepare(void *ctx, struct s3_req *req)
     else if (g->off)
         s3_req_headerf(req, "Range", "bytes=%" G_GUINT64_FORMAT "-", g->off);
     if (etag_is_set(&g->want))
-        s3_req_headerf(req, "If-Match", "\"%s\"", g->want.s);
+        s3_etag_header(req, "If-Match", &g->want, true);
 }
 
 /* What part of the object this reply carries: [first, end) of total. */
@@ -270,7 +286,7 @@ static int s3_get(struct objstore *st, const char *key, uint64_t off, uint64_t l
     if (len > UINT64_MAX - off)
         g.len = 0;
     if (if_match)
-        g.want = *if_match;
+        g_strlcpy(g.want.s, if_match->s, etag_bare_len(if_match) + 1);
     s3_call_init(d, &c, "GET", key, M_requests_get);
     c.ctx = &g;
     c.prepare = get_prepare;
@@ -283,6 +299,8 @@ static int s3_get(struct objstore *st, const char *key, uint64_t off, uint64_t l
         r = get_beyond(d, key, &g, &c.resp);
     else if (g.known && g.pos == g.end && !g.user_stop && r < 0)
         r = 0; /* the last byte came, the connection broke behind it */
+    if (r == 0 && ret_info->size == 0)
+        s3_etag_of_empty(key, ret_info->token, &ret_info->etag);
     s3_call_fini(&c);
     return r;
 }
@@ -322,12 +340,12 @@ void s3_cond_apply(struct drv_s3 *d, struct s3_call *c, const struct obj_cond *c
         return;
     bool absent = cond->kind == OBJ_COND_ABSENT;
     bool offered = (caps & (absent ? cap_absent : cap_etag)) != 0;
-    if (!offered)
+    if (!offered || !etag_is_bare(&cond->etag))
         c->guard = cond;
     if (absent && (offered || (caps == 0 && cap_absent)))
         s3_req_header(&c->req, "If-None-Match", "*");
     else if (!absent && offered)
-        s3_req_headerf(&c->req, "If-Match", caps & CAP_IF_MATCH_UNQUOTED ? "%s" : "\"%s\"", cond->etag.s);
+        s3_etag_header(&c->req, "If-Match", &cond->etag, !(caps & CAP_IF_MATCH_UNQUOTED));
 }
 
 void s3_md5_header(struct s3_req *req, const void *buf, size_t len, char ret_hex[33])
@@ -427,6 +445,8 @@ static int s3_put(struct objstore *st, const char *key, const void *buf, size_t 
     if (r == -ENOENT && cond && cond->kind == OBJ_COND_ETAG)
         r = -ESTALE; /* If-Match on what is gone */
     if (r == 0) {
+        if (len == 0)
+            s3_etag_of_empty(key, p.token, &p.etag);
         *ret_etag = p.etag;
         metric_add(M_uploaded_bytes, (int64_t)len);
     }

@@ -76,7 +76,12 @@ int s3_key_check(const struct drv_s3 *d, const char *key) MUST_CHECK;
 /* HEAD. keep (may be NULL) gets "Name: value" of what a copy has to carry over by itself. timeout_ns 0: the store's. */
 int s3_head_full(struct drv_s3 *d, const char *key, uint64_t timeout_ns, struct obj_info *ret, GPtrArray *keep);
 void s3_meta_headers(struct s3_req *req, const struct obj_meta *meta);
-/* Adds the condition's header or makes it the call's guard, as the capabilities say. cond must outlive the call. */
+/* The tag of an empty object gets its token (NULL: none); those of directory markers stay bare, one is as good as the other. */
+void s3_etag_of_empty(const char *key, const char *token, struct etag *etag);
+/* A condition on the bare tag. */
+void s3_etag_header(struct s3_req *req, const char *name, const struct etag *etag, bool quoted);
+/* Adds the condition's header or makes it the call's guard, as the capabilities say; does both where the header would not tell two empty
+ * objects apart. cond must outlive the call. */
 void s3_cond_apply(struct drv_s3 *d, struct s3_call *c, const struct obj_cond *cond, uint32_t cap_absent,
                    uint32_t cap_etag);
 /* HEADs key: 0 the condition holds, -ESTALE it does not, and then whether nothing is there. timeout_ns 0: the store's.

@@ -50,7 +50,7 @@ int objstore_cond_check(const struct obj_cond *cond, const struct etag *have)
         return 0;
     if (cond->kind == OBJ_COND_ABSENT)
         return have ? -ESTALE : 0;
-    return have && etag_equal(have, &cond->etag) ? 0 : -ESTALE;
+    return have && etag_fits(&cond->etag, have) ? 0 : -ESTALE;
 }
 
 /* Counts what failed for good; answers that tell of the object rather than of the store are no failures. */

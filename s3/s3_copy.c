@@ -40,7 +40,7 @@ static int copy_settle(void *ctx)
 static int copied_check(struct copy *cp, const char *src, const struct etag *src_etag)
 {
     uint32_t caps = objstore_caps(&cp->d->base);
-    if ((caps & CAP_COPY_IF_MATCH) || etag_equal(&cp->etag, src_etag))
+    if ((caps & CAP_COPY_IF_MATCH) || etag_fits(&cp->etag, src_etag))
         return 0;
     if (!cp->in_place)
         return s3_source_check(cp->d, src, src_etag);
@@ -55,7 +55,7 @@ static int copy_whole(struct copy *cp, const char *src, const struct etag *src_e
     g_autofree char *source = s3_copy_source(cp->d, src);
     s3_call_init(cp->d, &c, "PUT", cp->dst, M_requests_copy);
     s3_req_header(&c.req, "x-amz-copy-source", source);
-    s3_req_headerf(&c.req, "x-amz-copy-source-if-match", "\"%s\"", src_etag->s);
+    s3_etag_header(&c.req, "x-amz-copy-source-if-match", src_etag, true);
     if (meta) {
         s3_req_header(&c.req, "x-amz-metadata-directive", "REPLACE");
         for (guint i = 0; i < keep->len; i++)
@@ -130,7 +130,7 @@ int s3_copy(struct objstore *st, const char *src, const struct etag *src_etag, c
         r = s3_head_full(d, src, 0, &info, keep);
     if (r < 0)
         return r;
-    if (src_etag && etag_is_set(src_etag) && !etag_equal(src_etag, &info.etag))
+    if (src_etag && etag_is_set(src_etag) && !etag_fits(src_etag, &info.etag))
         r = -ESTALE;
     struct obj_cond as_read = {.kind = OBJ_COND_ETAG, .etag = info.etag};
     if (r == 0 && cp.in_place) {
@@ -143,6 +143,8 @@ int s3_copy(struct objstore *st, const char *src, const struct etag *src_etag, c
         r = copy_large(&cp, src, &info, meta, keep, dst_cond);
     else if (r == 0)
         r = copy_whole(&cp, src, &info.etag, meta, keep, dst_cond);
+    if (r == 0 && info.size == 0)
+        s3_etag_of_empty(dst, meta ? meta->token : info.token, &cp.etag);
     obj_info_clear(&info);
     if (r == 0)
         *ret_etag = cp.etag;

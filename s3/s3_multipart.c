@@ -105,7 +105,7 @@ int s3_source_check(struct drv_s3 *d, const char *src, const struct etag *etag)
     if (!etag || !etag_is_set(etag) || (objstore_caps(&d->base) & CAP_COPY_IF_MATCH))
         return 0;
     int r = s3_head_full(d, src, 0, &info, NULL);
-    if (r == 0 && !etag_equal(&info.etag, etag))
+    if (r == 0 && !etag_fits(etag, &info.etag))
         r = -ESTALE;
     obj_info_clear(&info);
     return r;
@@ -128,7 +128,7 @@ int s3_mpu_part_copy(struct objstore *st, const char *key, const char *upload_id
     s3_req_headerf(&c.req, "x-amz-copy-source-range", "bytes=%" G_GUINT64_FORMAT "-%" G_GUINT64_FORMAT, off,
                    off + part->size - 1);
     if (src_etag && etag_is_set(src_etag))
-        s3_req_headerf(&c.req, "x-amz-copy-source-if-match", "\"%s\"", src_etag->s);
+        s3_etag_header(&c.req, "x-amz-copy-source-if-match", src_etag, true);
     c.slow = true;
     c.body_may_err = true;
     c.ctx = &p;
@@ -213,6 +213,14 @@ static int complete_etag(struct complete *m)
     return r == -ENOENT ? -ESTALE : r;
 }
 
+static bool is_empty(const struct obj_part *parts, size_t n_parts)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < n_parts; i++)
+        bytes += parts[i].size;
+    return bytes == 0;
+}
+
 int s3_mpu_complete_with(struct drv_s3 *d, const char *key, const char *upload_id, const struct obj_part *parts,
                          size_t n_parts, const char *token, const struct posix_attr *posix, const struct obj_cond *cond,
                          struct etag *ret_etag)
@@ -240,6 +248,8 @@ int s3_mpu_complete_with(struct drv_s3 *d, const char *key, const char *upload_i
         r = -ESTALE;
     if (r == 0 && !etag_is_set(&m.part.etag))
         r = complete_etag(&m);
+    if (r == 0 && is_empty(parts, n_parts))
+        s3_etag_of_empty(key, token, &m.part.etag);
     if (r == 0)
         *ret_etag = m.part.etag;
     return r;

@@ -120,3 +120,37 @@ def test_two_mounts_of_one_bucket_see_each_other(make_mount, store):
     (b.path / "f").write_bytes(b"changed by b")
     b.wait()
     assert eventually(lambda: (a.path / "f").read_bytes() == b"changed by b", 10)
+
+
+def test_link_with_another_target_shows_on_the_other_mount(make_mount):
+    a, b = make_mount("a"), make_mount("b")
+
+    def point(mount, target):
+        os.symlink(target, mount.path / "new")
+        os.rename(mount.path / "new", mount.path / "latest")
+        mount.wait()
+
+    for step in range(1, 4):
+        point(a, f"step_{step}")
+        assert eventually(lambda: os.path.islink(b.path / "latest") and os.readlink(b.path / "latest") == f"step_{step}", 20)
+    point(b, "step_4")
+    assert eventually(lambda: os.readlink(a.path / "latest") == "step_4", 20)
+
+
+def test_empty_objects_of_another_mount_are_not_overwritten_or_removed(make_mount, store):
+    a = make_mount("a")
+    for name in ("removed", "replaced"):
+        os.symlink("first", a.path / name)
+    a.wait()
+    b = make_mount("b", metadata_ttl="1h")
+    assert os.readlink(b.path / "removed") == os.readlink(b.path / "replaced") == "first"
+    for name in ("removed", "replaced"):
+        os.symlink("second", a.path / "new")
+        os.rename(a.path / "new", a.path / name)
+    a.wait()
+    os.unlink(b.path / "removed")
+    os.symlink("third", b.path / "new")
+    os.rename(b.path / "new", b.path / "replaced")
+    assert eventually(lambda: b.status()["conflicts"] == 1)
+    c = make_mount("c")
+    assert os.readlink(c.path / "removed") == os.readlink(c.path / "replaced") == "second"

@@ -100,6 +100,57 @@ START_TEST(own_success_seen_as_conflict_is_success)
 }
 END_TEST
 
+#define EMPTY(token) "ETag: \"same\"\r\nx-amz-meta-sluice-token: " token "\r\nContent-Length: 0\r\n"
+
+START_TEST(empty_objects_are_told_apart_by_their_tokens)
+{
+    struct obj_meta meta = {.token = "t1"};
+    struct etag put = {0};
+    struct obj_info info = {0};
+    http_stub_reply(stub, 200, "ETag: \"same\"\r\n", "");
+    ck_assert_int_eq(objstore_put(st, "k", "", 0, &meta, NULL, &put), 0);
+    http_stub_reply(stub, 200, EMPTY("t1"), "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    ck_assert(etag_equal(&info.etag, &put));
+    http_stub_reply(stub, 200, EMPTY("t2"), "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    ck_assert(!etag_equal(&info.etag, &put));
+    struct etag bare = {"same"};
+    ck_assert(etag_fits(&bare, &put) && etag_fits(&bare, &info.etag));
+    ck_assert(etag_fits(&put, &put) && !etag_fits(&put, &info.etag) && !etag_fits(&put, &bare));
+    http_stub_reply(stub, 200, EMPTY("t1"), "");
+    ck_assert_int_eq(objstore_head(st, "marker/", &info), 0);
+    ck_assert_str_eq(info.etag.s, "same");
+}
+END_TEST
+
+START_TEST(condition_on_an_empty_object_is_on_its_token_too)
+{
+    uint32_t caps = CAP_PUT_IF_MATCH | CAP_PUT_IF_NONE_MATCH | CAP_DELETE_IF_MATCH;
+    struct obj_cond cond = {.kind = OBJ_COND_ETAG, .etag = {"same t1"}};
+    struct obj_meta meta = {.token = "t3"};
+    for (unsigned i = 0; i < 2; i++) {
+        unsigned n = http_stub_n_requests(stub);
+        objstore_set_caps(st, i ? caps : 0);
+        http_stub_reply(stub, 200, EMPTY("t2"), "");
+        ck_assert_int_eq(objstore_delete(st, "k", &cond), -ESTALE);
+        http_stub_reply(stub, 200, EMPTY("t2"), "");
+        ck_assert_int_eq(objstore_put(st, "k", "", 0, &meta, &cond, NULL), -ESTALE);
+        http_stub_reply(stub, 200, EMPTY("t2"), "");
+        ck_assert_int_eq(objstore_copy(st, "k", &cond.etag, "other", NULL, NULL, NULL), -ESTALE);
+        ck_assert_uint_eq(http_stub_n_requests(stub), n + 3);
+        http_stub_reply(stub, 200, EMPTY("t1"), "");
+        http_stub_reply(stub, 204, "", "");
+        ck_assert_int_eq(objstore_delete(st, "k", &cond), 0);
+        ck_assert(asked(n + 4, "DELETE ") && asked(n + 4, "If-Match: \"same\"") == (i == 1));
+        http_stub_reply(stub, 200, EMPTY("t1"), "");
+        http_stub_reply(stub, 200, "ETag: \"same\"\r\n", "");
+        ck_assert_int_eq(objstore_put(st, "k", "", 0, &meta, &cond, NULL), 0);
+        ck_assert(asked(n + 6, "PUT ") && asked(n + 6, "If-Match: \"same\"") == (i == 1));
+    }
+}
+END_TEST
+
 START_TEST(put_whose_etag_contradicts_the_body_fails)
 {
     objstore_set_caps(st, CAP_ETAG_IS_MD5);
@@ -468,6 +519,8 @@ int main(void)
     tcase_add_test(t, complete_without_an_etag_in_its_reply_reads_it);
     tcase_add_test(t, lost_reply_of_put_is_not_sent_twice_when_the_token_is_there);
     tcase_add_test(t, own_success_seen_as_conflict_is_success);
+    tcase_add_test(t, empty_objects_are_told_apart_by_their_tokens);
+    tcase_add_test(t, condition_on_an_empty_object_is_on_its_token_too);
     tcase_add_test(t, put_whose_etag_contradicts_the_body_fails);
     tcase_add_test(t, broken_body_goes_on_where_it_stopped);
     tcase_add_test(t, change_between_two_ranges_is_estale);
