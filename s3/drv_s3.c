@@ -461,7 +461,7 @@ static int s3_check(struct objstore *st, char **ret_msg)
     if (r < 0) {
         *ret_msg = s3_call_message(d, &c, r);
     } else {
-        r = s3_xml_list_parse(c.resp.body->str, c.resp.body->len, &page);
+        r = s3_xml_list_parse(c.resp.body->str, c.resp.body->len, S3_ROOT_OBJECTS, &page);
         if (r < 0)
             *ret_msg = g_strdup_printf("what answers at %s is no S3 store", d->ep.host);
     }

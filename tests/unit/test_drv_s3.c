@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #define ERROR_XML(code) "<?xml version=\"1.0\"?><Error><Code>" code "</Code></Error>"
+#define LAST         "<IsTruncated>false</IsTruncated>"
 #define COMPLETE_XML    "<CompleteMultipartUploadResult><ETag>&quot;done-1&quot;</ETag></CompleteMultipartUploadResult>"
 
 static struct http_stub *stub;
@@ -72,7 +73,7 @@ START_TEST(error_inside_a_200_of_complete_is_tried_again)
     struct etag etag = {0};
     http_stub_reply(stub, 200, "", "   \n  " ERROR_XML("InternalError"));
     http_stub_reply(stub, 404, "", "");                                    /* HEAD: no such key */
-    http_stub_reply(stub, 200, "", "<ListPartsResult></ListPartsResult>"); /* the upload still stands */
+    http_stub_reply(stub, 200, "", "<ListPartsResult>" LAST "</ListPartsResult>"); /* the upload still stands */
     http_stub_reply(stub, 200, "", "<?xml version=\"1.0\"?>\n   " COMPLETE_XML);
     ck_assert_int_eq(objstore_mpu_complete(st, "k", "U", &p, 1, "tok", NULL, &etag), 0);
     ck_assert_str_eq(etag.s, "done-1");
@@ -283,6 +284,7 @@ static int list_all(int *n)
 }
 
 #define PAGE(rest) "<ListBucketResult>" rest "</ListBucketResult>"
+#define MORE(next) "<IsTruncated>true</IsTruncated><NextContinuationToken>" next "</NextContinuationToken>"
 #define ROW(key)   "<Contents><Key>pre/" key "</Key><Size>1</Size><ETag>e</ETag></Contents>"
 
 START_TEST(listing_that_does_not_come_to_an_end_is_refused)
@@ -304,12 +306,48 @@ START_TEST(listing_that_does_not_come_to_an_end_is_refused)
 }
 END_TEST
 
+/* Two pages that name each other as the next. */
+static void script_circle(const char *even, const char *odd)
+{
+    for (unsigned i = 0; i < 1100; i++)
+        http_stub_reply(stub, 200, "", i % 2 ? odd : even);
+}
+
+START_TEST(listing_that_goes_in_circles_is_refused)
+{
+    int n = 0;
+    script_circle(PAGE(MORE("A") ROW("a")), PAGE(MORE("B") ROW("a")));
+    ck_assert_int_eq(list_all(&n), -EBADMSG);
+    ck_assert_int_eq(n, 1);
+}
+END_TEST
+
+static int count_upload(void *ctx, const char *key, const char *upload_id)
+{
+    ++*(int *)ctx;
+    return 0;
+}
+
+#define UPLOADS(next, id)                                                                                              \
+    "<ListMultipartUploadsResult><IsTruncated>true</IsTruncated><NextKeyMarker>pre/k</NextKeyMarker>"                  \
+    "<NextUploadIdMarker>" next "</NextUploadIdMarker><Upload><Key>pre/k</Key><UploadId>" id "</UploadId></Upload>"    \
+    "</ListMultipartUploadsResult>"
+
+START_TEST(list_of_uploads_that_goes_in_circles_is_refused)
+{
+    int n = 0;
+    script_circle(UPLOADS("A", "1"), UPLOADS("B", "2"));
+    ck_assert_int_eq(objstore_mpu_list(st, "", count_upload, &n), -EBADMSG);
+    ck_assert_int_eq(n, 2);
+}
+END_TEST
+
 START_TEST(empty_page_in_the_middle_is_no_end)
 {
     int n = 0;
     http_stub_reply(stub, 200, "",
                     PAGE("<IsTruncated>true</IsTruncated><NextContinuationToken>T</NextContinuationToken>"));
-    http_stub_reply(stub, 200, "", PAGE(ROW("a")));
+    http_stub_reply(stub, 200, "", PAGE(LAST ROW("a")));
     ck_assert_int_eq(list_all(&n), 0);
     ck_assert_int_eq(n, 1);
     ck_assert(asked(1, "continuation-token=T"));
@@ -319,8 +357,8 @@ END_TEST
 START_TEST(list_page_cut_in_the_middle_is_asked_again)
 {
     int n = 0;
-    http_stub_reply(stub, 200, "", "<ListBucketResult>" ROW("a"));
-    http_stub_reply(stub, 200, "", PAGE(ROW("a")));
+    http_stub_reply(stub, 200, "", "<ListBucketResult>" LAST ROW("a"));
+    http_stub_reply(stub, 200, "", PAGE(LAST ROW("a")));
     ck_assert_int_eq(list_all(&n), 0);
     ck_assert_int_eq(n, 1);
 }
@@ -336,7 +374,7 @@ START_TEST(redirect_is_not_followed_and_names_the_region)
     ck_assert_ptr_nonnull(strstr(msg, "eu-west-3"));
     ck_assert_uint_eq(http_stub_n_requests(stub), 1);
     http_stub_reply(stub, 307, headers, ERROR_XML("TemporaryRedirect"));
-    http_stub_reply(stub, 200, "", PAGE(""));
+    http_stub_reply(stub, 200, "", PAGE(LAST));
     ck_assert_int_eq(objstore_check(st, &msg), 0);
     ck_assert(asked(2, "GET /bucket?"));
 }
@@ -545,6 +583,8 @@ int main(void)
     tcase_add_test(t, skewed_clock_is_repaired_from_the_date);
     tcase_add_test(t, expired_token_is_tried_once_more_and_then_told);
     tcase_add_test(t, listing_that_does_not_come_to_an_end_is_refused);
+    tcase_add_test(t, listing_that_goes_in_circles_is_refused);
+    tcase_add_test(t, list_of_uploads_that_goes_in_circles_is_refused);
     tcase_add_test(t, empty_page_in_the_middle_is_no_end);
     tcase_add_test(t, list_page_cut_in_the_middle_is_asked_again);
     tcase_add_test(t, redirect_is_not_followed_and_names_the_region);
