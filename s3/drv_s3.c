@@ -239,13 +239,17 @@ static bool get_stopped(void *ctx)
     return g->user_stop;
 }
 
-/* 416: the range begins at or behind the end. */
-static int get_beyond(struct get *g, const struct http_response *resp)
+/* 416: the range begins at or behind the end. Such a reply names no version, so whether it is the wanted one's end has to be asked. */
+static int get_beyond(struct drv_s3 *d, const char *key, struct get *g, const struct http_response *resp)
 {
     unsigned long long total = 0;
     const char *range = http_header(resp, "content-range");
     if (g->known)
         return -ESTALE; /* it was longer when this read began */
+    if (etag_is_set(&g->want)) {
+        int r = s3_head_full(d, key, 0, g->info, NULL);
+        return r < 0 ? r : etag_equal(&g->info->etag, &g->want) && g->info->size <= g->off ? 0 : -ESTALE;
+    }
     info_fill(resp, g->info);
     if (range && sscanf(range, "bytes */%llu", &total) == 1)
         g->info->size = total;
@@ -273,7 +277,7 @@ static int s3_get(struct objstore *st, const char *key, uint64_t off, uint64_t l
     c.stopped = get_stopped;
     int r = s3_exec(d, &c);
     if (r == -ERANGE && c.resp.status == 416)
-        r = get_beyond(&g, &c.resp);
+        r = get_beyond(d, key, &g, &c.resp);
     else if (g.known && g.pos == g.end && !g.user_stop && r < 0)
         r = 0; /* the last byte came, the connection broke behind it */
     s3_call_fini(&c);

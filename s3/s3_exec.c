@@ -138,11 +138,16 @@ static void note_reachability(struct drv_s3 *d, const struct http_response *resp
     }
 }
 
-/* A HEAD's refusal has no body: guesses from status and Date what a code would say. */
+/* A HEAD's refusal has no body: guesses from status and headers what a code would say. */
 static void verdict_of_bare(struct drv_s3 *d, const struct s3_call *c, struct s3_verdict *v)
 {
     const struct http_response *resp = &c->resp;
-    if (resp->fail != HTTP_FAIL_NONE || c->error.code[0] || (resp->status != 400 && resp->status != 403))
+    if (resp->fail != HTTP_FAIL_NONE || c->error.code[0])
+        return;
+    bool is_head = strcmp(c->req.method, "HEAD") == 0;
+    if (resp->status == 404 && is_head && http_header(resp, "x-amz-request-id")) /* the store itself says so */
+        *v = (struct s3_verdict){.err = -ENOENT, .retry = S3_RETRY_NO};
+    if (resp->status != 400 && resp->status != 403)
         return;
     int64_t ahead = resp->date_ns ? resp->date_ns - server_now_ns(d) : 0;
     if (ahead > SKEW_MAX_NS || ahead < -SKEW_MAX_NS)

@@ -13,6 +13,7 @@
 
 #define ERROR_XML(code) "<?xml version=\"1.0\"?><Error><Code>" code "</Code></Error>"
 #define LAST            "<IsTruncated>false</IsTruncated>"
+#define NOT_THERE       404, "x-amz-request-id: 1\r\n", "" /* to a HEAD */
 #define COMPLETE_XML    "<CompleteMultipartUploadResult><ETag>&quot;done-1&quot;</ETag></CompleteMultipartUploadResult>"
 
 static struct http_stub *stub;
@@ -72,7 +73,7 @@ START_TEST(error_inside_a_200_of_complete_is_tried_again)
     struct obj_part p = one_part();
     struct etag etag = {0};
     http_stub_reply(stub, 200, "", "   \n  " ERROR_XML("InternalError"));
-    http_stub_reply(stub, 404, "", "");                                            /* HEAD: no such key */
+    http_stub_reply(stub, NOT_THERE);                                              /* HEAD: no such key */
     http_stub_reply(stub, 200, "", "<ListPartsResult>" LAST "</ListPartsResult>"); /* the upload still stands */
     http_stub_reply(stub, 200, "", "<?xml version=\"1.0\"?>\n   " COMPLETE_XML);
     ck_assert_int_eq(objstore_mpu_complete(st, "k", "U", &p, 1, "tok", NULL, &etag), 0);
@@ -108,7 +109,7 @@ START_TEST(no_such_upload_after_a_lost_reply_is_settled_by_the_token)
     struct obj_part p = one_part();
     struct etag etag = {0};
     http_stub_drop(stub);
-    http_stub_reply(stub, 404, "", "");
+    http_stub_reply(stub, NOT_THERE);
     http_stub_reply(stub, 404, "", ERROR_XML("NoSuchUpload"));
     http_stub_reply(stub, 200, "ETag: \"mine-1\"\r\nx-amz-meta-sluice-token: tok\r\nContent-Length: 9\r\n", "");
     ck_assert_int_eq(objstore_mpu_complete(st, "k", "U", &p, 1, "tok", NULL, &etag), 0);
@@ -153,7 +154,7 @@ START_TEST(own_success_seen_as_conflict_is_success)
     objstore_set_caps(st, CAP_PUT_IF_NONE_MATCH);
     http_stub_drop(stub);
     http_stub_reply(stub, 503, "", "");                              /* HEAD: cannot tell yet */
-    http_stub_reply(stub, 404, "", "");                              /* HEAD again: not there */
+    http_stub_reply(stub, NOT_THERE);                                /* HEAD again: not there */
     http_stub_reply(stub, 412, "", ERROR_XML("PreconditionFailed")); /* the second PUT meets the first */
     http_stub_reply(stub, 200, "ETag: \"mine\"\r\nx-amz-meta-sluice-token: tok\r\nContent-Length: 4\r\n", "");
     ck_assert_int_eq(objstore_put(st, "k", "body", 4, &meta, &absent, &etag), 0);
@@ -223,6 +224,29 @@ START_TEST(replies_for_another_range_give_no_byte)
         http_stub_reply(stub, 200, "ETag: \"v1\"\r\n", "0123456789"); /* the range was ignored */
     ck_assert_int_eq(objstore_get(st, "k", 2, 4, NULL, to_string, out, NULL), -EBADMSG);
     ck_assert_uint_eq(out->len, 0);
+}
+END_TEST
+
+START_TEST(end_of_another_version_is_not_the_end)
+{
+    static const struct {
+        const char *head;
+        int want;
+    } rows[] = {
+        {"ETag: \"v1\"\r\nContent-Length: 10\r\n", 0},
+        {"ETag: \"v2\"\r\nContent-Length: 10\r\n", -ESTALE},
+        {"ETag: \"v1\"\r\nContent-Length: 11\r\n", -ESTALE},
+    };
+    const struct etag v1 = {"v1"};
+    for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
+        struct obj_info info = {0};
+        g_autoptr(GString) out = g_string_new(NULL);
+        http_stub_reply(stub, 416, "Content-Range: bytes */10\r\n", ERROR_XML("InvalidRange"));
+        http_stub_reply(stub, 200, rows[i].head, "");
+        ck_assert_int_eq(objstore_get(st, "k", 10, 5, &v1, to_string, out, &info), rows[i].want);
+        ck_assert_uint_eq(out->len, 0);
+        obj_info_clear(&info);
+    }
 }
 END_TEST
 
@@ -417,9 +441,29 @@ START_TEST(answer_of_the_store_ends_being_offline)
 {
     struct obj_info info = {0};
     http_stub_drop(stub);
-    http_stub_reply(stub, 404, "", "");
+    http_stub_reply(stub, NOT_THERE);
     ck_assert_int_eq(objstore_head(st, "k", &info), -ENOENT);
     ck_assert_int_eq(objstore_offline_since_ns(st), 0);
+}
+END_TEST
+
+START_TEST(not_found_that_the_store_did_not_say_is_no_answer)
+{
+    struct obj_info info = {0};
+    struct obj_part *parts = NULL;
+    size_t n = 0;
+    http_stub_reply(stub, 404, "Content-Length: 9\r\n", ""); /* HEAD: of a proxy, say */
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 5\r\n", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    obj_info_clear(&info);
+    http_stub_reply(stub, 404, "", "<html>not found</html>");
+    http_stub_reply(stub, 204, "", "");
+    ck_assert_int_eq(objstore_delete(st, "k", NULL), 0);
+    ck_assert(asked(2, "DELETE ") && asked(3, "DELETE "));
+    http_stub_reply(stub, 404, "x-amz-request-id: 1\r\n", "");
+    http_stub_reply(stub, 404, "", ERROR_XML("NoSuchUpload"));
+    ck_assert_int_eq(objstore_mpu_parts(st, "k", "U", &parts, &n), -ENOENT);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 6);
 }
 END_TEST
 
@@ -720,6 +764,7 @@ int main(void)
     tcase_add_test(t, broken_body_goes_on_where_it_stopped);
     tcase_add_test(t, change_between_two_ranges_is_estale);
     tcase_add_test(t, replies_for_another_range_give_no_byte);
+    tcase_add_test(t, end_of_another_version_is_not_the_end);
     tcase_add_test(t, slow_down_waits_as_long_as_the_store_asks);
     tcase_add_test(t, skewed_clock_is_repaired_from_the_date);
     tcase_add_test(t, expired_token_is_tried_once_more_and_then_told);
@@ -732,6 +777,7 @@ int main(void)
     tcase_add_test(t, silent_store_ends_at_the_deadline);
     tcase_add_test(t, shutdown_ends_a_call_that_waits_for_the_store);
     tcase_add_test(t, answer_of_the_store_ends_being_offline);
+    tcase_add_test(t, not_found_that_the_store_did_not_say_is_no_answer);
     tcase_add_test(t, delete_without_the_capability_looks_first);
     tcase_add_test(t, probe_finds_what_the_store_does);
     tcase_add_test(t, store_that_refuses_every_condition_has_none);
