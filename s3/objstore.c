@@ -204,6 +204,11 @@ int objstore_copy(struct objstore *st, const char *src, const struct etag *src_e
     return done(r);
 }
 
+int objstore_symlink_check(const char *target)
+{
+    return s3_meta_check(&(struct obj_meta){.symlink = target});
+}
+
 int objstore_list(struct objstore *st, const struct obj_list_req *req, obj_list_fn *fn, void *ctx, bool *ret_truncated)
 {
     assert_call(st, req->prefix);

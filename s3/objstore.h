@@ -66,6 +66,8 @@ struct obj_meta {
     const char *symlink; /* NULL, or the target: x-amz-meta-sluice-symlink, percent-encoded */
     const char *token;   /* NULL or "" for none */
 };
+/* -ENAMETOOLONG when a link's target is too long for an object's metadata; calls that take obj_meta refuse it in the same way. */
+int objstore_symlink_check(const char *target) MUST_CHECK;
 
 /* What must hold at the key for the call to take effect. Where the store lacks the verb's condition, the driver HEADs directly before and compares. */
 enum obj_cond_kind { OBJ_COND_NONE, OBJ_COND_ABSENT, OBJ_COND_ETAG };

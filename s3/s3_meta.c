@@ -57,6 +57,12 @@ bool s3_meta_is_archive(const char *storage_class)
 
 int s3_meta_check(const struct obj_meta *meta)
 {
+    if (meta && meta->symlink) {
+        g_autoptr(GString) target = g_string_new(NULL);
+        s3_uri_encode(target, meta->symlink, strlen(meta->symlink), true);
+        if (target->len > S3_META_SYMLINK_MAX)
+            return -ENAMETOOLONG;
+    }
     if (!meta || !meta->token)
         return 0;
     if (strlen(meta->token) > TOKEN_MAX)

@@ -15,5 +15,7 @@ void s3_meta_each(const struct obj_meta *meta, s3_meta_fn *fn, void *ctx);
 void s3_meta_take(struct obj_info *info, const char *name, const char *value);
 /* Is this a storage class whose objects have to be restored before a GET? */
 bool s3_meta_is_archive(const char *storage_class);
-/* -EINVAL unless all text is fit for a header. */
+/* S3 allows 2048 bytes of names and values; the rest of ours take up to 248 of them. */
+#define S3_META_SYMLINK_MAX 1800u /* percent-encoded */
+/* -EINVAL unless all text is fit for a header, -ENAMETOOLONG a symlink's target that does not fit beside the rest. */
 int s3_meta_check(const struct obj_meta *meta) MUST_CHECK;

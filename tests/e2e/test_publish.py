@@ -1,4 +1,5 @@
 """What the store sees and when: whole objects only, in order, under the final name, renames and deletes carried along."""
+import errno
 import os
 import subprocess
 import threading
@@ -250,3 +251,16 @@ def test_parallel_writers_publish_all(mount, store, streams):
         t.join(60)
     mount.wait()
     assert all(store.get(f"shard{i}") == data[i] for i in range(streams))
+
+
+def test_symlink_that_no_object_can_hold_is_refused_at_once(make_mount, store):
+    a = make_mount("a")
+    for target in ["a" * 1801, "ü" * 301]:  # percent-encoded it is what fits beside the other metadata
+        with pytest.raises(OSError) as e:
+            os.symlink(target, a.path / "refused")
+        assert e.value.errno == errno.ENAMETOOLONG
+    os.symlink("a" * 1800, a.path / "l")
+    a.wait()
+    b = make_mount("b")
+    assert os.listdir(b.path) == ["l"]
+    assert os.readlink(b.path / "l") == "a" * 1800
