@@ -324,6 +324,7 @@ char *s3_call_message(const struct drv_s3 *d, const struct s3_call *c, int r)
     const struct http_response *resp = &c->resp;
     const char *hint = s3_err_hint(resp->fail, resp->status, c->error.code);
     const char *region = c->error.region[0] ? c->error.region : http_header(resp, "x-amz-bucket-region");
+    g_autofree char *why = s3_cred_error(d->cred);
     GString *out = g_string_new(NULL);
     g_string_append_printf(out, "%s at %s%s: ", d->base.source, d->ep.tls ? "https://" : "http://", d->ep.host);
     if (resp->fail != HTTP_FAIL_NONE)
@@ -333,7 +334,7 @@ char *s3_call_message(const struct drv_s3 *d, const struct s3_call *c, int r)
     else if (resp->status)
         g_string_append_printf(out, "HTTP status %ld", resp->status);
     else
-        g_string_append(out, err_text(r));
+        g_string_append(out, why ? why : err_text(r)); /* nothing was sent */
     if (hint)
         g_string_append_printf(out, "; %s", hint);
     if (region && *region && strcmp(region, d->region) != 0)

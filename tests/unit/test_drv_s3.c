@@ -683,6 +683,25 @@ START_TEST(head_tells_what_has_to_be_restored)
 }
 END_TEST
 
+START_TEST(message_says_why_there_are_no_credentials)
+{
+    g_autofree char *msg = NULL;
+    g_autofree char *path = g_strdup_printf("%s/sluice-config-%d", g_get_tmp_dir(), (int)getpid());
+    const char *text = "[default]\ncredential_process = /bin/false\n";
+    objstore_close(st);
+    ck_assert(g_file_set_contents_full(path, text, -1, G_FILE_SET_CONTENTS_NONE, 0600, NULL));
+    setenv("AWS_CONFIG_FILE", path, 1);
+    unsetenv("AWS_ACCESS_KEY_ID");
+    unsetenv("AWS_SECRET_ACCESS_KEY");
+    open_with_timeout(5 * NS_PER_S);
+    ck_assert_int_eq(objstore_check(st, &msg), -EACCES);
+    ck_assert_msg(strstr(msg, "credential_process /bin/false exited with 1") != NULL, "%s", msg);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 0);
+    (void)unlink(path);
+    unsetenv("AWS_CONFIG_FILE");
+}
+END_TEST
+
 START_TEST(plain_http_beyond_loopback_is_refused)
 {
     struct objstore *other = NULL;
@@ -785,6 +804,7 @@ int main(void)
     tcase_add_test(t, store_without_uploads_is_probed_all_the_same);
     tcase_add_test(t, probe_that_may_not_delete_keeps_what_it_found);
     tcase_add_test(t, copy_above_the_limit_goes_by_parts_and_keeps_headers);
+    tcase_add_test(t, message_says_why_there_are_no_credentials);
     tcase_add_test(t, plain_http_beyond_loopback_is_refused);
     tcase_add_test(t, archived_object_is_refused_once_and_named_in_the_log);
     tcase_add_test(t, head_tells_what_has_to_be_restored);
