@@ -401,9 +401,9 @@ static GString *sample(int kind)
     return v;
 }
 
-static int (*const decoders[])(const void *, size_t) = {dec_inode,  dec_dentry,  dec_op,  dec_upload,  dec_part,
-                                                        dec_cached, dec_segment, dec_crc, dec_counter, dec_number,
-                                                        dec_header};
+static int (*const decoders[])(const void *, size_t) = {dec_inode,   dec_dentry, dec_op,      dec_upload,
+                                                        dec_part,    dec_cached, dec_segment, dec_crc,
+                                                        dec_counter, dec_number, dec_header};
 
 START_TEST(truncated_values_are_refused)
 {

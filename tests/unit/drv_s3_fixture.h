@@ -1,0 +1,71 @@
+/* The S3 driver at a stub of which the test writes the replies: opened before and closed after each test. */
+#pragma once
+#include "../../s3/objstore.h"
+#include "../support/http_stub.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ERROR_XML(code) "<?xml version=\"1.0\"?><Error><Code>" code "</Code></Error>"
+#define LAST            "<IsTruncated>false</IsTruncated>"
+#define NOT_THERE       404, "x-amz-request-id: 1\r\n", "" /* to a HEAD */
+#define COMPLETE_XML    "<CompleteMultipartUploadResult><ETag>&quot;done-1&quot;</ETag></CompleteMultipartUploadResult>"
+
+static struct http_stub *stub;
+static struct objstore *st;
+
+static inline void open_with_timeout(uint64_t op_timeout_ns)
+{
+    g_autofree char *msg = NULL;
+    struct objstore_config cfg = {.source = "s3://bucket/pre",
+                                  .endpoint_url = http_stub_url(stub),
+                                  .region = "us-east-1",
+                                  .op_timeout_ns = op_timeout_ns,
+                                  .max_connections = 8};
+    int r = objstore_open(&cfg, &st, &msg);
+    ck_assert_msg(r == 0, "%s", msg ? msg : "?");
+}
+
+static inline void setup(void)
+{
+    setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
+    setenv("HOME", "/nonexistent", 1);
+    unsetenv("AWS_PROFILE");
+    unsetenv("AWS_SESSION_TOKEN");
+    unsetenv("http_proxy");
+    stub = http_stub_new();
+    open_with_timeout(5 * NS_PER_S);
+}
+
+static inline void teardown(void)
+{
+    objstore_close(st);
+    http_stub_free(stub);
+}
+
+static inline bool asked(unsigned i, const char *text)
+{
+    const char *request = http_stub_request(stub, i);
+    return request && strstr(request, text) != NULL;
+}
+
+static inline char *log_of_warnings(void)
+{
+    g_autofree char *path = g_strdup_printf("%s/sluice-log-%d", g_get_tmp_dir(), (int)getpid());
+    char *text = NULL;
+    log_close();
+    ck_assert(g_file_get_contents(path, &text, NULL, NULL));
+    (void)unlink(path);
+    return text;
+}
+
+static inline void log_warnings(void)
+{
+    g_autofree char *path = g_strdup_printf("%s/sluice-log-%d", g_get_tmp_dir(), (int)getpid());
+    ck_assert_int_eq(log_open(path, LOG_LEVEL_WARN), 0);
+}
