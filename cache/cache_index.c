@@ -43,7 +43,7 @@ static void encode_unsaved_locked(struct cfile *cf, struct meta_batch *b)
     }
     if (cf->limit_unsaved) {
         limit_name(cf->vid, name);
-        meta_value_put(b, name, &cf->limit, sizeof cf->limit);
+        meta_value_put_u64(b, name, cf->limit);
     }
     space_entry_record(cf->c, cf->entry, &rec);
     meta_cached_put(b, &rec);
@@ -114,20 +114,12 @@ int index_save_entry(struct cache *c, const struct cache_entry *e)
 static int load_limit(struct cfile *cf)
 {
     char name[40];
-    GBytes *value = NULL;
+    uint64_t limit = 0;
     limit_name(cf->vid, name);
-    int r = meta_value_get(cf->c->meta, name, &value);
-    if (r == -ENOENT)
-        return 0;
-    if (r < 0)
-        return r;
-    uint64_t limit;
-    if (g_bytes_get_size(value) == sizeof limit) {
-        memcpy(&limit, g_bytes_get_data(value, NULL), sizeof limit);
+    int r = meta_value_get_u64(cf->c->meta, name, &limit);
+    if (r == 0)
         cf->limit = MIN(cf->limit, limit);
-    }
-    g_bytes_unref(value);
-    return 0;
+    return r == -ENOENT ? 0 : r;
 }
 
 int index_load_segments(struct cfile *cf)

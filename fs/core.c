@@ -145,16 +145,11 @@ static int rebuild_lost(struct fs *fs, char **ret_msg)
 
 static void restore_caps(struct fs *fs)
 {
-    GBytes *value = NULL;
-    uint32_t caps = 0;
-    if (meta_value_get(fs->meta, "store-caps", &value) < 0)
-        return;
-    if (g_bytes_get_size(value) == sizeof(caps)) {
-        memcpy(&caps, g_bytes_get_data(value, NULL), sizeof(caps));
-        objstore_set_caps(fs->store, caps);
-        atomic_store(&fs->probed, true);
-    }
-    g_bytes_unref(value);
+    uint64_t caps = 0;
+    if (meta_value_get_u64(fs->meta, STORE_CAPS_VALUE, &caps) < 0)
+        return; /* probed when it matters */
+    objstore_set_caps(fs->store, (uint32_t)caps);
+    atomic_store(&fs->probed, true);
 }
 
 static int open_meta(struct fs *fs, bool *ret_fresh, char **ret_msg)

@@ -263,6 +263,9 @@ int meta_cached_each(struct meta *m, int (*fn)(void *ctx, const struct meta_cach
 int meta_value_get(struct meta *m, const char *name, GBytes **ret_value) MUST_CHECK;
 void meta_value_put(struct meta_batch *b, const char *name, const void *value, size_t len);
 void meta_value_del(struct meta_batch *b, const char *name);
+/* The same for a value that is a number. -EBADMSG: it is none. */
+int meta_value_get_u64(struct meta *m, const char *name, uint64_t *ret_value) MUST_CHECK;
+void meta_value_put_u64(struct meta_batch *b, const char *name, uint64_t value);
 int meta_value_each(struct meta *m, const char *name_prefix,
                     int (*fn)(void *ctx, const char *name, const void *value, size_t len), void *ctx) MUST_CHECK;
 

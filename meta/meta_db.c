@@ -432,6 +432,8 @@ int meta_commit(struct meta_batch *b, bool sync)
     int r = b->err;
     if (r == 0)
         r = batch_write(b, sync);
+    else
+        atomic_store_explicit(&b->db->write_failed, true, memory_order_relaxed);
     rocksdb_writebatch_clear(b->wb);
     memset(b->n_puts, 0, sizeof(b->n_puts));
     b->err = 0;

@@ -682,3 +682,21 @@ int meta_dec_blob(const void *val, size_t len, const void **ret_data, size_t *re
     *ret_len = (size_t)(c.end - c.p);
     return 0;
 }
+
+GString *meta_enc_number(uint64_t number)
+{
+    struct codec c = encoder();
+    codec_u64(&c, &number);
+    return c.out;
+}
+
+int meta_dec_number(const void *val, size_t len, uint64_t *ret_number)
+{
+    struct codec c = decoder(val, len);
+    uint64_t number = 0;
+    codec_u64(&c, &number);
+    int r = finish(&c);
+    if (r == 0)
+        *ret_number = number;
+    return r;
+}

@@ -82,5 +82,8 @@ int meta_dec_crc(const void *val, size_t len, uint32_t *ret_crc) MUST_CHECK;
 /* Extended attributes and named values: the version byte, then the caller's bytes; the result points into val. */
 GString *meta_enc_blob(const void *data, size_t len);
 int meta_dec_blob(const void *val, size_t len, const void **ret_data, size_t *ret_len) MUST_CHECK;
+/* A named value that is a number. */
+GString *meta_enc_number(uint64_t number);
+int meta_dec_number(const void *val, size_t len, uint64_t *ret_number) MUST_CHECK;
 /* The link index carries nothing but its version byte. */
 GString *meta_enc_link(void);

@@ -21,6 +21,21 @@ void meta_value_put(struct meta_batch *b, const char *name, const void *value, s
     meta_db_put(b, meta_key0(TAG_VALUE, name), meta_enc_blob(value, len));
 }
 
+int meta_value_get_u64(struct meta *m, const char *name, uint64_t *ret_value)
+{
+    META_VAL v = {0};
+    int r = meta_db_get(m->db, meta_key0(TAG_VALUE, name), &v);
+    if (r < 0)
+        return r;
+    r = meta_dec_number(v.data, v.len, ret_value);
+    return r < 0 ? meta_db_bad(meta_key0(TAG_VALUE, name), r) : 0;
+}
+
+void meta_value_put_u64(struct meta_batch *b, const char *name, uint64_t value)
+{
+    meta_db_put(b, meta_key0(TAG_VALUE, name), meta_enc_number(value));
+}
+
 void meta_value_del(struct meta_batch *b, const char *name)
 {
     meta_db_del(b, meta_key0(TAG_VALUE, name));

@@ -3,8 +3,10 @@
  *
  * A PUT writes a temporary file under ROOT/.sluice-tmp (never listed) and renames it over the name, so readers see whole objects only.
  * Condition check and rename happen under an exclusive flock of ROOT/.sluice-tmp/lock: conditions are exact between
- * threads and processes that use this driver. User metadata stands in user.x-amz-meta-* attributes. Nothing is synced: what
- * a power failure leaves is up to the file system.
+ * threads and processes that use this driver. User metadata stands in user.x-amz-meta-* attributes.
+ *
+ * What a call has finished survives power loss, as it does in a real store: an object is synced before it gets its name, the directory
+ * afterwards, a new directory's parent when it is made. Uploads in progress are not synced: a part that is lost does not have its etag.
  *
  * The etag is inode, mtime and size; the driver sets mtime to the nanosecond at each PUT, so a rewrite changes it although inode numbers
  * come back. It is no MD5 (CAP_ETAG_IS_MD5 is not claimed). A marker object "a/" is the directory itself: it exists when
@@ -155,7 +157,7 @@ static void meta_get(int fd, struct obj_info *info)
     }
 }
 
-static int meta_clone(int from, int to)
+int file_meta_clone(int from, int to)
 {
     char names[4096];
     ssize_t n = flistxattr(from, names, sizeof names);
@@ -185,23 +187,39 @@ void file_etag(const struct stat *st, struct etag *ret)
                    (unsigned long long)stat_mtime_ns(st), (unsigned long long)st->st_size);
 }
 
-bool file_is_marker(struct drv_file *f, const char *path)
+int file_is_marker(struct drv_file *f, const char *path)
 {
     char c;
-    CLEANUP_FD int fd = openat(f->root_fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    CLEANUP_FD int fd = RET_ERRNO(openat(f->root_fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (fd < 0)
-        return false;
-    if (fgetxattr(fd, FILE_XATTR_DIR, &c, 1) >= 0)
-        return true;
+        return file_read_error(fd) == -ENOENT ? 0 : fd;
+    ssize_t n = RET_ERRNO(fgetxattr(fd, FILE_XATTR_DIR, &c, 1));
+    if (n >= 0)
+        return 1;
+    if (n != -ENODATA && n != -EOPNOTSUPP)
+        return (int)n;
     DIR *dir = fdopendir(fd);
     if (!dir)
-        return false;
+        return -errno;
     fd = -1;
-    bool empty = true;
-    for (struct dirent *e; empty && (e = readdir(dir)) != NULL;)
-        empty = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0;
+    struct dirent *e;
+    int r = file_dir_next(dir, &e);
     (void)closedir(dir); /* was only read */
-    return empty;
+    return r < 0 ? r : r == 0;
+}
+
+int file_dir_next(DIR *dir, struct dirent **ret_entry)
+{
+    for (;;) {
+        errno = 0; /* all that tells the end from a failure */
+        struct dirent *e = readdir(dir);
+        if (!e)
+            return -errno;
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        *ret_entry = e;
+        return 1;
+    }
 }
 
 int file_open_object(struct drv_file *f, const char *key, const struct etag *want, int *ret_fd, struct stat *ret_stat)
@@ -216,8 +234,9 @@ int file_open_object(struct drv_file *f, const char *key, const struct etag *wan
     int r = RET_ERRNO(fstat(fd, &st));
     if (r < 0)
         return r;
-    if (is_marker_key(key) ? !S_ISDIR(st.st_mode) || !file_is_marker(f, key) : !S_ISREG(st.st_mode))
-        return -ENOENT;
+    r = !is_marker_key(key) ? S_ISREG(st.st_mode) : S_ISDIR(st.st_mode) ? file_is_marker(f, key) : 0;
+    if (r <= 0)
+        return r < 0 ? r : -ENOENT;
     file_etag(&st, &have);
     if (want && etag_is_set(want) && !etag_equal(want, &have))
         return -ESTALE;
@@ -291,12 +310,29 @@ static int file_get(struct objstore *st, const char *key, uint64_t off, uint64_t
     return etag_equal(&now, &ret_info->etag) ? 0 : -ESTALE; /* written in place by somebody else */
 }
 
+/* Syncs the directory that key stands in or stood in, the nearest that is still there. */
+static int dir_sync(struct drv_file *f, const char *key)
+{
+    g_autofree char *path = g_strdup(key);
+    for (;;) {
+        char *slash = strrchr(path, '/');
+        if (slash)
+            *slash = '\0';
+        CLEANUP_FD int fd = RET_ERRNO(openat(f->root_fd, slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        int r = fd < 0 ? fd : RET_ERRNO(fsync(fd));
+        if (fd >= 0 || !slash || file_read_error(fd) != -ENOENT)
+            return r;
+    }
+}
+
 static int parents_make(struct drv_file *f, const char *key)
 {
     for (const char *p = strchr(key, '/'); p; p = strchr(p + 1, '/')) {
         struct stat st;
         g_autofree char *dir = g_strndup(key, (gsize)(p - key));
         int r = RET_ERRNO(mkdirat(f->root_fd, dir, 0777));
+        if (r == 0)
+            r = dir_sync(f, dir); /* before anybody else finds it there and relies on it */
         if (r < 0 && r != -EEXIST)
             return r;
         if (r == -EEXIST && fstatat(f->root_fd, dir, &st, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISDIR(st.st_mode))
@@ -336,16 +372,21 @@ static int cond_check(struct drv_file *f, const char *key, const struct obj_cond
     return objstore_cond_check(cond, r == 0 ? &have : NULL);
 }
 
-static int commit_locked(struct drv_file *f, int fd, const char *tmp, const char *key, const struct obj_cond *cond)
+/* The object as it will be, with the time that its etag is made of, is on the disk. */
+static int seal(int fd)
 {
     struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}};
+    (void)clock_gettime(CLOCK_REALTIME, &times[1]); /* the clock exists */
+    int r = RET_ERRNO(futimens(fd, times));
+    return r < 0 ? r : RET_ERRNO(fsync(fd));
+}
+
+static int commit_locked(struct drv_file *f, int fd, const char *tmp, const char *key, const struct obj_cond *cond)
+{
     int r = cond_check(f, key, cond);
     if (r < 0)
         return r;
-    (void)clock_gettime(CLOCK_REALTIME, &times[1]); /* the clock exists */
-    r = RET_ERRNO(futimens(fd, times));
-    if (r == 0)
-        r = parents_make(f, key);
+    r = parents_make(f, key);
     if (r == 0)
         r = RET_ERRNO(renameat(f->root_fd, tmp, f->root_fd, key));
     if (r < 0)
@@ -357,11 +398,17 @@ int file_commit(struct drv_file *f, int fd, const char *tmp, const char *key, co
                 struct etag *ret_etag)
 {
     struct stat st;
-    CLEANUP_FD int lock = file_lock(f);
-    int r = lock < 0 ? lock : commit_locked(f, fd, tmp, key, cond);
-    if (r < 0)
+    int r = seal(fd); /* takes long: before the lock */
+    CLEANUP_FD int lock = r < 0 ? -1 : file_lock(f);
+    if (r == 0)
+        r = lock < 0 ? lock : commit_locked(f, fd, tmp, key, cond);
+    if (r < 0) {
         (void)unlinkat(f->root_fd, tmp, 0); /* a leftover is only waste */
-    else
+        return r;
+    }
+    (void)close(steal_fd(&lock)); /* the name is given */
+    r = dir_sync(f, key);
+    if (r == 0)
         r = RET_ERRNO(fstat(fd, &st));
     if (r == 0)
         file_etag(&st, ret_etag);
@@ -389,6 +436,8 @@ static int put_marker(struct drv_file *f, const char *key, size_t len, const str
     r = RET_ERRNO(fsetxattr(fd, FILE_XATTR_DIR, "1", 1, 0));
     if (r == 0)
         r = file_meta_set(fd, meta);
+    if (r == 0)
+        r = RET_ERRNO(fsync(fd));
     if (r == 0)
         r = RET_ERRNO(fstat(fd, &st));
     if (r == 0)
@@ -428,11 +477,13 @@ static int delete_marker_locked(struct drv_file *f, const char *key)
     if (fd < 0)
         return file_read_error(-errno) == -ENOENT ? 0 : -errno;
     (void)fremovexattr(fd, FILE_XATTR_DIR); /* absent is as good */
-    if (unlinkat(f->root_fd, key, AT_REMOVEDIR) == 0) {
+    int r = RET_ERRNO(fsync(fd));
+    if (r == 0 && unlinkat(f->root_fd, key, AT_REMOVEDIR) == 0) {
         g_autofree char *dir = g_strndup(key, strlen(key) - 1);
         parents_prune(f, dir);
+        r = dir_sync(f, dir);
     }
-    return 0;
+    return r;
 }
 
 static int file_delete(struct objstore *st, const char *key, const struct obj_cond *cond)
@@ -456,9 +507,10 @@ static int file_delete(struct objstore *st, const char *key, const struct obj_co
     if (!S_ISREG(sb.st_mode))
         return 0;
     r = RET_ERRNO(unlinkat(f->root_fd, key, 0));
-    if (r == 0)
-        parents_prune(f, key);
-    return file_write_error(r);
+    if (r < 0)
+        return file_write_error(r);
+    parents_prune(f, key);
+    return dir_sync(f, key);
 }
 
 static int copy_marker(struct drv_file *f, int src, const char *dst, const struct obj_meta *meta,
@@ -492,7 +544,7 @@ static int file_copy(struct objstore *st, const char *src, const struct etag *sr
         return fd;
     r = file_copy_range(f, in, 0, fd, 0, (uint64_t)sb.st_size);
     if (r == 0)
-        r = meta ? file_meta_set(fd, meta) : meta_clone(in, fd);
+        r = meta ? file_meta_set(fd, meta) : file_meta_clone(in, fd);
     if (r < 0) {
         (void)unlinkat(f->root_fd, tmp, 0); /* a leftover is only waste */
         return r;

@@ -2,6 +2,7 @@
 #pragma once
 #include "objstore_driver.h"
 
+#include <dirent.h>
 #include <sys/stat.h>
 
 #define FILE_TMP_DIR   ".sluice-tmp"
@@ -37,8 +38,13 @@ int file_write_all(int fd, const void *buf, size_t len) MUST_CHECK;
 int file_copy_range(struct drv_file *f, int in, uint64_t off, int out, uint64_t out_off, uint64_t len) MUST_CHECK;
 int file_meta_set(int fd, const struct obj_meta *meta) MUST_CHECK;
 void file_etag(const struct stat *st, struct etag *ret);
-bool file_is_marker(struct drv_file *f, const char *path_with_slash);
-/* Gives the finished temporary file the key's name if cond holds; removes it otherwise. */
+/* Gives the metadata of one object to another. */
+int file_meta_clone(int from, int to) MUST_CHECK;
+/* 1 if the directory is an object, 0 if not. */
+int file_is_marker(struct drv_file *f, const char *path_with_slash) MUST_CHECK;
+/* The next entry but "." and "..": 1, 0 at the end. */
+int file_dir_next(DIR *dir, struct dirent **ret_entry) MUST_CHECK;
+/* Gives the finished temporary file the key's name if cond holds; removes it otherwise. On the disk when it returns. */
 int file_commit(struct drv_file *f, int fd, const char *tmp, const char *key, const struct obj_cond *cond,
                 struct etag *ret_etag) MUST_CHECK;
 /* Opens an object for reading and checks that it is the wanted version. */

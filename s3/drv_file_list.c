@@ -43,15 +43,18 @@ static int dir_names(struct drv_file *f, const char *path, GPtrArray *names)
     if (!dir)
         return -errno;
     fd = -1;
-    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+    int r;
+    for (struct dirent *e; (r = file_dir_next(dir, &e)) > 0;) {
         struct stat st;
         unsigned char type = e->d_type;
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
-            continue;
         if (!*path && strcmp(e->d_name, FILE_TMP_DIR) == 0)
             continue;
-        if (type == DT_UNKNOWN && fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0)
-            type = S_ISDIR(st.st_mode) ? DT_DIR : S_ISREG(st.st_mode) ? DT_REG : DT_LNK;
+        if (type == DT_UNKNOWN) {
+            r = RET_ERRNO(fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW));
+            if (r < 0 && r != -ENOENT)
+                break;
+            type = r < 0 ? DT_UNKNOWN : S_ISDIR(st.st_mode) ? DT_DIR : S_ISREG(st.st_mode) ? DT_REG : DT_LNK;
+        }
         if (type == DT_DIR)
             g_ptr_array_add(names, g_strconcat(e->d_name, "/", NULL));
         else if (type == DT_REG)
@@ -59,7 +62,7 @@ static int dir_names(struct drv_file *f, const char *path, GPtrArray *names)
     }
     (void)closedir(dir); /* was only read */
     g_ptr_array_sort(names, name_cmp);
-    return 0;
+    return r;
 }
 
 static int emit(struct walk *w, const char *key, bool is_prefix)
@@ -69,8 +72,9 @@ static int emit(struct walk *w, const char *key, bool is_prefix)
     if (w->req->start_after && strcmp(key, w->req->start_after) <= 0)
         return 0;
     if (!is_prefix) {
-        if (fstatat(w->f->root_fd, key, &st, AT_SYMLINK_NOFOLLOW) < 0)
-            return 0; /* gone since */
+        int r = RET_ERRNO(fstatat(w->f->root_fd, key, &st, AT_SYMLINK_NOFOLLOW));
+        if (r < 0)
+            return r == -ENOENT || r == -ENOTDIR ? 0 : r; /* gone since */
         row.size = S_ISDIR(st.st_mode) ? 0 : (uint64_t)st.st_size;
         row.mtime_ns = (int64_t)st.st_mtim.tv_sec * (int64_t)NS_PER_S + st.st_mtim.tv_nsec;
         file_etag(&st, &row.etag);
@@ -111,7 +115,9 @@ static int walk_dir(struct walk *w, const char *path)
         } else if (w->req->delimiter && n > w->prefix_len) {
             r = emit(w, key, true);
         } else if (reaches_past(w, key)) {
-            r = file_is_marker(w->f, key) ? emit(w, key, false) : 0;
+            r = file_is_marker(w->f, key);
+            if (r > 0)
+                r = emit(w, key, false);
             if (r == 0)
                 r = walk_dir(w, key);
         }
@@ -129,7 +135,9 @@ int file_list(struct objstore *st, const struct obj_list_req *req, obj_list_fn *
     if (*dir && file_key_check(dir) < 0)
         return 0;
     int r = 0;
-    if (*dir && slash[1] == '\0' && file_is_marker(w.f, dir))
+    if (*dir && slash[1] == '\0')
+        r = file_is_marker(w.f, dir);
+    if (r > 0)
         r = emit(&w, dir, false);
     if (r == 0)
         r = walk_dir(&w, dir);

@@ -164,19 +164,6 @@ static int join_part(struct drv_file *f, int out, uint64_t off, const char *id, 
     return file_copy_range(f, in, 0, out, off, (uint64_t)st.st_size);
 }
 
-static int clone_meta(int from, int to)
-{
-    char names[4096];
-    char value[4096];
-    ssize_t n = flistxattr(from, names, sizeof names);
-    for (char *p = names; n > 0 && p < names + n; p += strlen(p) + 1) {
-        ssize_t len = g_str_has_prefix(p, FILE_XATTR) ? fgetxattr(from, p, value, sizeof value) : -1;
-        if (len >= 0 && fsetxattr(to, p, value, (size_t)len, 0) < 0)
-            return -errno;
-    }
-    return 0;
-}
-
 static int mpu_remove(struct drv_file *f, const char *id)
 {
     g_autofree char *path = g_strconcat(FILE_TMP_DIR "/" MPU_PREFIX, id, NULL);
@@ -211,7 +198,7 @@ int file_mpu_complete(struct objstore *st, const char *key, const char *upload_i
     CLEANUP_FD int fd = file_tmp_open(f, "join", &tmp);
     if (fd < 0)
         return fd;
-    int r = clone_meta(upload, fd);
+    int r = file_meta_clone(upload, fd);
     for (size_t i = 0; i < n_parts && r == 0; i++) {
         uint64_t size = 0;
         r = join_part(f, fd, off, upload_id, &parts[i], i + 1 == n_parts, &size);
@@ -258,21 +245,29 @@ int file_mpu_parts(struct objstore *st, const char *key, const char *upload_id, 
     if (!dir)
         return -errno;
     fd = -1;
-    GArray *out = g_array_new(FALSE, TRUE, sizeof(struct obj_part));
-    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+    g_autoptr(GArray) out = g_array_new(FALSE, TRUE, sizeof(struct obj_part));
+    int r;
+    for (struct dirent *e; (r = file_dir_next(dir, &e)) > 0;) {
         struct stat sb;
         struct obj_part part = {0};
-        if (e->d_name[0] != 'p' || fstatat(dirfd(dir), e->d_name, &sb, 0) < 0)
+        if (e->d_name[0] != 'p')
             continue;
+        r = RET_ERRNO(fstatat(dirfd(dir), e->d_name, &sb, 0));
+        if (r == -ENOENT)
+            continue;
+        if (r < 0)
+            break;
         part.number = (uint32_t)g_ascii_strtoull(e->d_name + 1, NULL, 10);
         part.size = (uint64_t)sb.st_size;
         file_etag(&sb, &part.etag);
         g_array_append_val(out, part);
     }
     (void)closedir(dir); /* was only read */
+    if (r < 0)
+        return r;
     g_array_sort(out, part_cmp);
     *ret_n = out->len;
-    *ret_parts = (struct obj_part *)(void *)g_array_free(out, FALSE);
+    *ret_parts = (struct obj_part *)(void *)g_array_free(g_steal_pointer(&out), FALSE);
     return 0;
 }
 
@@ -289,8 +284,9 @@ int file_mpu_list(struct objstore *st, const char *prefix, int (*fn)(void *ctx, 
         return -errno;
     fd = -1;
     int r = 0;
-    for (struct dirent *e; r == 0 && (e = readdir(dir)) != NULL;) {
+    for (struct dirent *e; r == 0 && (r = file_dir_next(dir, &e)) > 0;) {
         char key[1025];
+        r = 0;
         if (!g_str_has_prefix(e->d_name, MPU_PREFIX))
             continue;
         const char *id = e->d_name + strlen(MPU_PREFIX);

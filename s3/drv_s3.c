@@ -272,7 +272,8 @@ static int get_beyond(struct drv_s3 *d, const char *key, struct get *g, const st
         obj_info_clear(g->info);
         r = s3_head_full(d, key, 0, g->info, NULL);
     }
-    return r == 0 && !etag_equal(&g->want, &g->info->etag) ? -ESTALE : r;
+    bool is_end = etag_equal(&g->want, &g->info->etag) && g->info->size <= g->off;
+    return r == 0 && !is_end ? -ESTALE : r;
 }
 
 static int s3_get(struct objstore *st, const char *key, uint64_t off, uint64_t len, const struct etag *if_match,
@@ -482,7 +483,7 @@ static int s3_check(struct objstore *st, char **ret_msg)
     if (r < 0) {
         *ret_msg = s3_call_message(d, &c, r);
     } else {
-        r = s3_xml_list_parse(c.resp.body->str, c.resp.body->len, &page);
+        r = s3_xml_list_parse(c.resp.body->str, c.resp.body->len, S3_ROOT_OBJECTS, &page);
         if (r < 0)
             *ret_msg = g_strdup_printf("what answers at %s is no S3 store", d->ep.host);
     }

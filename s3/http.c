@@ -1,7 +1,8 @@
 /*
  * HTTP over libcurl's easy interface.
  *
- * Each request borrows an easy handle from the pool: last used first, so that connections stay warm and surplus ones age out. A handle
+ * Each request borrows an easy handle from the pool: last used first, so that few connections stay warm. The others are looked at, and
+ * dropped when too old, only when a request needs them; handles live as long as the pool. A handle
  * keeps its own connection, TLS session and DNS cache; nothing is shared between handles but the pool's counters, so
  * libcurl needs no locking of ours. The pool's lock covers the idle stack, the count of requests running and the two bandwidth buckets;
  * it is never held while libcurl runs.
@@ -480,36 +481,4 @@ void http_response_clear(struct http_response *resp)
 const char *http_header(const struct http_response *resp, const char *name)
 {
     return resp->headers ? g_hash_table_lookup(resp->headers, name) : NULL;
-}
-
-static const char *const secret_words[] = {
-    "authorization:",   "x-amz-security-token:", "x-aws-ec2-metadata-token:",
-    "x-amz-signature=", "x-amz-credential=",     "x-amz-security-token=",
-    "signature=",       "webidentitytoken=",
-};
-
-char *http_redact(const char *text)
-{
-    GString *out = g_string_new(NULL);
-    const char *p = text;
-    while (*p) {
-        size_t skip = 0;
-        bool header = false;
-        for (size_t i = 0; i < G_N_ELEMENTS(secret_words) && !skip; i++) {
-            size_t n = strlen(secret_words[i]);
-            if (strncasecmp(p, secret_words[i], n) == 0) {
-                skip = n;
-                header = secret_words[i][n - 1] == ':';
-            }
-        }
-        if (!skip) {
-            g_string_append_c(out, *p++);
-            continue;
-        }
-        g_string_append_len(out, p, (gssize)skip);
-        g_string_append(out, header ? " ***" : "***");
-        p += skip;
-        p += strcspn(p, header ? "\r\n" : "&, \r\n\"'");
-    }
-    return g_string_free(out, FALSE);
 }

@@ -96,5 +96,3 @@ const char *http_header(const struct http_response *resp, const char *name);
 int64_t http_date_parse(const char *text);
 /* "connect", "timeout"... static storage. */
 const char *http_fail_name(enum http_fail fail);
-/* A copy of text with the values of authorization and token headers and of signature query parameters replaced by "***". */
-char *http_redact(const char *text);

@@ -237,15 +237,19 @@ static void publish_locked(struct s3_cred *c, const struct s3_keys *keys, const 
     metric_set(M_credentials_expire_at, keys->expires_ns / (int64_t)NS_PER_S);
 }
 
-static void failed_locked(struct s3_cred *c, int error, GString *why) REQUIRES(c->mu)
+/* Whether the reason is another than that of the refresh before. */
+static bool failed_locked(struct s3_cred *c, int error, GString *why) REQUIRES(c->mu)
 {
     mutex_assert_held(&c->mu);
     uint64_t pause_ns = NS_PER_S << MIN(c->n_failed, RETRY_MAX_SHIFT);
     c->next_try_ns = clock_mono_ns() + MIN(pause_ns, RETRY_MAX_NS);
     c->n_failed++;
     c->last_error = error;
+    g_strchomp(why->str);
+    bool news = g_strcmp0(c->last_why, why->str) != 0;
     g_free(c->last_why);
-    c->last_why = g_strdup(g_strchomp(why->str));
+    c->last_why = g_strdup(why->str);
+    return news;
 }
 
 /* Asks the source. Called without the lock, by the one who set `refreshing`. */
@@ -267,18 +271,22 @@ static int refresh(struct s3_cred *c) EXCLUDES(c->mu)
         g_string_append(why, "the source gave keys that have expired already. ");
         r = -EKEYEXPIRED;
     }
+    bool absent = r == -ENXIO;
+    bool news = false;
     mutex_lock(&c->mu);
     if (r == 0)
         publish_locked(c, &keys, stamps);
     else
-        failed_locked(c, r == -ENXIO ? -EACCES : r, why);
+        news = failed_locked(c, absent ? -EACCES : r, why);
     r = c->last_error;
     c->refreshing = false;
     cond_broadcast(&c->cv);
     mutex_unlock(&c->mu);
     s3_keys_clear(&keys);
     metric_inc(M_credential_refreshes);
-    if (r < 0)
+    if (r < 0 && news && !absent && r != -ECANCELED)
+        log_warn("cred", "credentials cannot be renewed origin='%s' r=%s why='%s'", c->origin, err_name(r), why->str);
+    else if (r < 0)
         log_debug("cred", "refresh failed origin='%s' r=%s why='%s'", c->origin, err_name(r), why->str);
     else
         log_debug("cred", "refreshed origin='%s'", c->origin);
@@ -402,14 +410,6 @@ void s3_cred_shutdown(struct s3_cred *c)
     mutex_unlock(&c->mu);
 }
 
-int64_t s3_cred_expires_ns(struct s3_cred *c)
-{
-    mutex_lock(&c->mu);
-    int64_t ns = c->expires_ns;
-    mutex_unlock(&c->mu);
-    return ns;
-}
-
 char *s3_cred_error(struct s3_cred *c)
 {
     mutex_lock(&c->mu);
@@ -431,11 +431,6 @@ const char *s3_cred_endpoint(const struct s3_cred *c)
 const char *s3_cred_ca_bundle(const struct s3_cred *c)
 {
     return c->ca_bundle;
-}
-
-const char *s3_cred_origin(const struct s3_cred *c)
-{
-    return c->origin;
 }
 
 /* ---- opening ---- */

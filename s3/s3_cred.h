@@ -11,12 +11,12 @@
  *   6 instance metadata (IMDSv2)          one second per request; AWS_EC2_METADATA_DISABLED=true turns it off
  *
  * Keys that expire are renewed 5 minutes before (halfway, when they live less than 10 minutes). When that fails the old ones serve until
- * they expire, and the next try waits 1 s, 2 s, ... 60 s. Changed files are noticed within a second. s3_cred_get() may therefore talk
+ * they expire, and the next try waits 1 s, 2 s, ... 60 s; the log warns of each new reason. Changed files are noticed within a second. s3_cred_get() may therefore talk
  * to the network or run a process: never call it with a ranked lock held. One caller does so at a time; the others get the
  * old keys where these still serve, else wait for it.
  *
- * A file with keys that group or others may read, or that belongs to neither us nor root, is used with a warning; one that anybody may
- * write is refused, since a credential_process in it would run as us.
+ * A file with keys that group or others may read, or that belongs to neither us nor root, is used with a warning. One that anybody may
+ * write is refused, and so is one with a credential_process that its group may write or that belongs to neither: it would run as us.
  */
 #pragma once
 #include "base/err.h"
@@ -55,7 +55,5 @@ void s3_keys_clear(struct s3_keys *keys);
 const char *s3_cred_region(const struct s3_cred *c);    /* options, environment, profile, else "us-east-1" */
 const char *s3_cred_endpoint(const struct s3_cred *c);  /* options, environment, profile; NULL: AWS */
 const char *s3_cred_ca_bundle(const struct s3_cred *c); /* options, AWS_CA_BUNDLE, profile; NULL: the system's */
-const char *s3_cred_origin(const struct s3_cred *c);    /* "environment", "profile x", "instance metadata"... */
-int64_t s3_cred_expires_ns(struct s3_cred *c);          /* wall clock; 0: never or none yet */
 /* Why the last refresh failed, free of secrets; NULL after a success. Owned by the caller. */
 char *s3_cred_error(struct s3_cred *c);

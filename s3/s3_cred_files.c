@@ -51,7 +51,11 @@ bool cred_stamp_equal(const struct cred_stamp *a, const struct cred_stamp *b)
 
 /* ---- reading ---- */
 
-static int check_owner(const char *path, const struct stat *st, bool *ret_loose, GString *why)
+struct openness { /* to users who are neither us nor root */
+    bool readable, writable;
+};
+
+static int check_owner(const char *path, const struct stat *st, struct openness *ret_open, GString *why)
 {
     if (!S_ISREG(st->st_mode)) {
         g_string_append_printf(why, "%s is not a regular file. ", path);
@@ -61,12 +65,13 @@ static int check_owner(const char *path, const struct stat *st, bool *ret_loose,
         g_string_append_printf(why, "%s may be written by anybody and is refused: chmod 600 it. ", path);
         return -EACCES;
     }
-    *ret_loose = (st->st_mode & (S_IRGRP | S_IROTH | S_IWGRP)) || (st->st_uid != geteuid() && st->st_uid != 0);
+    ret_open->writable = (st->st_mode & S_IWGRP) || (st->st_uid != geteuid() && st->st_uid != 0);
+    ret_open->readable = ret_open->writable || (st->st_mode & (S_IRGRP | S_IROTH));
     return 0;
 }
 
 /* Reads the whole file. An absent one gives an empty string. */
-static int read_file(const char *path, GString *text, bool *ret_loose, GString *why)
+static int read_file(const char *path, GString *text, struct openness *ret_open, GString *why)
 {
     CLEANUP_FD int fd = RET_ERRNO(open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
     if (fd == -ENOENT || fd == -ENOTDIR)
@@ -79,7 +84,7 @@ static int read_file(const char *path, GString *text, bool *ret_loose, GString *
     int r = RET_ERRNO(fstat(fd, &st));
     if (r < 0)
         return r;
-    r = check_owner(path, &st, ret_loose, why);
+    r = check_owner(path, &st, ret_open, why);
     if (r < 0)
         return r;
     if (st.st_size > FILE_CAP_BYTES) {
@@ -203,13 +208,13 @@ static int parse_ini(char *text, const char *path, GHashTable *sections, GString
     return 0;
 }
 
-static bool holds_secret(GHashTable *sections)
+static bool holds(GHashTable *sections, const char *key)
 {
     GHashTableIter it;
     gpointer section;
     g_hash_table_iter_init(&it, sections);
     while (g_hash_table_iter_next(&it, NULL, &section)) {
-        if (g_hash_table_contains(section, "aws_secret_access_key"))
+        if (g_hash_table_contains(section, key))
             return true;
     }
     return false;
@@ -217,9 +222,9 @@ static bool holds_secret(GHashTable *sections)
 
 static int load_one(const char *path, GHashTable *sections, GString *why)
 {
-    bool loose = false;
+    struct openness open = {0};
     GString *text = g_string_new(NULL);
-    int r = read_file(path, text, &loose, why);
+    int r = read_file(path, text, &open, why);
     if (r == 0 && strlen(text->str) != text->len) {
         g_string_append_printf(why, "%s holds a NUL byte. ", path);
         r = -EBADMSG;
@@ -229,7 +234,12 @@ static int load_one(const char *path, GHashTable *sections, GString *why)
         r = parse_ini(text->str, path, sections, why);
     explicit_bzero(text->str, len);
     g_string_free(text, TRUE);
-    if (r == 0 && loose && holds_secret(sections))
+    if (r == 0 && open.writable && holds(sections, "credential_process")) {
+        g_string_append_printf(
+            why, "%s holds a credential_process and other users may write it: chmod 600 it and own it. ", path);
+        r = -EACCES;
+    }
+    if (r == 0 && open.readable && holds(sections, "aws_secret_access_key"))
         log_warn("cred", "file with keys is open to other users: chmod 600 it and own it path='%s'", path);
     return r;
 }

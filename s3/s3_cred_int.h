@@ -72,7 +72,7 @@ void cred_stamp_take(const char *path, struct cred_stamp *ret_stamp);
 bool cred_stamp_equal(const struct cred_stamp *a, const struct cred_stamp *b);
 
 struct cred_files; /* both files, parsed */
-/* An absent file is empty. -EACCES a file that cannot be read or that anybody may write, -EBADMSG no INI syntax. */
+/* An absent file is empty. -EACCES a file that cannot be read or may be written by whom it should not, -EBADMSG no INI syntax. */
 int cred_files_load(const struct cred_env *env, struct cred_files **ret_files, GString *why) MUST_CHECK;
 void cred_files_free(struct cred_files *f);
 /* NULL when the profile has no such key. The credentials file goes first. */

@@ -1,6 +1,7 @@
 /*
  * The error table; see s3_err.h. The first row that fits decides: codes before bare statuses, since stores agree on codes more than on
- * statuses. No state, no locks.
+ * statuses. That something is not there is believed only with the store's own code: a bare 404 may come from any proxy in between.
+ * No state, no locks.
  */
 #include "s3_err.h"
 
@@ -66,7 +67,7 @@ static const struct {
     {308, NULL, -EACCES, S3_RETRY_NO, "the endpoint redirects elsewhere: check it"},
     {401, NULL, -EACCES, S3_RETRY_NO, "the store wants credentials"},
     {403, NULL, -EACCES, S3_RETRY_NO, "the credentials lack a permission for this bucket and prefix"},
-    {404, NULL, -ENOENT, S3_RETRY_NO, NULL},
+    {404, NULL, -EIO, S3_RETRY_TRANSIENT, "something before the store, or none, answered: check the endpoint"},
     {405, NULL, -EOPNOTSUPP, S3_RETRY_NO, NULL},
     {408, NULL, -EIO, S3_RETRY_TRANSIENT, NULL},
     {409, NULL, -ESTALE, S3_RETRY_NO, NULL},

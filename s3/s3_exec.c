@@ -139,11 +139,31 @@ static void note_reachability(struct drv_s3 *d, const struct http_response *resp
     }
 }
 
-/* A HEAD's refusal has no body: guesses from status and Date what a code would say. */
+/* Every store numbers its replies under a name of its own (x-amz-request-id, x-bce-request-id), which what stands before it does not. */
+static bool is_of_store(const struct http_response *resp)
+{
+    GHashTableIter it;
+    gpointer name;
+    if (!resp->headers)
+        return false;
+    g_hash_table_iter_init(&it, resp->headers);
+    while (g_hash_table_iter_next(&it, &name, NULL)) {
+        if (g_str_has_prefix(name, "x-") && g_str_has_suffix(name, "-request-id"))
+            return true;
+    }
+    return false;
+}
+
+/* A HEAD's refusal has no body: guesses from status and headers what a code would say. */
 static void verdict_of_bare(struct drv_s3 *d, const struct s3_call *c, struct s3_verdict *v)
 {
     const struct http_response *resp = &c->resp;
-    if (resp->fail != HTTP_FAIL_NONE || c->error.code[0] || (resp->status != 400 && resp->status != 403))
+    if (resp->fail != HTTP_FAIL_NONE || c->error.code[0])
+        return;
+    bool is_head = strcmp(c->req.method, "HEAD") == 0;
+    if (resp->status == 404 && is_head && is_of_store(resp)) /* the store itself says so */
+        *v = (struct s3_verdict){.err = -ENOENT, .retry = S3_RETRY_NO};
+    if (resp->status != 400 && resp->status != 403)
         return;
     int64_t ahead = resp->date_ns ? resp->date_ns - server_now_ns(d) : 0;
     if (ahead > SKEW_MAX_NS || ahead < -SKEW_MAX_NS)
@@ -331,6 +351,7 @@ char *s3_call_message(const struct drv_s3 *d, const struct s3_call *c, int r)
     const struct http_response *resp = &c->resp;
     const char *hint = s3_err_hint(resp->fail, resp->status, c->error.code);
     const char *region = c->error.region[0] ? c->error.region : http_header(resp, "x-amz-bucket-region");
+    g_autofree char *why = s3_cred_error(d->cred);
     GString *out = g_string_new(NULL);
     g_string_append_printf(out, "%s at %s%s: ", d->base.source, d->ep.tls ? "https://" : "http://", d->ep.host);
     if (resp->fail != HTTP_FAIL_NONE)
@@ -340,7 +361,7 @@ char *s3_call_message(const struct drv_s3 *d, const struct s3_call *c, int r)
     else if (resp->status)
         g_string_append_printf(out, "HTTP status %ld", resp->status);
     else
-        g_string_append(out, err_text(r));
+        g_string_append(out, why ? why : err_text(r)); /* nothing was sent */
     if (hint)
         g_string_append_printf(out, "; %s", hint);
     if (region && *region && strcmp(region, d->region) != 0)

@@ -2,14 +2,14 @@
  * Listings page by page: objects, uploads in progress, parts.
  *
  * The store is not trusted to come to an end: a page that repeats its token, is truncated without one, or goes back in key order ends
- * the listing with -EBADMSG, and so does a long run of empty pages. No state, no locks.
+ * the listing with -EBADMSG, and so does a long run of pages that bring nothing new. No state, no locks.
  */
 #include "drv_s3.h"
 
 #include <string.h>
 
-#define EMPTY_PAGES_MAX 1000
-#define PAGE_ROWS       1000u
+#define IDLE_PAGES_MAX 1000
+#define PAGE_ROWS      1000u
 
 struct lister {
     struct drv_s3 *d;
@@ -22,11 +22,13 @@ struct lister {
     char *last;   /* owned; full key of the last row given */
     size_t last_len;
     uint32_t n_rows;
-    unsigned n_empty;
+    uint32_t n_rows_before; /* the latest page */
+    unsigned n_idle;        /* pages without a new row, in a row */
     bool end, truncated;
 };
 
 struct page_ctx {
+    const char *root; /* S3_ROOT_* */
     struct s3_list_page page;
 };
 
@@ -34,13 +36,13 @@ static int page_done(void *ctx, const struct http_response *resp)
 {
     struct page_ctx *p = ctx;
     s3_list_page_clear(&p->page);
-    return s3_xml_list_parse(resp->body->str, resp->body->len, &p->page);
+    return s3_xml_list_parse(resp->body->str, resp->body->len, p->root, &p->page);
 }
 
 static int page_get(struct lister *l, struct s3_list_page *ret)
 {
     struct s3_call c;
-    struct page_ctx p = {0};
+    struct page_ctx p = {.root = S3_ROOT_OBJECTS};
     char count[16];
     uint32_t left = l->req->max_keys ? l->req->max_keys - l->n_rows : PAGE_ROWS;
     g_snprintf(count, sizeof count, "%u", MIN(left, PAGE_ROWS));
@@ -131,8 +133,9 @@ static int page_next(struct lister *l, struct s3_list_page *page)
     }
     if (!page->next || !*page->next || (l->token && strcmp(page->next, l->token) == 0))
         return -EBADMSG;
-    l->n_empty = page->rows->len ? 0 : l->n_empty + 1;
-    if (l->n_empty > EMPTY_PAGES_MAX)
+    l->n_idle = l->n_rows != l->n_rows_before ? 0 : l->n_idle + 1;
+    l->n_rows_before = l->n_rows;
+    if (l->n_idle > IDLE_PAGES_MAX)
         return -EBADMSG;
     if (l->req->max_keys && l->n_rows == l->req->max_keys) {
         l->end = l->truncated = true;
@@ -172,7 +175,7 @@ static int uploads_page(struct drv_s3 *d, const char *prefix, const char *key_ma
                         struct s3_list_page *ret)
 {
     struct s3_call c;
-    struct page_ctx p = {0};
+    struct page_ctx p = {.root = S3_ROOT_UPLOADS};
     s3_call_init(d, &c, "GET", NULL, M_requests_multipart);
     s3_req_query(&c.req, "uploads", "");
     s3_req_query(&c.req, "encoding-type", "url");
@@ -193,12 +196,15 @@ static int uploads_page(struct drv_s3 *d, const char *prefix, const char *key_ma
     return r == -ENOENT ? -ENODEV : r;
 }
 
-static int uploads_give(struct drv_s3 *d, const struct s3_list_page *page,
+/* Rows that are in `seen` already are not given again. */
+static int uploads_give(struct drv_s3 *d, const struct s3_list_page *page, GHashTable *seen,
                         int (*fn)(void *ctx, const char *key, const char *upload_id), void *ctx)
 {
     for (guint i = 0; i < page->rows->len; i++) {
         const struct s3_list_row *row = &g_array_index(page->rows, struct s3_list_row, i);
         if (!row->upload_id || !g_str_has_prefix(row->key, d->prefix) || strlen(row->key) != row->key_len)
+            continue;
+        if (!g_hash_table_add(seen, g_strconcat(row->upload_id, " ", row->key, NULL)))
             continue;
         int r = fn(ctx, row->key + strlen(d->prefix), row->upload_id);
         if (r)
@@ -224,12 +230,15 @@ int s3_mpu_list(struct objstore *st, const char *prefix, int (*fn)(void *ctx, co
     g_autofree char *full = g_strconcat(d->prefix, prefix, NULL);
     g_autofree char *key_marker = NULL;
     g_autofree char *id_marker = NULL;
+    g_autoptr(GHashTable) seen = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    unsigned n_idle = 0;
     for (;;) {
         struct s3_list_page page = {0};
+        guint before = g_hash_table_size(seen);
         int r = uploads_page(d, full, key_marker, id_marker, &page);
         if (r < 0)
             return r;
-        r = uploads_give(d, &page, fn, ctx);
+        r = uploads_give(d, &page, seen, fn, ctx);
         bool more = r == 0 && page.truncated;
         g_autofree char *next = page.next ? marker_text(page.next, page.url) : NULL;
         g_autofree char *next_id = g_steal_pointer(&page.next_upload);
@@ -237,6 +246,9 @@ int s3_mpu_list(struct objstore *st, const char *prefix, int (*fn)(void *ctx, co
         if (!more)
             return r;
         if (!next || (g_strcmp0(next, key_marker) == 0 && g_strcmp0(next_id, id_marker) == 0))
+            return -EBADMSG;
+        n_idle = g_hash_table_size(seen) != before ? 0 : n_idle + 1;
+        if (n_idle > IDLE_PAGES_MAX)
             return -EBADMSG;
         g_free(key_marker);
         g_free(id_marker);
@@ -249,7 +261,7 @@ static int parts_page(struct drv_s3 *d, const char *key, const char *upload_id, 
                       struct s3_list_page *ret)
 {
     struct s3_call c;
-    struct page_ctx p = {0};
+    struct page_ctx p = {.root = S3_ROOT_PARTS};
     char marker[16];
     g_snprintf(marker, sizeof marker, "%u", after);
     s3_call_init(d, &c, "GET", key, M_requests_multipart);

@@ -1,10 +1,12 @@
 /*
  * Finds out what a store really does with conditions and checksums. Stores ignore headers they do not know, so each capability is shown
- * by a request that must be refused and, where a refusal could have other reasons, by its twin that must succeed.
+ * by a request that must be refused and, where a refusal could have other reasons, by its twin that must succeed. A request that got no
+ * answer shows nothing: it fails the probe, which is made again later.
  *
  * A few requests on two keys below the given prefix; both are removed at the end, whatever happened. No retries (call.once), no state.
  */
 #include "base/crc32c.h"
+#include "base/log.h"
 #include "drv_s3.h"
 
 #include <string.h>
@@ -12,12 +14,14 @@
 static const char body[] = "sluice capability probe";
 #define BODY_LEN       (sizeof body - 1)
 #define BODY_CRC64NVME "yG+fb2ReKjE="
+#define WRONG_ETAG     "00000000000000000000000000000000"
 
 struct probe {
     struct drv_s3 *d;
-    char *a;          /* owned; key that exists after the first step */
-    char *b;          /* owned; target of copies */
-    struct etag etag; /* of a */
+    char *a;            /* owned; key that exists after the first step */
+    char *b;            /* owned; target of copies */
+    struct etag etag;   /* of a */
+    struct etag etag_b; /* of b, when it was put */
     char md5[33];
     uint32_t caps;
     int r; /* first failure that says nothing about capabilities */
@@ -56,8 +60,8 @@ static enum answer put(struct probe *p, const char *key, const char *name, const
         s3_md5_header(&c.req, body, BODY_LEN, p->md5);
     enum answer a = ask(p, &c);
     const char *etag = http_header(&c.resp, "etag");
-    if (a == ANSWER_OK && strcmp(key, p->a) == 0)
-        s3_etag_parse(etag ? etag : "", &p->etag);
+    if (a == ANSWER_OK)
+        s3_etag_parse(etag ? etag : "", strcmp(key, p->a) == 0 ? &p->etag : &p->etag_b);
     s3_call_fini(&c);
     return a;
 }
@@ -81,9 +85,9 @@ static void probe_put(struct probe *p)
         p->caps |= CAP_PUT_IF_NONE_MATCH;
     g_autofree char *quoted = g_strdup_printf("\"%s\"", p->etag.s);
     g_autofree char *bare = g_strdup(p->etag.s);
-    put_pair(p, CAP_PUT_IF_MATCH, "If-Match", "\"00000000000000000000000000000000\"", quoted);
+    put_pair(p, CAP_PUT_IF_MATCH, "If-Match", "\"" WRONG_ETAG "\"", quoted);
     if (!(p->caps & CAP_PUT_IF_MATCH) && p->r == 0)
-        put_pair(p, CAP_PUT_IF_MATCH | CAP_IF_MATCH_UNQUOTED, "If-Match", "00000000000000000000000000000000", bare);
+        put_pair(p, CAP_PUT_IF_MATCH | CAP_IF_MATCH_UNQUOTED, "If-Match", WRONG_ETAG, bare);
 }
 
 static void probe_checksums(struct probe *p)
@@ -97,27 +101,46 @@ static void probe_checksums(struct probe *p)
     put_pair(p, CAP_CHECKSUM_CRC64NVME, "x-amz-checksum-crc64nvme", "AAAAAAAAAAA=", BODY_CRC64NVME);
 }
 
-static void probe_range(struct probe *p)
+/* With the quotes that this store wants around it. */
+static char *if_match(const struct probe *p, const char *etag)
+{
+    return p->caps & CAP_IF_MATCH_UNQUOTED ? g_strdup(etag) : g_strdup_printf("\"%s\"", etag);
+}
+
+static enum answer get_range(struct probe *p, const char *etag)
 {
     struct s3_call c;
     s3_call_init(p->d, &c, "GET", p->a, M_requests_get);
     s3_req_header(&c.req, "Range", "bytes=0-3");
-    s3_req_header(&c.req, "If-Match", "\"00000000000000000000000000000000\"");
-    if (ask(p, &c) == ANSWER_REFUSED)
-        p->caps |= CAP_RANGE_IF_MATCH;
+    s3_req_headerf(&c.req, "If-Match", "\"%s\"", etag);
+    enum answer a = ask(p, &c);
     s3_call_fini(&c);
+    return a;
 }
 
-static void probe_copy(struct probe *p)
+static void probe_range(struct probe *p)
+{
+    if (get_range(p, WRONG_ETAG) == ANSWER_REFUSED && get_range(p, p->etag.s) == ANSWER_OK)
+        p->caps |= CAP_RANGE_IF_MATCH;
+}
+
+static enum answer copy(struct probe *p, const char *etag)
 {
     struct s3_call c;
     g_autofree char *source = s3_copy_source(p->d, p->a);
     s3_call_init(p->d, &c, "PUT", p->b, M_requests_copy);
     s3_req_header(&c.req, "x-amz-copy-source", source);
-    s3_req_header(&c.req, "x-amz-copy-source-if-match", "\"00000000000000000000000000000000\"");
-    if (ask(p, &c) == ANSWER_REFUSED)
-        p->caps |= CAP_COPY_IF_MATCH;
+    s3_req_headerf(&c.req, "x-amz-copy-source-if-match", "\"%s\"", etag);
+    c.body_may_err = true;
+    enum answer a = ask(p, &c);
     s3_call_fini(&c);
+    return a;
+}
+
+static void probe_copy(struct probe *p)
+{
+    if (copy(p, WRONG_ETAG) == ANSWER_REFUSED && copy(p, p->etag.s) == ANSWER_OK)
+        p->caps |= CAP_COPY_IF_MATCH;
 }
 
 static enum answer complete(struct probe *p, const char *id, const struct obj_part *part, const char *name,
@@ -139,41 +162,83 @@ static enum answer complete(struct probe *p, const char *id, const struct obj_pa
     return a;
 }
 
+/* Whether the upload was used up. */
+static bool probe_complete(struct probe *p, const char *id, const struct obj_part *part)
+{
+    g_autofree char *wrong = if_match(p, WRONG_ETAG);
+    g_autofree char *right = if_match(p, p->etag.s);
+    enum answer a = complete(p, id, part, "If-None-Match", "*");
+    if (a != ANSWER_REFUSED)
+        return a == ANSWER_OK;
+    a = complete(p, id, part, "If-Match", wrong);
+    if (a != ANSWER_REFUSED)
+        return a == ANSWER_OK;
+    a = complete(p, id, part, "If-Match", right);
+    if (a == ANSWER_OK)
+        p->caps |= CAP_COMPLETE_CONDITIONS;
+    return a == ANSWER_OK;
+}
+
+/* A failure of a call with retries: did the store say that it does not do this, or did it not answer? */
+static bool is_answer(int r)
+{
+    return r != -EIO && r != -ETIMEDOUT && r != -EBADMSG && r != -ECANCELED && r != -EKEYEXPIRED;
+}
+
 static void probe_multipart(struct probe *p)
 {
     struct objstore *st = &p->d->base;
     g_autofree char *id = NULL;
     struct obj_part part = {.number = 1, .size = BODY_LEN};
     int r = s3_mpu_create(st, p->a, NULL, &id);
-    if (r < 0)
-        return; /* a store without multipart uploads has none of these */
+    if (r < 0) { /* a store without multipart uploads has none of these */
+        p->r = is_answer(r) ? 0 : r;
+        return;
+    }
     r = s3_mpu_part_copy(st, p->a, id, p->a, NULL, 0, &part);
     if (r == 0)
         p->caps |= CAP_PART_COPY;
-    else
+    else if (is_answer(r))
         r = s3_mpu_part(st, p->a, id, body, &part);
-    bool done = false;
-    if (r == 0) {
-        enum answer none = complete(p, id, &part, "If-None-Match", "*");
-        enum answer match = none == ANSWER_REFUSED
-                                ? complete(p, id, &part, "If-Match", "\"00000000000000000000000000000000\"")
-                                : ANSWER_BAD;
-        done = none == ANSWER_OK || match == ANSWER_OK;
-        if (none == ANSWER_REFUSED && match == ANSWER_REFUSED)
-            p->caps |= CAP_COMPLETE_CONDITIONS;
-    }
-    if (!done)
+    if (r < 0 && !is_answer(r))
+        p->r = r;
+    if (r < 0 || !probe_complete(p, id, &part))
         (void)s3_mpu_abort(st, p->a, id); /* shows in mpu_list if it stays */
+}
+
+static enum answer delete_b(struct probe *p, const char *etag)
+{
+    struct s3_call c;
+    g_autofree char *value = if_match(p, etag);
+    s3_call_init(p->d, &c, "DELETE", p->b, M_requests_delete);
+    s3_req_header(&c.req, "If-Match", value);
+    enum answer a = ask(p, &c);
+    s3_call_fini(&c);
+    return a;
 }
 
 static void probe_delete(struct probe *p)
 {
-    struct s3_call c;
-    s3_call_init(p->d, &c, "DELETE", p->b, M_requests_delete);
-    s3_req_header(&c.req, "If-Match", "\"00000000000000000000000000000000\"");
-    if (ask(p, &c) == ANSWER_REFUSED)
+    if (put(p, p->b, NULL, NULL) == ANSWER_OK && delete_b(p, WRONG_ETAG) == ANSWER_REFUSED &&
+        delete_b(p, p->etag_b.s) == ANSWER_OK)
         p->caps |= CAP_DELETE_IF_MATCH;
-    s3_call_fini(&c);
+}
+
+/* Credentials that must not delete are no reason to know nothing. */
+static int clean_up(struct probe *p)
+{
+    struct objstore *st = &p->d->base;
+    const char *keys[] = {p->a, p->b};
+    int r = 0;
+    for (size_t i = 0; i < G_N_ELEMENTS(keys); i++) {
+        int e = st->drv->delete (st, keys[i], NULL);
+        if (e == -EACCES)
+            log_warn("s3", "an object of the probe stays: the credentials lack the permission to delete key='%s%s'",
+                     p->d->prefix, keys[i]);
+        else if (r == 0)
+            r = e;
+    }
+    return r;
 }
 
 int s3_probe(struct objstore *st, const char *key_prefix, uint32_t *ret_caps)
@@ -185,9 +250,8 @@ int s3_probe(struct objstore *st, const char *key_prefix, uint32_t *ret_caps)
                                                     probe_copy, probe_multipart, probe_delete};
     for (size_t i = 0; i < G_N_ELEMENTS(steps) && p.r == 0; i++)
         steps[i](&p);
-    int ra = st->drv->delete (st, p.a, NULL);
-    int rb = st->drv->delete (st, p.b, NULL);
-    int r = p.r ? p.r : ra ? ra : rb;
+    int r = clean_up(&p);
+    r = p.r ? p.r : r;
     if (r == 0)
         *ret_caps = p.caps;
     g_free(p.a);

@@ -246,6 +246,7 @@ int64_t s3_time_parse(const char *text)
 
 struct list_ctx {
     struct s3_list_page page;
+    bool said; /* IsTruncated was there */
     struct s3_list_row row;
 };
 
@@ -323,6 +324,7 @@ static int list_end(void *ctx, const char *path, const char *text, size_t len)
         memset(&l->row, 0, sizeof l->row);
     } else if (strcmp(path, "IsTruncated") == 0) {
         l->page.truncated = strcmp(text, "true") == 0;
+        l->said = l->page.truncated || strcmp(text, "false") == 0;
     } else if (strcmp(path, "EncodingType") == 0) {
         l->page.url = strcmp(text, "url") == 0;
     } else if (strcmp(path, "NextContinuationToken") == 0 || strcmp(path, "NextKeyMarker") == 0 ||
@@ -384,14 +386,14 @@ static int rows_finish(struct list_ctx *l)
     return 0;
 }
 
-int s3_xml_list_parse(const char *buf, size_t len, struct s3_list_page *ret)
+int s3_xml_list_parse(const char *buf, size_t len, const char *root, struct s3_list_page *ret)
 {
     struct list_ctx l = {.page.rows = g_array_new(FALSE, TRUE, sizeof(struct s3_list_row))};
     struct walker w = {.on_start = list_start, .on_end = list_end, .ctx = &l};
     g_array_set_clear_func(l.page.rows, row_clear);
     int r = len > S3_XML_LIST_CAP ? -EBADMSG : walk(&w, buf, len);
     row_clear(&l.row);
-    if (r == 0 && !strstr(w.root, "List"))
+    if (r == 0 && (strcmp(w.root, root) != 0 || !l.said))
         r = -EBADMSG;
     if (r == 0)
         r = rows_finish(&l);

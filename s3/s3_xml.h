@@ -46,8 +46,12 @@ struct s3_list_page {
     char *next;        /* owned; NextContinuationToken, NextKeyMarker or NextPartNumberMarker; NULL if absent */
     char *next_upload; /* owned; NextUploadIdMarker */
 };
-/* ListObjectsV2, ListMultipartUploads and ListParts alike. */
-int s3_xml_list_parse(const char *buf, size_t len, struct s3_list_page *ret) MUST_CHECK;
+/* ListObjectsV2, ListMultipartUploads and ListParts alike; root is what the reply to this call is called. A page that does not say whether it is
+ * the last (IsTruncated) is none. */
+#define S3_ROOT_OBJECTS "ListBucketResult"
+#define S3_ROOT_UPLOADS "ListMultipartUploadsResult"
+#define S3_ROOT_PARTS   "ListPartsResult"
+int s3_xml_list_parse(const char *buf, size_t len, const char *root, struct s3_list_page *ret) MUST_CHECK;
 void s3_list_page_clear(struct s3_list_page *page);
 
 /* "\"abc\"" or "abc" or W/"abc" without quotes; "" when it does not fit. */

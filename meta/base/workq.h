@@ -1,4 +1,4 @@
-/* A named pool of threads with a bounded or unbounded FIFO queue and two priorities. */
+/* A named pool of threads with an unbounded FIFO queue of two priorities: who pushes sees to it that the work is limited. */
 #pragma once
 #include "base/err.h"
 

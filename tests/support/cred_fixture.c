@@ -174,6 +174,22 @@ char *cred_log_text(void)
     return text;
 }
 
+void cred_expect_origin(const char *origin)
+{
+    g_autofree char *text = cred_log_text();
+    g_autofree char *part = g_strdup_printf("source chosen origin='%s'", origin);
+    ck_assert_msg(strstr(text, part) != NULL, "%s", text);
+}
+
+unsigned cred_n_warnings(void)
+{
+    g_autofree char *text = cred_log_text();
+    unsigned n = 0;
+    for (const char *p = text; (p = strstr(p, "credentials cannot be renewed")) != NULL; p++)
+        n++;
+    return n;
+}
+
 void cred_setup(void)
 {
     g_auto(GStrv) names = g_listenv();

@@ -53,6 +53,10 @@ void cred_teardown(void);
 char *cred_path(const char *name);
 void cred_put(const char *name, mode_t mode, const char *text);
 char *cred_log_text(void);
+/* Which source was chosen: "environment", "profile x", "instance metadata"... */
+void cred_expect_origin(const char *origin);
+/* How often the log warned of credentials that cannot be renewed. */
+unsigned cred_n_warnings(void);
 
 struct s3_cred *cred_open_ok(void);
 /* The message of an open that fails with -EACCES. */

@@ -3,12 +3,16 @@
 #include "../../s3/drv_s3.h"
 #include "../support/http_stub.h"
 #include "base/clock.h"
+#include "base/log.h"
 
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ERROR_XML(code) "<?xml version=\"1.0\"?><Error><Code>" code "</Code></Error>"
+#define LAST            "<IsTruncated>false</IsTruncated>"
+#define NOT_THERE       404, "x-amz-request-id: 1\r\n", "" /* to a HEAD */
 #define COMPLETE_XML    "<CompleteMultipartUploadResult><ETag>&quot;done-1&quot;</ETag></CompleteMultipartUploadResult>"
 
 static struct http_stub *stub;
@@ -85,4 +89,20 @@ static inline int run_suite(Suite *s)
     int failed = srunner_ntests_failed(sr);
     srunner_free(sr);
     return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+static inline char *log_of_warnings(void)
+{
+    g_autofree char *path = g_strdup_printf("%s/sluice-log-%d", g_get_tmp_dir(), (int)getpid());
+    char *text = NULL;
+    log_close();
+    ck_assert(g_file_get_contents(path, &text, NULL, NULL));
+    (void)unlink(path);
+    return text;
+}
+
+static inline void log_warnings(void)
+{
+    g_autofree char *path = g_strdup_printf("%s/sluice-log-%d", g_get_tmp_dir(), (int)getpid());
+    ck_assert_int_eq(log_open(path, LOG_LEVEL_WARN), 0);
 }

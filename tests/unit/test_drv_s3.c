@@ -1,17 +1,15 @@
 /* What no real server does on order: the S3 driver against scripted replies. */
-#include "base/log.h"
+#include "../../s3/http.h"
 #include "base/metric.h"
 #include "drv_s3_fixture.h"
-
-#include <unistd.h>
 
 START_TEST(error_inside_a_200_of_complete_is_tried_again)
 {
     struct obj_part p = one_part();
     struct etag etag = {0};
     http_stub_reply(stub, 200, "", "   \n  " ERROR_XML("InternalError"));
-    http_stub_reply(stub, 404, "", "");                                    /* HEAD: no such key */
-    http_stub_reply(stub, 200, "", "<ListPartsResult></ListPartsResult>"); /* the upload still stands */
+    http_stub_reply(stub, NOT_THERE);                                              /* HEAD: no such key */
+    http_stub_reply(stub, 200, "", "<ListPartsResult>" LAST "</ListPartsResult>"); /* the upload still stands */
     http_stub_reply(stub, 200, "", "<?xml version=\"1.0\"?>\n   " COMPLETE_XML);
     ck_assert_int_eq(objstore_mpu_complete(st, "k", "U", &p, 1, "tok", NULL, &etag), 0);
     ck_assert_str_eq(etag.s, "done-1");
@@ -46,7 +44,7 @@ START_TEST(no_such_upload_after_a_lost_reply_is_settled_by_the_token)
     struct obj_part p = one_part();
     struct etag etag = {0};
     http_stub_drop(stub);
-    http_stub_reply(stub, 404, "", "");
+    http_stub_reply(stub, NOT_THERE);
     http_stub_reply(stub, 404, "", ERROR_XML("NoSuchUpload"));
     http_stub_reply(stub, 200, "ETag: \"mine-1\"\r\nx-amz-meta-sluice-token: tok\r\nContent-Length: 9\r\n", "");
     ck_assert_int_eq(objstore_mpu_complete(st, "k", "U", &p, 1, "tok", NULL, &etag), 0);
@@ -91,7 +89,7 @@ START_TEST(own_success_seen_as_conflict_is_success)
     objstore_set_caps(st, CAP_PUT_IF_NONE_MATCH);
     http_stub_drop(stub);
     http_stub_reply(stub, 503, "", "");                              /* HEAD: cannot tell yet */
-    http_stub_reply(stub, 404, "", "");                              /* HEAD again: not there */
+    http_stub_reply(stub, NOT_THERE);                                /* HEAD again: not there */
     http_stub_reply(stub, 412, "", ERROR_XML("PreconditionFailed")); /* the second PUT meets the first */
     http_stub_reply(stub, 200, "ETag: \"mine\"\r\nx-amz-meta-sluice-token: tok\r\nContent-Length: 4\r\n", "");
     ck_assert_int_eq(objstore_put(st, "k", "body", 4, &meta, &absent, &etag), 0);
@@ -215,6 +213,29 @@ START_TEST(replies_for_another_range_give_no_byte)
 }
 END_TEST
 
+START_TEST(end_of_another_version_is_not_the_end)
+{
+    static const struct {
+        const char *head;
+        int want;
+    } rows[] = {
+        {"ETag: \"v1\"\r\nContent-Length: 10\r\n", 0},
+        {"ETag: \"v2\"\r\nContent-Length: 10\r\n", -ESTALE},
+        {"ETag: \"v1\"\r\nContent-Length: 11\r\n", -ESTALE},
+    };
+    const struct etag v1 = {"v1"};
+    for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
+        struct obj_info info = {0};
+        g_autoptr(GString) out = g_string_new(NULL);
+        http_stub_reply(stub, 416, "Content-Range: bytes */10\r\n", ERROR_XML("InvalidRange"));
+        http_stub_reply(stub, 200, rows[i].head, "");
+        ck_assert_int_eq(objstore_get(st, "k", 10, 5, &v1, to_string, out, &info), rows[i].want);
+        ck_assert_uint_eq(out->len, 0);
+        obj_info_clear(&info);
+    }
+}
+END_TEST
+
 START_TEST(slow_down_waits_as_long_as_the_store_asks)
 {
     struct obj_info info = {0};
@@ -273,6 +294,7 @@ static int list_all(int *n)
 }
 
 #define PAGE(rest) "<ListBucketResult>" rest "</ListBucketResult>"
+#define MORE(next) "<IsTruncated>true</IsTruncated><NextContinuationToken>" next "</NextContinuationToken>"
 #define ROW(key)   "<Contents><Key>pre/" key "</Key><Size>1</Size><ETag>e</ETag></Contents>"
 
 START_TEST(listing_that_does_not_come_to_an_end_is_refused)
@@ -294,12 +316,48 @@ START_TEST(listing_that_does_not_come_to_an_end_is_refused)
 }
 END_TEST
 
+/* Two pages that name each other as the next. */
+static void script_circle(const char *even, const char *odd)
+{
+    for (unsigned i = 0; i < 1100; i++)
+        http_stub_reply(stub, 200, "", i % 2 ? odd : even);
+}
+
+START_TEST(listing_that_goes_in_circles_is_refused)
+{
+    int n = 0;
+    script_circle(PAGE(MORE("A") ROW("a")), PAGE(MORE("B") ROW("a")));
+    ck_assert_int_eq(list_all(&n), -EBADMSG);
+    ck_assert_int_eq(n, 1);
+}
+END_TEST
+
+static int count_upload(void *ctx, const char *key, const char *upload_id)
+{
+    ++*(int *)ctx;
+    return 0;
+}
+
+#define UPLOADS(next, id)                                                                                              \
+    "<ListMultipartUploadsResult><IsTruncated>true</IsTruncated><NextKeyMarker>pre/k</NextKeyMarker>"                  \
+    "<NextUploadIdMarker>" next "</NextUploadIdMarker><Upload><Key>pre/k</Key><UploadId>" id "</UploadId></Upload>"    \
+    "</ListMultipartUploadsResult>"
+
+START_TEST(list_of_uploads_that_goes_in_circles_is_refused)
+{
+    int n = 0;
+    script_circle(UPLOADS("A", "1"), UPLOADS("B", "2"));
+    ck_assert_int_eq(objstore_mpu_list(st, "", count_upload, &n), -EBADMSG);
+    ck_assert_int_eq(n, 2);
+}
+END_TEST
+
 START_TEST(empty_page_in_the_middle_is_no_end)
 {
     int n = 0;
     http_stub_reply(stub, 200, "",
                     PAGE("<IsTruncated>true</IsTruncated><NextContinuationToken>T</NextContinuationToken>"));
-    http_stub_reply(stub, 200, "", PAGE(ROW("a")));
+    http_stub_reply(stub, 200, "", PAGE(LAST ROW("a")));
     ck_assert_int_eq(list_all(&n), 0);
     ck_assert_int_eq(n, 1);
     ck_assert(asked(1, "continuation-token=T"));
@@ -309,8 +367,8 @@ END_TEST
 START_TEST(list_page_cut_in_the_middle_is_asked_again)
 {
     int n = 0;
-    http_stub_reply(stub, 200, "", "<ListBucketResult>" ROW("a"));
-    http_stub_reply(stub, 200, "", PAGE(ROW("a")));
+    http_stub_reply(stub, 200, "", "<ListBucketResult>" LAST ROW("a"));
+    http_stub_reply(stub, 200, "", PAGE(LAST ROW("a")));
     ck_assert_int_eq(list_all(&n), 0);
     ck_assert_int_eq(n, 1);
 }
@@ -326,7 +384,7 @@ START_TEST(redirect_is_not_followed_and_names_the_region)
     ck_assert_ptr_nonnull(strstr(msg, "eu-west-3"));
     ck_assert_uint_eq(http_stub_n_requests(stub), 1);
     http_stub_reply(stub, 307, headers, ERROR_XML("TemporaryRedirect"));
-    http_stub_reply(stub, 200, "", PAGE(""));
+    http_stub_reply(stub, 200, "", PAGE(LAST));
     ck_assert_int_eq(objstore_check(st, &msg), 0);
     ck_assert(asked(2, "GET /bucket?"));
 }
@@ -363,9 +421,29 @@ START_TEST(answer_of_the_store_ends_being_offline)
 {
     struct obj_info info = {0};
     http_stub_drop(stub);
-    http_stub_reply(stub, 404, "", "");
+    http_stub_reply(stub, NOT_THERE);
     ck_assert_int_eq(objstore_head(st, "k", &info), -ENOENT);
     ck_assert_int_eq(objstore_offline_since_ns(st), 0);
+}
+END_TEST
+
+START_TEST(not_found_that_the_store_did_not_say_is_no_answer)
+{
+    struct obj_info info = {0};
+    struct obj_part *parts = NULL;
+    size_t n = 0;
+    http_stub_reply(stub, 404, "Content-Length: 9\r\n", ""); /* HEAD: of a proxy, say */
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 5\r\n", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    obj_info_clear(&info);
+    http_stub_reply(stub, 404, "", "<html>not found</html>");
+    http_stub_reply(stub, 204, "", "");
+    ck_assert_int_eq(objstore_delete(st, "k", NULL), 0);
+    ck_assert(asked(2, "DELETE ") && asked(3, "DELETE "));
+    http_stub_reply(stub, 404, "x-amz-request-id: 1\r\n", "");
+    http_stub_reply(stub, 404, "", ERROR_XML("NoSuchUpload"));
+    ck_assert_int_eq(objstore_mpu_parts(st, "k", "U", &parts, &n), -ENOENT);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 6);
 }
 END_TEST
 
@@ -407,16 +485,12 @@ END_TEST
 /* Not tried again, and a line says which object and what to do. */
 START_TEST(archived_object_is_refused_once_and_named_in_the_log)
 {
-    g_autofree char *path = g_strdup_printf("%s/sluice-log-%d", g_get_tmp_dir(), (int)getpid());
-    g_autofree char *log = NULL;
     g_autoptr(GString) body = g_string_new(NULL);
-    ck_assert_int_eq(log_open(path, LOG_LEVEL_WARN), 0);
+    log_warnings();
     http_stub_reply(stub, 403, "", ERROR_XML("InvalidObjectState"));
     ck_assert_int_eq(objstore_get(st, "old/model", 0, 0, NULL, to_string, body, NULL), -ENOMEDIUM);
     ck_assert_uint_eq(http_stub_n_requests(stub), 1);
-    log_close();
-    ck_assert(g_file_get_contents(path, &log, NULL, NULL));
-    (void)unlink(path);
+    g_autofree char *log = log_of_warnings();
     ck_assert_ptr_nonnull(strstr(log, "archived: restore it in the store first key='pre/old/model'"));
 }
 END_TEST
@@ -441,6 +515,25 @@ START_TEST(head_tells_what_has_to_be_restored)
         ck_assert_msg(info.archived == rows[i].archived, "%s", rows[i].headers);
         obj_info_clear(&info);
     }
+}
+END_TEST
+
+START_TEST(message_says_why_there_are_no_credentials)
+{
+    g_autofree char *msg = NULL;
+    g_autofree char *path = g_strdup_printf("%s/sluice-config-%d", g_get_tmp_dir(), (int)getpid());
+    const char *text = "[default]\ncredential_process = /bin/false\n";
+    objstore_close(st);
+    ck_assert(g_file_set_contents_full(path, text, -1, G_FILE_SET_CONTENTS_NONE, 0600, NULL));
+    setenv("AWS_CONFIG_FILE", path, 1);
+    unsetenv("AWS_ACCESS_KEY_ID");
+    unsetenv("AWS_SECRET_ACCESS_KEY");
+    open_with_timeout(5 * NS_PER_S);
+    ck_assert_int_eq(objstore_check(st, &msg), -EACCES);
+    ck_assert_msg(strstr(msg, "credential_process /bin/false exited with 1") != NULL, "%s", msg);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 0);
+    (void)unlink(path);
+    unsetenv("AWS_CONFIG_FILE");
 }
 END_TEST
 
@@ -525,18 +618,23 @@ int main(void)
     tcase_add_test(t, broken_body_goes_on_where_it_stopped);
     tcase_add_test(t, change_between_two_ranges_is_estale);
     tcase_add_test(t, replies_for_another_range_give_no_byte);
+    tcase_add_test(t, end_of_another_version_is_not_the_end);
     tcase_add_test(t, slow_down_waits_as_long_as_the_store_asks);
     tcase_add_test(t, skewed_clock_is_repaired_from_the_date);
     tcase_add_test(t, expired_token_is_tried_once_more_and_then_told);
     tcase_add_test(t, listing_that_does_not_come_to_an_end_is_refused);
+    tcase_add_test(t, listing_that_goes_in_circles_is_refused);
+    tcase_add_test(t, list_of_uploads_that_goes_in_circles_is_refused);
     tcase_add_test(t, empty_page_in_the_middle_is_no_end);
     tcase_add_test(t, list_page_cut_in_the_middle_is_asked_again);
     tcase_add_test(t, redirect_is_not_followed_and_names_the_region);
     tcase_add_test(t, silent_store_ends_at_the_deadline);
     tcase_add_test(t, shutdown_ends_a_call_that_waits_for_the_store);
     tcase_add_test(t, answer_of_the_store_ends_being_offline);
+    tcase_add_test(t, not_found_that_the_store_did_not_say_is_no_answer);
     tcase_add_test(t, delete_without_the_capability_looks_first);
     tcase_add_test(t, copy_above_the_limit_goes_by_parts_and_keeps_headers);
+    tcase_add_test(t, message_says_why_there_are_no_credentials);
     tcase_add_test(t, plain_http_beyond_loopback_is_refused);
     tcase_add_test(t, archived_object_is_refused_once_and_named_in_the_log);
     tcase_add_test(t, head_tells_what_has_to_be_restored);

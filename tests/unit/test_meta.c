@@ -471,6 +471,21 @@ START_TEST(values_are_found_by_name_and_prefix)
 }
 END_TEST
 
+START_TEST(numbers_come_back_and_other_values_are_none)
+{
+    uint64_t n = 5;
+    struct meta_batch *b = meta_batch_new(m);
+    meta_value_put_u64(b, "n", UINT64_MAX);
+    meta_value_put(b, "text", "abc", 3);
+    commit(b);
+    ck_assert_int_eq(meta_value_get_u64(m, "text", &n), -EBADMSG);
+    ck_assert_int_eq(meta_value_get_u64(m, "none", &n), -ENOENT);
+    ck_assert_uint_eq(n, 5);
+    ck_assert_int_eq(meta_value_get_u64(m, "n", &n), 0);
+    ck_assert_uint_eq(n, UINT64_MAX);
+}
+END_TEST
+
 START_TEST(dump_shows_one_line_per_record_even_for_odd_names)
 {
     add_name(5, "two\nlines", 100);
@@ -533,6 +548,7 @@ int main(void)
     ADD(uploads_and_their_parts_are_kept_and_removed_together);
     ADD(cached_del_removes_segments_and_checksums_of_that_file);
     ADD(values_are_found_by_name_and_prefix);
+    ADD(numbers_come_back_and_other_values_are_none);
     ADD(dump_shows_one_line_per_record_even_for_odd_names);
     ADD(freed_batch_leaves_nothing_and_commit_empties_it);
     suite_add_tcase(s, t);

@@ -208,6 +208,48 @@ START_TEST(failed_write_stops_all_further_writes)
 }
 END_TEST
 
+/* An inode with more attributes than fit into one block, in a table file of which one byte is wrong. */
+static void damaged_attributes(void)
+{
+    g_autofree char *value = g_strnfill(1000, 'x');
+    struct meta_batch *b = meta_batch_new(m);
+    for (unsigned i = 0; i < 100; i++) {
+        g_autofree char *name = g_strdup_printf("user.%03u", i);
+        for (unsigned n = 0; n < 1000; n++)
+            value[n] = (char)g_random_int_range('!', '~'); /* else they are packed into one block */
+        meta_xattr_put(b, 7, name, value, 1000);
+    }
+    commit(b);
+    reopen(); /* replays the WAL into a table */
+    meta_close(m);
+    m = NULL;
+    g_autofree char *table = meta_file(".sst");
+    GStatBuf st;
+    char byte;
+    ck_assert_int_eq(g_stat(table, &st), 0);
+    int fd = open(table, O_RDWR);
+    ck_assert_int_eq(pread(fd, &byte, 1, st.st_size / 2), 1);
+    byte = (char)(byte ^ 0x40);
+    ck_assert_int_eq(pwrite(fd, &byte, 1, st.st_size / 2), 1);
+    close(fd);
+    m = open_as("link", 0, NULL);
+}
+
+START_TEST(removal_that_could_not_be_read_stops_all_further_writes)
+{
+    damaged_attributes();
+    struct meta_batch *b = meta_batch_new(m);
+    meta_value_put(b, "with it", "1", 1);
+    meta_inode_del(b, 7);
+    ck_assert_int_eq(meta_commit(b, false), -EBADMSG);
+    ck_assert(meta_failed(m));
+    meta_value_put(b, "after", "1", 1);
+    ck_assert_int_eq(meta_commit(b, false), -EIO);
+    meta_batch_free(b);
+    ck_assert_int_eq(meta_sync(m), -EIO);
+}
+END_TEST
+
 #define ID_THREADS 4
 #define ID_EACH    5000
 
@@ -256,6 +298,7 @@ int main(void)
     ADD(counters_jump_far_when_the_last_limit_is_of_another_boot);
     ADD(counters_never_repeat_after_kill);
     ADD(failed_write_stops_all_further_writes);
+    ADD(removal_that_could_not_be_read_stops_all_further_writes);
     ADD(counters_are_unique_across_threads);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);

@@ -339,6 +339,11 @@ static int dec_counter(const void *v, size_t n)
     struct meta_counter x;
     return meta_dec_counter(v, n, &x);
 }
+static int dec_number(const void *v, size_t n)
+{
+    uint64_t x;
+    return meta_dec_number(v, n, &x);
+}
 static int dec_header(const void *v, size_t n)
 {
     struct meta_header x = {0};
@@ -389,6 +394,9 @@ static GString *sample(int kind)
     case 8:
         v = meta_enc_counter(&(struct meta_counter){.limit = 4096, .boot_id = "0-1-2"});
         break;
+    case 9:
+        v = meta_enc_number(1ull << 40);
+        break;
     default:
         v = meta_enc_header(
             &(struct meta_header){.format = META_FORMAT, .uuid = "0123456789abcdef0123456789abcdef", .identity = id});
@@ -396,8 +404,9 @@ static GString *sample(int kind)
     return v;
 }
 
-static int (*const decoders[])(const void *, size_t) = {dec_inode,  dec_dentry,  dec_op,  dec_upload,  dec_part,
-                                                        dec_cached, dec_segment, dec_crc, dec_counter, dec_header};
+static int (*const decoders[])(const void *, size_t) = {dec_inode,   dec_dentry, dec_op,      dec_upload,
+                                                        dec_part,    dec_cached, dec_segment, dec_crc,
+                                                        dec_counter, dec_number, dec_header};
 
 START_TEST(truncated_values_are_refused)
 {
@@ -476,6 +485,17 @@ START_TEST(overlong_varint_is_refused)
     ck_assert_int_eq(meta_dec_counter("\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00", 12, &c), 0);
     ck_assert_uint_eq(c.limit, UINT64_MAX);
     ck_assert_int_eq(meta_dec_counter("\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02\x00", 12, &c), -EBADMSG);
+}
+END_TEST
+
+START_TEST(numbers_are_the_same_bytes_on_every_machine)
+{
+    g_autoptr(GString) v = meta_enc_number(300);
+    uint64_t n = 0;
+    ck_assert_uint_eq(v->len, 3);
+    ck_assert_mem_eq(v->str, "\x01\xac\x02", 3);
+    ck_assert_int_eq(meta_dec_number(v->str, v->len, &n), 0);
+    ck_assert_uint_eq(n, 300);
 }
 END_TEST
 
@@ -565,6 +585,7 @@ int main(void)
     tcase_add_test(t, refused_value_leaves_the_output_alone);
     tcase_add_test(t, overlong_etag_and_embedded_nul_are_refused);
     tcase_add_test(t, overlong_varint_is_refused);
+    tcase_add_test(t, numbers_are_the_same_bytes_on_every_machine);
     tcase_add_test(t, dentry_name_with_slash_is_refused);
     tcase_add_test(t, keys_sort_like_their_numbers);
     tcase_add_test(t, keys_parse_back);

@@ -22,8 +22,7 @@ START_TEST(environment_goes_before_files)
     setenv("AWS_SESSION_TOKEN", "CANARYtok", 1);
     struct s3_cred *c = cred_open_ok();
     cred_expect_keys(c, "AKENV", "CANARYtok");
-    ck_assert_str_eq(s3_cred_origin(c), "environment");
-    ck_assert_int_eq(s3_cred_expires_ns(c), 0);
+    cred_expect_origin("environment");
     s3_cred_close(c);
 }
 END_TEST
@@ -36,7 +35,7 @@ START_TEST(profile_by_option_goes_before_environment)
     cred_cfg.profile = "p";
     struct s3_cred *c = cred_open_ok();
     cred_expect_keys(c, "AKFILE", NULL);
-    ck_assert_str_eq(s3_cred_origin(c), "profile p");
+    cred_expect_origin("profile p");
     s3_cred_close(c);
 }
 END_TEST
@@ -163,6 +162,24 @@ START_TEST(file_that_anybody_may_write_is_refused)
 }
 END_TEST
 
+#define RUN "[default]\ncredential_process = /bin/true\n"
+
+START_TEST(process_in_a_file_that_others_may_write_is_refused)
+{
+    g_autofree char *path = cred_path("config");
+    cred_put("config", 0620, RUN);
+    g_autofree char *by_group = cred_open_fails();
+    ck_assert_ptr_nonnull(strstr(by_group, "holds a credential_process and other users may write it"));
+    cred_put("config", 0644, RUN);
+    s3_cred_close(cred_open_ok());
+    if (geteuid() != 0)
+        return; /* only root can give files away */
+    ck_assert_int_eq(chown(path, 12345, 0), 0);
+    g_autofree char *by_owner = cred_open_fails();
+    ck_assert_ptr_nonnull(strstr(by_owner, "holds a credential_process"));
+}
+END_TEST
+
 START_TEST(file_open_to_others_is_used_with_a_warning)
 {
     cred_put("credentials", 0644, "[default]\naws_access_key_id = AK\naws_secret_access_key = " SECRET "\n");
@@ -210,8 +227,16 @@ START_TEST(rotation_to_a_broken_file_keeps_the_old_keys)
     cred_expect_keys(c, "AK1", NULL);
     g_autofree char *why = s3_cred_error(c);
     ck_assert_ptr_nonnull(strstr(why, "without aws_secret_access_key"));
+    ck_assert_uint_eq(cred_n_warnings(), 1);
+    clock_fake_advance(2 * NS_PER_S);
+    cred_expect_keys(c, "AK1", NULL);
+    ck_assert_uint_eq(cred_n_warnings(), 1); /* nothing new */
+    cred_put("credentials", 0606, "[default]\n");
+    clock_fake_advance(4 * NS_PER_S);
+    cred_expect_keys(c, "AK1", NULL);
+    ck_assert_uint_eq(cred_n_warnings(), 2);
     cred_put("credentials", 0600, "[default]\naws_access_key_id = AK3\naws_secret_access_key = " SECRET "\n");
-    clock_fake_advance(3 * NS_PER_S);
+    clock_fake_advance(8 * NS_PER_S);
     cred_expect_keys(c, "AK3", NULL);
     s3_cred_close(c);
 }
@@ -234,7 +259,10 @@ START_TEST(credential_process_gives_keys)
                "\",\"SessionToken\":\"CANARYp\",\"Expiration\":\"2999-01-01T00:00:00Z\"}'\n");
     struct s3_cred *c = cred_open_ok();
     cred_expect_keys(c, "AKPROC", "CANARYp");
-    ck_assert_int_gt(s3_cred_expires_ns(c), clock_wall_ns());
+    struct s3_keys k = {0};
+    ck_assert_int_eq(s3_cred_get(c, &k), 0);
+    ck_assert_int_gt(k.expires_ns, clock_wall_ns());
+    s3_keys_clear(&k);
     s3_cred_close(c);
 }
 END_TEST
@@ -302,6 +330,7 @@ int main(void)
         broken_file_is_refused_with_its_line,
         profile_with_sso_says_what_to_do,
         file_that_anybody_may_write_is_refused,
+        process_in_a_file_that_others_may_write_is_refused,
         file_open_to_others_is_used_with_a_warning,
         private_file_gives_no_warning,
         rotated_file_is_read_again,

@@ -28,7 +28,7 @@ START_TEST(web_identity_reads_its_token_file_each_time)
     struct s3_cred *c = cred_open_ok();
     ck_assert_uint_eq(fake_service_requests(&sv), 0);
     cred_expect_keys(c, "AKSTS1", "CANARYsts");
-    ck_assert_str_eq(s3_cred_origin(c), "web identity");
+    cred_expect_origin("web identity");
     ck_assert(fake_service_saw(&sv, "Action=AssumeRoleWithWebIdentity&Version=2011-06-15"));
     ck_assert(fake_service_saw(&sv, "&RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fr"));
     ck_assert(fake_service_saw(&sv, "&RoleSessionName=me%40here"));
@@ -192,7 +192,7 @@ START_TEST(instance_metadata_v2)
     fake_service_env(&sv, "AWS_EC2_METADATA_SERVICE_ENDPOINT", "/");
     struct s3_cred *c = cred_open_ok();
     cred_expect_keys(c, "AKJSON3", "CANARYtoken");
-    ck_assert_str_eq(s3_cred_origin(c), "instance metadata");
+    cred_expect_origin("instance metadata");
     ck_assert_uint_eq(fake_service_requests(&sv), 3);
     s3_cred_close(c);
     fake_service_stop(&sv);

@@ -18,7 +18,7 @@ static const char page_text[] =
 START_TEST(list_page_is_decoded_and_merged_in_byte_order)
 {
     struct s3_list_page page = {0};
-    ck_assert_int_eq(s3_xml_list_parse(page_text, strlen(page_text), &page), 0);
+    ck_assert_int_eq(s3_xml_list_parse(page_text, strlen(page_text), S3_ROOT_OBJECTS, &page), 0);
     ck_assert(page.truncated);
     ck_assert_str_eq(page.next, "tok/+=");
     ck_assert_uint_eq(page.rows->len, 3);
@@ -40,7 +40,7 @@ START_TEST(truncated_document_is_refused_at_every_byte)
 {
     for (size_t n = 0; n < strlen(page_text); n++) {
         struct s3_list_page page = {0};
-        ck_assert_int_eq(s3_xml_list_parse(page_text, n, &page), -EBADMSG);
+        ck_assert_int_eq(s3_xml_list_parse(page_text, n, S3_ROOT_OBJECTS, &page), -EBADMSG);
     }
 }
 END_TEST
@@ -70,11 +70,11 @@ START_TEST(depth_size_and_encoding_have_limits)
     for (int i = 0; i < 40; i++)
         g_string_append(deep, "</a>");
     ck_assert_int_eq(s3_xml_error_parse(deep->str, deep->len, &e), -EBADMSG);
-    g_string_assign(deep, "<ListX><Contents><Key>");
+    g_string_assign(deep, "<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>");
     for (int i = 0; i < 70000; i++)
         g_string_append_c(deep, 'k');
-    g_string_append(deep, "</Key></Contents></ListX>");
-    ck_assert_int_eq(s3_xml_list_parse(deep->str, deep->len, &page), -EBADMSG);
+    g_string_append(deep, "</Key></Contents></ListBucketResult>");
+    ck_assert_int_eq(s3_xml_list_parse(deep->str, deep->len, S3_ROOT_OBJECTS, &page), -EBADMSG);
     g_string_set_size(deep, S3_XML_ERROR_CAP + 1);
     ck_assert_int_eq(s3_xml_error_parse(deep->str, deep->len, &e), -EBADMSG);
     const char *latin = "<Error><Code>\xe4\xff</Code></Error>";
@@ -83,19 +83,41 @@ START_TEST(depth_size_and_encoding_have_limits)
 }
 END_TEST
 
+#define LAST "<IsTruncated>false</IsTruncated>"
+
 START_TEST(numbers_and_keys_are_checked)
 {
     const char *bad[] = {
-        "<ListBucketResult><Contents><Key>a</Key><Size>-1</Size></Contents></ListBucketResult>",
-        "<ListBucketResult><Contents><Key>a</Key><Size>99999999999999999999</Size></Contents></ListBucketResult>",
-        "<ListBucketResult><Contents><Size>1</Size></Contents></ListBucketResult>",
-        "<ListBucketResult><EncodingType>url</EncodingType><Contents><Key>%4</Key></Contents></ListBucketResult>",
-        "<html><body>login</body></html>",
+        "<Contents><Key>a</Key><Size>-1</Size></Contents>",
+        "<Contents><Key>a</Key><Size>99999999999999999999</Size></Contents>",
+        "<Contents><Size>1</Size></Contents>",
+        "<EncodingType>url</EncodingType><Contents><Key>%4</Key></Contents>",
     };
     for (size_t i = 0; i < G_N_ELEMENTS(bad); i++) {
         struct s3_list_page page = {0};
-        ck_assert_msg(s3_xml_list_parse(bad[i], strlen(bad[i]), &page) == -EBADMSG, "%s", bad[i]);
+        g_autofree char *text = g_strdup_printf("<ListBucketResult>" LAST "%s</ListBucketResult>", bad[i]);
+        ck_assert_msg(s3_xml_list_parse(text, strlen(text), S3_ROOT_OBJECTS, &page) == -EBADMSG, "%s", bad[i]);
     }
+}
+END_TEST
+
+START_TEST(what_is_no_page_of_this_listing_is_no_empty_page)
+{
+    const char *bad[] = {
+        "<html><body>login</body></html>",
+        "<ListAllMyBucketsResult>" LAST "<Buckets></Buckets></ListAllMyBucketsResult>",
+        "<ListMultipartUploadsResult>" LAST "</ListMultipartUploadsResult>",
+        "<ListBucketResult></ListBucketResult>",
+        "<ListBucketResult><IsTruncated></IsTruncated></ListBucketResult>",
+        "<ListBucketResult><IsTruncated>maybe</IsTruncated></ListBucketResult>",
+    };
+    struct s3_list_page page = {0};
+    for (size_t i = 0; i < G_N_ELEMENTS(bad); i++)
+        ck_assert_msg(s3_xml_list_parse(bad[i], strlen(bad[i]), S3_ROOT_OBJECTS, &page) == -EBADMSG, "%s", bad[i]);
+    const char *good = "<ListBucketResult>" LAST "</ListBucketResult>";
+    ck_assert_int_eq(s3_xml_list_parse(good, strlen(good), S3_ROOT_OBJECTS, &page), 0);
+    ck_assert(!page.truncated);
+    s3_list_page_clear(&page);
 }
 END_TEST
 
@@ -138,7 +160,7 @@ START_TEST(uploads_and_parts_are_read)
         "<ListMultipartUploadsResult><NextKeyMarker>k</NextKeyMarker><NextUploadIdMarker>i</NextUploadIdMarker>"
         "<IsTruncated>true</IsTruncated><Upload><Key>a%20b</Key><UploadId>U</UploadId></Upload>"
         "<Upload><Key>100% x</Key><UploadId>V</UploadId></Upload></ListMultipartUploadsResult>";
-    ck_assert_int_eq(s3_xml_list_parse(up, strlen(up), &page), 0);
+    ck_assert_int_eq(s3_xml_list_parse(up, strlen(up), S3_ROOT_UPLOADS, &page), 0);
     const struct s3_list_row *rows = (const struct s3_list_row *)(const void *)page.rows->data;
     ck_assert_str_eq(rows[0].key, "a b");
     ck_assert_str_eq(rows[0].upload_id, "U");
@@ -146,8 +168,8 @@ START_TEST(uploads_and_parts_are_read)
     ck_assert_str_eq(page.next_upload, "i");
     s3_list_page_clear(&page);
     const char *parts =
-        "<ListPartsResult><Part><PartNumber>3</PartNumber><ETag>\"e\"</ETag><Size>7</Size></Part></ListPartsResult>";
-    ck_assert_int_eq(s3_xml_list_parse(parts, strlen(parts), &page), 0);
+        "<ListPartsResult><IsTruncated>false</IsTruncated><Part><PartNumber>3</PartNumber><ETag>\"e\"</ETag><Size>7</Size></Part></ListPartsResult>";
+    ck_assert_int_eq(s3_xml_list_parse(parts, strlen(parts), S3_ROOT_PARTS, &page), 0);
     rows = (const struct s3_list_row *)(const void *)page.rows->data;
     ck_assert_uint_eq(rows[0].part_number, 3);
     ck_assert_uint_eq(rows[0].size, 7);
@@ -177,6 +199,7 @@ int main(void)
     tcase_add_test(t, document_types_are_refused);
     tcase_add_test(t, depth_size_and_encoding_have_limits);
     tcase_add_test(t, numbers_and_keys_are_checked);
+    tcase_add_test(t, what_is_no_page_of_this_listing_is_no_empty_page);
     tcase_add_test(t, errors_are_read_also_behind_white_space);
     tcase_add_test(t, text_of_the_first_element_of_a_name_is_found);
     tcase_add_test(t, uploads_and_parts_are_read);

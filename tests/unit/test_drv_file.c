@@ -1,0 +1,221 @@
+/* What the file driver asks of the disk and what it makes of the disk's errors: some system calls go through this file. */
+#include "../../s3/objstore.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+static struct objstore *st;
+static char *dir;
+static GString *calls;        /* "sync INODE", "rename", one a line */
+static const char *fail_call; /* this one fails with EIO, once */
+
+static bool fails(const char *call)
+{
+    if (!fail_call || strcmp(fail_call, call) != 0)
+        return false;
+    fail_call = NULL;
+    errno = EIO;
+    return true;
+}
+
+int fsync(int fd)
+{
+    struct stat sb;
+    if (calls && fstat(fd, &sb) == 0)
+        g_string_append_printf(calls, "sync %llu\n", (unsigned long long)sb.st_ino);
+    return (int)syscall(SYS_fsync, fd);
+}
+
+int renameat(int from_fd, const char *from, int to_fd, const char *to)
+{
+    if (calls)
+        g_string_append(calls, "rename\n");
+    return (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, 0);
+}
+
+struct dirent *readdir(DIR *d)
+{
+    struct dirent *(*real)(DIR *) = (struct dirent * (*)(DIR *)) dlsym(RTLD_NEXT, "readdir64");
+    return fails("readdir") ? NULL : real(d);
+}
+
+int fstatat(int fd, const char *path, struct stat *ret, int flags)
+{
+    int (*real)(int, const char *, struct stat *, int) =
+        (int (*)(int, const char *, struct stat *, int))dlsym(RTLD_NEXT, "fstatat64");
+    return fails("fstatat") ? -1 : real(fd, path, ret, flags);
+}
+
+ssize_t fgetxattr(int fd, const char *name, void *value, size_t size)
+{
+    ssize_t (*real)(int, const char *, void *, size_t) =
+        (ssize_t(*)(int, const char *, void *, size_t))dlsym(RTLD_NEXT, "fgetxattr");
+    return fails("fgetxattr") ? -1 : real(fd, name, value, size);
+}
+
+static void setup(void)
+{
+    g_autofree char *msg = NULL;
+    dir = g_dir_make_tmp("sluice-drv-file-XXXXXX", NULL);
+    g_autofree char *source = g_strconcat("file://", dir, NULL);
+    struct objstore_config cfg = {.source = source};
+    ck_assert_int_eq(objstore_open(&cfg, &st, &msg), 0);
+    calls = g_string_new(NULL);
+}
+
+static void teardown(void)
+{
+    g_autofree char *cmd = g_strdup_printf("rm -rf '%s'", dir);
+    objstore_close(st);
+    ck_assert_int_eq(system(cmd), 0);
+    g_string_free(calls, TRUE);
+    calls = NULL;
+    g_free(dir);
+}
+
+static void put(const char *key, const char *text)
+{
+    ck_assert_int_eq(objstore_put(st, key, text, strlen(text), NULL, NULL, NULL), 0);
+}
+
+static int count_row(void *ctx, const struct obj_entry *e)
+{
+    ++*(unsigned *)ctx;
+    return 0;
+}
+
+static int list(unsigned *n)
+{
+    struct obj_list_req req = {.prefix = ""};
+    *n = 0;
+    return objstore_list(st, &req, count_row, n, NULL);
+}
+
+/* Where in the calls this file or directory was synced last; NULL: never. */
+static const char *synced(const char *name)
+{
+    struct stat sb;
+    g_autofree char *path = g_build_filename(dir, name, NULL);
+    ck_assert_int_eq(stat(path, &sb), 0);
+    g_autofree char *line = g_strdup_printf("sync %llu\n", (unsigned long long)sb.st_ino);
+    return g_strrstr(calls->str, line);
+}
+
+static void assert_named_after_sync(const char *name, const char *parent)
+{
+    const char *rename = strstr(calls->str, "rename\n");
+    ck_assert_msg(rename && synced(name) && synced(name) < rename, "%s", calls->str);
+    ck_assert_msg(synced(parent) > rename, "%s", calls->str);
+}
+
+START_TEST(object_is_on_the_disk_before_it_has_its_name)
+{
+    put("d/e/k", "text");
+    assert_named_after_sync("d/e/k", "d/e");
+    const char *rename = strstr(calls->str, "rename\n");
+    ck_assert_msg(synced("") && synced("") < rename, "d was made in it: %s", calls->str);
+    ck_assert_msg(synced("d") && synced("d") < rename, "e was made in it: %s", calls->str);
+    g_string_truncate(calls, 0);
+    ck_assert_int_eq(objstore_copy(st, "d/e/k", NULL, "copy", NULL, NULL, NULL), 0);
+    assert_named_after_sync("copy", "");
+}
+END_TEST
+
+START_TEST(joined_upload_is_on_the_disk_before_it_has_its_name)
+{
+    g_autofree char *id = NULL;
+    struct obj_part part = {.number = 1, .size = 4};
+    ck_assert_int_eq(objstore_mpu_create(st, "k", NULL, &id), 0);
+    ck_assert_int_eq(objstore_mpu_part(st, "k", id, "text", &part), 0);
+    g_string_truncate(calls, 0);
+    ck_assert_int_eq(objstore_mpu_complete(st, "k", id, &part, 1, NULL, NULL, NULL), 0);
+    assert_named_after_sync("k", "");
+}
+END_TEST
+
+START_TEST(markers_and_deletes_are_on_the_disk)
+{
+    put("m/", "");
+    ck_assert(synced("m") && synced(""));
+    put("d/e/k", "text");
+    g_string_truncate(calls, 0);
+    ck_assert_int_eq(objstore_delete(st, "d/e/k", NULL), 0); /* takes d and d/e along */
+    ck_assert(synced(""));
+    g_string_truncate(calls, 0);
+    ck_assert_int_eq(objstore_delete(st, "m/", NULL), 0);
+    ck_assert(synced(""));
+}
+END_TEST
+
+START_TEST(listing_with_a_disk_error_is_no_short_listing)
+{
+    static const char *const names[] = {"readdir", "fstatat", "fgetxattr"};
+    unsigned n;
+    put("a", "1");
+    put("m/", "");
+    put("z", "1");
+    for (size_t i = 0; i < G_N_ELEMENTS(names); i++) {
+        fail_call = names[i];
+        ck_assert_msg(list(&n) == -EIO, "%s", names[i]);
+        ck_assert_ptr_null(fail_call);
+    }
+    ck_assert_int_eq(list(&n), 0);
+    ck_assert_uint_eq(n, 3);
+}
+END_TEST
+
+START_TEST(marker_that_cannot_be_looked_at_is_not_absent)
+{
+    struct obj_info info = {0};
+    put("m/", "");
+    fail_call = "fgetxattr";
+    ck_assert_int_eq(objstore_head(st, "m/", &info), -EIO);
+    ck_assert_int_eq(objstore_head(st, "m/", &info), 0);
+    obj_info_clear(&info);
+}
+END_TEST
+
+START_TEST(parts_of_an_upload_are_all_told_or_none)
+{
+    g_autofree char *id = NULL;
+    g_autofree struct obj_part *parts = NULL;
+    size_t n = 0;
+    struct obj_part part = {.number = 1, .size = 4};
+    ck_assert_int_eq(objstore_mpu_create(st, "k", NULL, &id), 0);
+    ck_assert_int_eq(objstore_mpu_part(st, "k", id, "text", &part), 0);
+    fail_call = "readdir";
+    ck_assert_int_eq(objstore_mpu_parts(st, "k", id, &parts, &n), -EIO);
+    fail_call = "fstatat";
+    ck_assert_int_eq(objstore_mpu_parts(st, "k", id, &parts, &n), -EIO);
+    ck_assert_int_eq(objstore_mpu_parts(st, "k", id, &parts, &n), 0);
+    ck_assert_uint_eq(n, 1);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("drv_file");
+    TCase *t = tcase_create("disk");
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_test(t, object_is_on_the_disk_before_it_has_its_name);
+    tcase_add_test(t, joined_upload_is_on_the_disk_before_it_has_its_name);
+    tcase_add_test(t, markers_and_deletes_are_on_the_disk);
+    tcase_add_test(t, listing_with_a_disk_error_is_no_short_listing);
+    tcase_add_test(t, marker_that_cannot_be_looked_at_is_not_absent);
+    tcase_add_test(t, parts_of_an_upload_are_all_told_or_none);
+    suite_add_tcase(s, t);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,148 @@
+/* The probe of what a store can do, request by request. */
+#include "drv_s3_fixture.h"
+
+#define REFUSED    412, "", ERROR_XML("PreconditionFailed")
+#define BAD_DIGEST 400, "", ERROR_XML("BadDigest")
+#define WRITTEN    200, "ETag: \"5ef5\"\r\n", ""
+#define ALL_CAPS                                                                                                       \
+    (CAP_PUT_IF_NONE_MATCH | CAP_PUT_IF_MATCH | CAP_CONTENT_MD5 | CAP_CHECKSUM_CRC32C | CAP_CHECKSUM_CRC64NVME |       \
+     CAP_RANGE_IF_MATCH | CAP_COPY_IF_MATCH | CAP_PART_COPY | CAP_COMPLETE_CONDITIONS | CAP_DELETE_IF_MATCH)
+
+struct scripted {
+    int status;
+    const char *headers, *body;
+};
+enum { PROBE_RANGE = 11, PROBE_COPY = 13, PROBE_CREATE = 14, PROBE_PART = 15, PROBE_COMPLETE = 18, PROBE_DELETE = 21 };
+static const struct scripted probe_script[] = {
+    {WRITTEN},    /* PUT a */
+    {REFUSED},    /* a must be absent */
+    {WRITTEN},    /* b must be absent */
+    {REFUSED},    /* a must have another etag */
+    {WRITTEN},    /* a must have this etag */
+    {BAD_DIGEST}, /* MD5 */
+    {BAD_DIGEST},
+    {WRITTEN}, /* CRC32C */
+    {BAD_DIGEST},
+    {WRITTEN}, /* CRC64NVME */
+    {REFUSED},
+    {206, "", "slui"}, /* GET */
+    {REFUSED},
+    {200, "", "<CopyObjectResult><ETag>e</ETag></CopyObjectResult>"},
+    {200, "", "<R><UploadId>U</UploadId></R>"},
+    {200, "", "<CopyPartResult><ETag>p</ETag></CopyPartResult>"},
+    {REFUSED},
+    {REFUSED},
+    {200, "", COMPLETE_XML},
+    {WRITTEN},
+    {REFUSED},
+    {204, "", ""}, /* DELETE b */
+};
+
+static void script_rows(size_t from, size_t to)
+{
+    for (size_t i = from; i < to; i++)
+        http_stub_reply(stub, probe_script[i].status, probe_script[i].headers, probe_script[i].body);
+}
+
+static void script_cleanup(int status)
+{
+    for (int i = 0; i < 2; i++)
+        http_stub_reply(stub, status, "", status == 403 ? ERROR_XML("AccessDenied") : "");
+}
+
+START_TEST(probe_finds_what_the_store_does)
+{
+    uint32_t caps = 0;
+    script_rows(0, G_N_ELEMENTS(probe_script));
+    script_cleanup(204);
+    ck_assert_int_eq(objstore_probe(st, ".p/", &caps), 0);
+    ck_assert_uint_eq(caps, ALL_CAPS);
+    ck_assert(asked(13, "x-amz-copy-source-if-match: \"5ef5\"") && asked(18, "If-Match: \"5ef5\""));
+    ck_assert(asked(21, "DELETE /bucket/pre/.p/probe-") && asked(21, "If-Match: \"5ef5\""));
+}
+END_TEST
+
+START_TEST(store_that_refuses_every_condition_has_none)
+{
+    static const struct {
+        size_t row;
+        uint32_t cap;
+    } rows[] = {{PROBE_RANGE, CAP_RANGE_IF_MATCH},
+                {PROBE_COPY, CAP_COPY_IF_MATCH},
+                {PROBE_COMPLETE, CAP_COMPLETE_CONDITIONS},
+                {PROBE_DELETE, CAP_DELETE_IF_MATCH}};
+    for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
+        uint32_t caps = 0;
+        script_rows(0, rows[i].row);
+        http_stub_reply(stub, REFUSED);
+        if (rows[i].row == PROBE_COMPLETE)
+            http_stub_reply(stub, 204, "", ""); /* the upload is aborted */
+        script_rows(rows[i].row + 1, G_N_ELEMENTS(probe_script));
+        script_cleanup(204);
+        ck_assert_int_eq(objstore_probe(st, ".p/", &caps), 0);
+        ck_assert_uint_eq(caps, ALL_CAPS & ~rows[i].cap);
+    }
+}
+END_TEST
+
+START_TEST(probe_without_an_answer_about_uploads_is_made_again)
+{
+    static const size_t rows[] = {PROBE_CREATE, PROBE_PART};
+    for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
+        uint32_t caps = 77;
+        script_rows(0, rows[i]);
+        for (int n = 0; n < 3; n++)
+            http_stub_reply(stub, 200, "", "<R>cut");
+        if (rows[i] == PROBE_PART)
+            http_stub_reply(stub, 204, "", ""); /* the upload is aborted */
+        script_cleanup(204);
+        ck_assert_int_eq(objstore_probe(st, ".p/", &caps), -EBADMSG);
+        ck_assert_uint_eq(caps, 77);
+    }
+}
+END_TEST
+
+START_TEST(store_without_uploads_is_probed_all_the_same)
+{
+    uint32_t caps = 0;
+    script_rows(0, PROBE_CREATE);
+    http_stub_reply(stub, 501, "", ERROR_XML("NotImplemented"));
+    script_rows(PROBE_DELETE - 2, G_N_ELEMENTS(probe_script));
+    script_cleanup(204);
+    ck_assert_int_eq(objstore_probe(st, ".p/", &caps), 0);
+    ck_assert_uint_eq(caps, ALL_CAPS & ~(CAP_PART_COPY | CAP_COMPLETE_CONDITIONS));
+}
+END_TEST
+
+START_TEST(probe_that_may_not_delete_keeps_what_it_found)
+{
+    uint32_t caps = 0;
+    log_warnings();
+    script_rows(0, PROBE_DELETE - 1);
+    http_stub_reply(stub, 403, "", ERROR_XML("AccessDenied"));
+    script_cleanup(403);
+    ck_assert_int_eq(objstore_probe(st, ".p/", &caps), 0);
+    ck_assert_uint_eq(caps, ALL_CAPS & ~CAP_DELETE_IF_MATCH);
+    g_autofree char *log = log_of_warnings();
+    ck_assert_ptr_nonnull(strstr(log, "an object of the probe stays"));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("s3_probe");
+    TCase *t = tcase_create("scripted replies");
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_set_timeout(t, 30);
+    tcase_add_test(t, probe_finds_what_the_store_does);
+    tcase_add_test(t, store_that_refuses_every_condition_has_none);
+    tcase_add_test(t, probe_without_an_answer_about_uploads_is_made_again);
+    tcase_add_test(t, store_without_uploads_is_probed_all_the_same);
+    tcase_add_test(t, probe_that_may_not_delete_keeps_what_it_found);
+    suite_add_tcase(s, t);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
