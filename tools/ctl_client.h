@@ -38,8 +38,8 @@ typedef void ctl_line_fn(void *ctx, const json_t *line);
 /* Sends req (stolen), hands the lines to fn (may be NULL), returns the exit code of the last one after complaining of its message.
  * quiet_s: longest silence before the daemon counts as hung. Complains and returns EXIT_FAILED if there is no daemon. */
 int ctl_request(const struct mount_point *mp, json_t *req, unsigned quiet_s, ctl_line_fn *fn, void *ctx);
-/* Sends req for all paths, which must lie in one mount, in as many requests as the line limit asks for. req (stolen) lacks "paths".
- * The worst exit code. */
+/* Sends req for all paths in as many requests as the line limit asks for. req (stolen) lacks "paths". A path that cannot be asked for (in no mount, in another one
+ * than those before it, not UTF-8) is named and left out. The worst exit code. */
 int ctl_request_paths(char **paths, json_t *req, unsigned quiet_s, ctl_line_fn *fn, void *ctx);
 /* Process id of the daemon, 0 if none answers. */
 pid_t ctl_daemon_pid(const struct mount_point *mp);

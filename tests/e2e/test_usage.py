@@ -171,3 +171,24 @@ def test_options_may_come_by_dash_o(make_mount):
         (f",endpoint-url={m.store.endpoint}" if m.store.endpoint else ""), env=m.env)
     assert m.is_mounted()
     assert m.status()["cache_limit_bytes"] == 64 * MIB
+
+
+def test_names_that_cannot_be_asked_for_do_not_keep_the_others_waiting(mount, store, base):
+    for name in ("a", "b", "c"):
+        store.put(f"d/{name}", b"12345")
+    names = [os.fsencode(mount.path / "d/a"), b"/etc/hosts", os.fsencode(mount.path / "d/b"), os.fsencode(mount.path) + b"/d/\xff",
+             os.fsencode(mount.path / "d/c")]
+    (base / "list").write_bytes(b"\n".join(names) + b"\n")
+    done = run("warmup", "-f", base / "list", check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "'/etc/hosts' is not in a sluice mount" in done.stderr
+    assert "not valid UTF-8" in done.stderr
+    assert [mount.info(f"d/{name}")["cached_bytes"] for name in ("a", "b", "c")] == [5, 5, 5]
+
+
+def test_paths_in_two_mounts_are_wrong_usage(make_mount, store):
+    store.put("f", b"12345")
+    one, two = make_mount("one"), make_mount("two")
+    done = run("warmup", one.path / "f", two.path / "f", check=False)
+    assert done.returncode == 2 and "one mount at a time" in done.stderr
+    assert one.info("f")["cached_bytes"] == 5 and two.info("f")["cached_bytes"] == 0
