@@ -6,7 +6,7 @@
  * The client sends one JSON object on one line (<= 1 MiB, longer path lists go in "paths" of several requests), the daemon answers
  * with JSON lines and closes. The last line has "event":"done" and "exit": the command's exit code (0 done, 1 failed, 3 time ran out), and "message" when exit is not 0.
  *
- * Paths are relative to the mount point, no leading '/', "" = root.
+ * Paths are relative to the mount point, no leading '/', "" = root. warmup, evict, pin, unpin and wait look behind symlinks; those that lead out of the mount are errors.
  *
  * request                                                       lines before "done"
  * {"verb":"status"}                                             {"event":"status", ...the fields of `sluice status --json`}

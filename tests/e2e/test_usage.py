@@ -192,3 +192,13 @@ def test_paths_in_two_mounts_are_wrong_usage(make_mount, store):
     done = run("warmup", one.path / "f", two.path / "f", check=False)
     assert done.returncode == 2 and "one mount at a time" in done.stderr
     assert one.info("f")["cached_bytes"] == 5 and two.info("f")["cached_bytes"] == 0
+
+
+def test_links_inside_the_mount_are_followed(mount, store):
+    store.put("step_1/a", b"12345")
+    os.symlink("step_1", mount.path / "latest")
+    os.symlink("/etc", mount.path / "outside")
+    run("warmup", mount.path / "latest")
+    assert mount.info("step_1/a")["cached_bytes"] == 5
+    mount.wait("latest")
+    refused(["wait", mount.path / "outside"], "leads out of the mount", code=1)
