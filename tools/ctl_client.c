@@ -52,15 +52,19 @@ static int dial(const struct mount_point *mp)
     return r < 0 ? r : steal_fd(&fd);
 }
 
-static void complain_no_daemon(const struct mount_point *mp, int r)
+void ctl_complain_no_daemon(const struct mount_point *mp, int err)
 {
-    if (r == -ECONNREFUSED || r == -ENOENT)
+    bool nobody = err == -ECONNREFUSED || err == -ENOENT;
+    if (nobody && mount_is_dead(mp->path))
         complain("the daemon of %s is not running; 'sluice umount %s' clears the dead mount, local data is kept",
                  mp->path, mp->path);
-    else if (r == -EACCES || r == -EPERM)
+    else if (nobody)
+        complain("the daemon of %s runs but does not listen here: XDG_RUNTIME_DIR was another when it was mounted",
+                 mp->path);
+    else if (err == -EACCES || err == -EPERM)
         complain("%s was mounted by user %u: only that user and root may ask its daemon", mp->path, (unsigned)mp->uid);
     else
-        complain("no connection to the daemon of %s: %s", mp->path, err_text(r));
+        complain("no connection to the daemon of %s: %s", mp->path, err_text(err));
 }
 
 pid_t ctl_daemon_pid(const struct mount_point *mp)
@@ -68,9 +72,10 @@ pid_t ctl_daemon_pid(const struct mount_point *mp)
     CLEANUP_FD int fd = dial(mp);
     struct ucred who;
     socklen_t len = sizeof who;
-    if (fd < 0 || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0)
-        return 0;
-    return who.pid;
+    if (fd < 0)
+        return fd;
+    int r = RET_ERRNO(getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len));
+    return r < 0 ? r : who.pid;
 }
 
 static int send_all(int fd, const char *text, size_t len)
@@ -170,12 +175,12 @@ int ctl_request(const struct mount_point *mp, json_t *req, unsigned quiet_s, ctl
     free(text);
     CLEANUP_FD int fd = dial(mp);
     if (fd < 0) {
-        complain_no_daemon(mp, fd);
+        ctl_complain_no_daemon(mp, fd);
         return EXIT_FAILED;
     }
     int r = send_all(fd, line, strlen(line));
     if (r < 0) {
-        complain_no_daemon(mp, r);
+        ctl_complain_no_daemon(mp, r);
         return EXIT_FAILED;
     }
     return read_replies(mp, fd, quiet_s, fn, ctx);
