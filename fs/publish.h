@@ -74,7 +74,8 @@ struct publish_counts {
 };
 void publish_count(struct publisher *p, const char *path, struct publish_counts *ret);
 /* Waits until nothing is left under path or the deadline (monotonic ns, 0 none) passes: 0, -ETIMEDOUT, -EIO when nothing of what is left gets on without a
- * decision: parked, lost, left open by a daemon that ended, or waiting for such, there or elsewhere. Files that are open for writing and were never closed do not count. tick is called about 4 times a second; non-zero from it ends the wait with -ECANCELED. */
+ * decision: parked, lost, left open by a daemon that ended, or waiting for such, there or elsewhere. A file that was never closed does not count while a writer has it open.
+ * tick is called about 4 times a second; non-zero from it ends the wait with -ECANCELED. */
 int publish_wait(struct publisher *p, const char *path, uint64_t deadline_ns,
                  int (*tick)(void *ctx, const struct publish_counts *left), void *ctx) MUST_CHECK;
 /* Publishes one file now and waits (close=remote, fsync=remote): ignores holds; snapshot while writers are active. */
