@@ -691,6 +691,15 @@ bool content_is_dirty(struct inode *in)
     return dirty;
 }
 
+bool content_is_unclosed(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool unclosed = S_ISREG(in->rec.mode) && in->rec.content == CONTENT_OPEN && in->rec.nlink > 0 &&
+                    in->n_writers == 0 && !in->gate_held;
+    mutex_unlock(&in->mu);
+    return unclosed;
+}
+
 /* ---- intent ---- */
 
 static char *intent_text(struct inode *in, const char *path, const struct meta_dentry *d, bool partial)

@@ -56,6 +56,8 @@ int content_detach(struct inode *in) MUST_CHECK;
 void content_end_detach(struct inode *in);
 /* fsync: bytes and record survive power loss. */
 int content_sync(struct inode *in) MUST_CHECK;
+/* OPEN though nobody has it open for writing: the daemon or the connection ended before its writer closed it. May be true for an instant while it is closed. */
+bool content_is_unclosed(struct inode *in);
 /* The text of user.sluice.intent for one name of a dirty file. */
 void content_write_intent(struct inode *in);
 /* True if content differs from the store or a name of it is unpublished. */

@@ -371,9 +371,9 @@ void fs_close(struct fs *fs)
     if (!fs)
         return;
     fs_interrupt(fs);
+    mapped_stop(fs); /* a seal asks jobs to look at pin rules */
     jobs_close(fs);
     prefetch_close(fs);
-    mapped_stop(fs);
     if (fs->pub)
         publish_stop(fs->pub);
     workq_free(fs->list_q);

@@ -296,8 +296,8 @@ static int listen_at(const char *path, int *ret_fd)
 static void ctl_free(struct ctl *ctl)
 {
     if (ctl->listen_fd >= 0) {
+        (void)unlink(ctl->path); /* while it still answers: once it does not, the next daemon puts its own there */
         (void)close(ctl->listen_fd);
-        (void)unlink(ctl->path); /* a socket left behind is replaced by the next daemon */
     }
     if (ctl->wake_fd >= 0)
         (void)close(ctl->wake_fd);

@@ -207,14 +207,15 @@ static int emit_pinned(struct ctl_client *client, bool pinned, const char *path)
 static int pin_path(struct fs *fs, struct ctl_client *client, const char *path, enum cache_pin pin)
 {
     INODE_REF in = NULL;
+    g_autofree char *real = NULL;
     bool pinned = pin != PIN_NONE;
-    int r = tree_resolve(fs, path, &in);
+    int r = tree_follow(fs, path, NULL, &real, &in);
     if (r == 0 && pinned && inode_is_dir(in))
         r = tree_refresh_all(fs, in, false);
     if (r == 0)
         r = pin_tree(fs, in->ino, pin);
     if (r == 0 && pinned)
-        pin_fetch(fs, (const char *const[]){path, NULL});
+        pin_fetch(fs, (const char *const[]){real, NULL});
     if (r < 0)
         return r;
     (void)emit_pinned(client, pinned, path); /* the pin stays whether or not somebody reads this */

@@ -6,7 +6,7 @@
  * The client sends one JSON object on one line (<= 1 MiB, longer path lists go in "paths" of several requests), the daemon answers
  * with JSON lines and closes. The last line has "event":"done" and "exit": the command's exit code (0 done, 1 failed, 3 time ran out), and "message" when exit is not 0.
  *
- * Paths are relative to the mount point, no leading '/', "" = root.
+ * Paths are relative to the mount point, no leading '/', "" = root. warmup, evict, pin, unpin and wait look behind symlinks; those that lead out of the mount are errors.
  *
  * request                                                       lines before "done"
  * {"verb":"status"}                                             {"event":"status", ...the fields of `sluice status --json`}
@@ -25,7 +25,7 @@
  * {"verb":"conflicts","action":"keep-mine|keep-theirs|save-as","id":N | "paths":[ONE],"to":}   {"event":"resolved","id":,"path":,"action":,"size":}
  * {"verb":"drain","timeout_s":0}                                progress as wait
  * {"verb":"config"}                                             {"event":"config","text":}
- * {"verb":"stop"}                                               daemon makes local state durable, unmounts, exits
+ * {"verb":"stop"}                                               daemon makes local state durable, unmounts (a mount in use: exit 1, and it goes on), exits
  */
 #pragma once
 #define CTL_MAX_LINE (1u << 20)

@@ -3,10 +3,13 @@
  */
 #include "ctl_verbs.h"
 
+#include "content.h"
 #include "publish.h"
+#include "recover.h"
 #include "tree.h"
 
 #include <errno.h>
+#include <string.h>
 #include <sys/mount.h>
 #include <unistd.h>
 
@@ -61,9 +64,14 @@ char **verb_paths(struct ctl_client *client, const json_t *req)
     return (char **)g_ptr_array_steal(paths, NULL);
 }
 
+const char *verb_err_text(int err)
+{
+    return err == -EXDEV ? "a symlink that leads out of the mount" : objstore_err_text(err);
+}
+
 int verb_error(struct ctl_client *client, const char *path, int err)
 {
-    json_t *o = json_pack("{s:s, s:s, s:s}", "event", "error", "error", objstore_err_text(err), "errno", err_name(err));
+    json_t *o = json_pack("{s:s, s:s, s:s}", "event", "error", "error", verb_err_text(err), "errno", err_name(err));
     json_object_set_new(o, "path", verb_string(path));
     return ctl_emit(client, o);
 }
@@ -86,7 +94,7 @@ static uint64_t deadline_of(const json_t *req)
     return s ? clock_mono_ns() + MIN(s, 1000000000u) * NS_PER_S : 0;
 }
 
-static bool being_written(struct inode *in)
+static bool is_open(struct inode *in)
 {
     mutex_lock(&in->mu);
     bool open = S_ISREG(in->rec.mode) && in->rec.content == CONTENT_OPEN;
@@ -94,16 +102,14 @@ static bool being_written(struct inode *in)
     return open;
 }
 
-/* A file that is named is waited for also while it is still open for writing; a directory's open files are not. */
-static int wait_closed(struct fs *fs, struct ctl_client *client, const char *path, uint64_t deadline_ns)
+/* A file that is named is waited for also while it is still open for writing; a directory's open files are not. -EIO: nobody will close it. */
+static int wait_closed(struct ctl_client *client, struct inode *in, uint64_t deadline_ns)
 {
-    struct publish_counts c = {0};
-    publish_count(fs->pub, path, &c);
-    INODE_REF in = NULL;
-    int r = tree_resolve(fs, path, &in);
-    if (r < 0)
-        return c.ops > 0 ? 0 : r; /* a delete to be published has no name any more */
-    while (being_written(in)) {
+    for (bool was_unclosed = false; is_open(in);) {
+        bool unclosed = content_is_unclosed(in);
+        if (unclosed && was_unclosed)
+            return -EIO;
+        was_unclosed = unclosed;
         if (deadline_ns && clock_mono_ns() >= deadline_ns)
             return -ETIMEDOUT;
         if (tick(client, &(struct publish_counts){.files = 1, .bytes = in->rec.size}))
@@ -113,20 +119,59 @@ static int wait_closed(struct fs *fs, struct ctl_client *client, const char *pat
     return 0;
 }
 
-static int wait_path(struct fs *fs, struct ctl_client *client, const char *path, uint64_t deadline_ns, bool named)
+/* Waits for where the path leads to be closed; names gets that and the symlinks on the way, which are to be published too. */
+static int wait_named(struct fs *fs, struct ctl_client *client, const char *path, uint64_t deadline_ns,
+                      GPtrArray *names)
 {
-    int r = named ? wait_closed(fs, client, path, deadline_ns) : 0;
-    if (r == 0)
-        r = publish_wait(fs->pub, path, deadline_ns, tick, client);
-    if (r == 0 || r == -ETIMEDOUT)
-        return r == 0 ? 0 : 3;
-    if (r == -EIO)
+    struct publish_counts c = {0};
+    publish_count(fs->pub, path, &c);
+    INODE_REF in = NULL;
+    char *real = NULL;
+    int r = tree_follow(fs, path, names, &real, &in);
+    if (r == -ENOENT && c.ops > 0) { /* a delete to be published has no name any more */
+        g_ptr_array_add(names, g_strdup(path));
+        return 0;
+    }
+    if (r < 0)
+        return r;
+    g_ptr_array_add(names, real);
+    return wait_closed(client, in, deadline_ns);
+}
+
+static void fail_undecided(struct fs *fs, struct ctl_client *client, const char *path)
+{
+    g_autofree char *unclosed = NULL;
+    if (recover_find_unclosed(fs, path, &unclosed))
+        ctl_fail(
+            client,
+            "'%s' is not published: the daemon ended before its writer closed it. Open it for writing and close it "
+            "(`: >>FILE`), or remove it",
+            unclosed);
+    else
         ctl_fail(client,
                  "'%s': what is left needs a decision: see `sluice conflicts` and `sluice info`, then `sluice publish`",
                  *path ? path : "/");
-    else if (r != -ECANCELED)
-        ctl_fail(client, "'%s': %s", path, objstore_err_text(r));
-    return 1;
+}
+
+/* path "": everything. */
+static int wait_path(struct fs *fs, struct ctl_client *client, const char *path, uint64_t deadline_ns)
+{
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
+    int r = 0;
+    if (*path)
+        r = wait_named(fs, client, path, deadline_ns, names);
+    else
+        g_ptr_array_add(names, g_strdup(""));
+    const char *at = names->len > 0 ? names->pdata[names->len - 1] : path;
+    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+        at = names->pdata[i];
+        r = publish_wait(fs->pub, at, deadline_ns, tick, client);
+    }
+    if (r == -EIO)
+        fail_undecided(fs, client, at);
+    else if (r < 0 && r != -ECANCELED && r != -ETIMEDOUT)
+        ctl_fail(client, "'%s': %s", path, verb_err_text(r));
+    return r == 0 ? 0 : r == -ETIMEDOUT ? 3 : 1;
 }
 
 static int verb_wait(struct fs *fs, struct ctl_client *client, const json_t *req)
@@ -135,13 +180,13 @@ static int verb_wait(struct fs *fs, struct ctl_client *client, const json_t *req
     uint64_t deadline_ns = deadline_of(req);
     int code = paths ? 0 : 1;
     for (unsigned i = 0; code == 0 && paths[i]; i++)
-        code = wait_path(fs, client, paths[i], deadline_ns, *paths[i] != '\0');
+        code = wait_path(fs, client, paths[i], deadline_ns);
     return code;
 }
 
 static int verb_drain(struct fs *fs, struct ctl_client *client, const json_t *req)
 {
-    return wait_path(fs, client, "", deadline_of(req), false);
+    return wait_path(fs, client, "", deadline_of(req));
 }
 
 /* ---- config, stop ---- */
@@ -155,19 +200,47 @@ static int verb_config(struct fs *fs, struct ctl_client *client, const json_t *r
     return ctl_emit(client, o) < 0 ? 1 : 0;
 }
 
+/* Without the right to unmount: asks libfuse's helper, which made the mount. -EBUSY, or -EPERM when it could not or would not. */
+static int unmount_by_helper(char *mountpoint)
+{
+    char *argv[] = {(char[]){"fusermount3"}, (char[]){"-u"}, (char[]){"--"}, mountpoint, NULL};
+    g_autofree char *text = NULL;
+    g_autoptr(GError) err = NULL;
+    int status = 1;
+    bool ran = g_spawn_sync("/", argv, NULL, G_SPAWN_SEARCH_PATH | G_SPAWN_STDOUT_TO_DEV_NULL, NULL, NULL, NULL, &text,
+                            &status, &err);
+    if (ran && status == 0)
+        return 0;
+    log_warn("ctl", "fusermount3 did not unmount: %s", ran ? g_strchomp(text) : err->message);
+    return ran && strstr(text, err_text(EBUSY)) ? -EBUSY : -EPERM; /* it speaks no language but C's */
+}
+
+/* Takes the mount away unless somebody uses it. 0 also when it is not there any more. */
+static int unmount_unused(char *mountpoint)
+{
+    int r = RET_ERRNO(umount2(mountpoint, UMOUNT_NOFOLLOW));
+    if (r == -EPERM)
+        r = unmount_by_helper(mountpoint);
+    return r == -EBUSY || r == -EPERM ? r : 0;
+}
+
 static int verb_stop(struct fs *fs, struct ctl_client *client, const json_t *req)
 {
-    int r = meta_sync(fs->meta);
-    if (r < 0)
-        ctl_fail(client, "the mount stops, but its database could not be made durable: %s", err_text(r));
-    if (umount2(fs->mountpoint, UMOUNT_NOFOLLOW) < 0 && errno == EBUSY) {
+    int synced = meta_sync(fs->meta);
+    if (synced < 0)
+        ctl_fail(client, "the mount stops, but its database could not be made durable: %s", err_text(synced));
+    int r = unmount_unused(fs->mountpoint);
+    if (r == -EBUSY)
         ctl_fail(client, "%s is in use (open files or working directories: `fuser -vm %s` lists them)", fs->mountpoint,
                  fs->mountpoint);
+    else if (r < 0)
+        ctl_fail(client, "%s cannot be unmounted: only root can, or fusermount3, and that failed; see the log",
+                 fs->mountpoint);
+    if (r < 0)
         return 1;
-    }
     log_notice("ctl", "told to stop");
     fs_request_stop(fs);
-    return r < 0 ? 1 : 0;
+    return synced < 0 ? 1 : 0;
 }
 
 const struct ctl_verb ctl_verbs[] = {

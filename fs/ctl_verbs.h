@@ -15,6 +15,8 @@ extern const struct ctl_verb ctl_verbs[];
 char **verb_paths(struct ctl_client *client, const json_t *req);
 /* Unsigned member or 0. */
 uint64_t verb_number(const json_t *req, const char *name);
+/* What an error of a path means to the user. */
+const char *verb_err_text(int err);
 /* Sends {"event":"error"}. */
 int verb_error(struct ctl_client *client, const char *path, int err);
 /* A path of a request, slashes at the ends and "." components removed; NULL where it makes no sense. Owned by the caller. */

@@ -25,6 +25,7 @@ struct daemon {
     int ready_fd;
     pthread_t loop, signals, ready;
     bool have_signals, have_ready;
+    int ready_r; /* set by the ready thread: 0, or why the mount does not answer */
     struct ctl *ctl;
     struct http_server *http;
 };
@@ -150,11 +151,15 @@ static void *ready_thread(void *arg)
 {
     struct daemon *d = arg;
     struct stat st;
-    if (stat(d->fs->mountpoint, &st) == 0) { /* answered by our own loop: the mount works */
+    int r = RET_ERRNO(stat(d->fs->mountpoint, &st)); /* answered by our own loop */
+    if (r == 0) {
         set_read_ahead(&st);
         say(d, "ok");
         log_notice("mount", "mounted source='%s' at='%s' cache='%s'", objstore_source(d->fs->store), d->fs->mountpoint,
                    d->fs->cache_dir);
+    } else if (!atomic_load(&d->fs->stopping)) {
+        d->ready_r = r;
+        fs_request_stop(d->fs);
     }
     return NULL;
 }
@@ -232,9 +237,11 @@ int fs_run(struct config *cfg, int ready_fd, char **ret_msg)
     if (r < 0)
         return r;
     r = serve(&d, ret_msg);
+    stop(&d);
+    if (r == 0)
+        r = d.ready_r;
     if (r < 0 && !*ret_msg)
         *ret_msg = g_strdup_printf("cannot serve %s: %s", cfg->mountpoint, err_text(r));
-    stop(&d);
     log_notice("mount", "unmounted");
     return r;
 }

@@ -9,7 +9,6 @@
 
 #define LAZY_DELAY_NS    (5 * NS_PER_S)
 #define SMALL_KEEP_BYTES (32u << 20)
-#define TICK_NS          (250 * NS_PER_MS)
 
 struct change {
     struct op *add;  /* owned until applied */
@@ -276,66 +275,6 @@ bool publish_key_deleted(struct publisher *p, const char *key, uint64_t stamp)
                 (len > 0 && key[len - 1] == '/' && queue_prefix_leaving_locked(p, key));
     mutex_unlock(&p->mu);
     return gone;
-}
-
-static void count_op(struct publish_counts *c, const struct op *o)
-{
-    c->ops++;
-    if (o->rec.state == OPS_PARKED)
-        c->parked++;
-    if (o->rec.state == OPS_CONFLICT && !o->settle)
-        c->conflicts++;
-    if (o->rec.state == OPS_CONFLICT && !pubop_aside(o))
-        c->unsettled++;
-    if (o->rec.state == OPS_HELD)
-        c->held++;
-    if (o->rec.kind == OP_SYNC && S_ISREG(o->type) && o->why != PUBLISH_META) {
-        c->files++;
-        c->bytes += o->bytes;
-        c->uploading += o->running;
-        if (c->oldest_ns == 0 || o->rec.created_ns < c->oldest_ns)
-            c->oldest_ns = o->rec.created_ns;
-    }
-}
-
-void publish_count(struct publisher *p, const char *path, struct publish_counts *ret)
-{
-    *ret = (struct publish_counts){0};
-    mutex_lock(&p->mu);
-    GSequenceIter *it = g_sequence_get_begin_iter(p->all);
-    for (; !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
-        const struct op *o = g_sequence_get(it);
-        if (tree_path_below(o->key, path))
-            count_op(ret, o);
-    }
-    mutex_unlock(&p->mu);
-}
-
-int publish_wait(struct publisher *p, const char *path, uint64_t deadline_ns,
-                 int (*tick)(void *ctx, const struct publish_counts *left), void *ctx)
-{
-    for (;;) {
-        struct publish_counts left;
-        publish_count(p, path, &left);
-        if (left.ops == 0)
-            return 0;
-        if (tick && tick(ctx, &left) != 0)
-            return -ECANCELED;
-        if (left.parked + left.conflicts == left.ops)
-            return -EIO;
-        uint64_t now = clock_mono_ns(), until = now + TICK_NS;
-        if (deadline_ns && now >= deadline_ns)
-            return -ETIMEDOUT;
-        mutex_lock(&p->mu);
-        bool stopping = p->stopping;
-        if (!stopping)
-            (void)cond_wait_until(&p->done, &p->mu, deadline_ns ? MIN(until, deadline_ns) : until);
-        mutex_unlock(&p->mu);
-        if (stopping)
-            return -ECANCELED;
-        if (left.ops > 1000) /* counting them is not free: not at every completion */
-            g_usleep(100000);
-    }
 }
 
 static const char *state_name(const struct op *o)

@@ -334,9 +334,11 @@ bool queue_eligible_locked(struct publisher *p, const struct op *o)
     return queue_blocker_locked(p, o) == NULL;
 }
 
+/* Is its content settled? Of one that is quarantined, the run makes it parked. */
 static bool pubop_sealed(const struct op *o)
 {
-    return o->rec.kind == OP_DELETE || !S_ISREG(o->type) || o->content == CONTENT_SEALED || o->content == CONTENT_CLEAN;
+    return o->rec.kind == OP_DELETE || !S_ISREG(o->type) || o->content == CONTENT_SEALED ||
+           o->content == CONTENT_CLEAN || o->content == CONTENT_QUARANTINED;
 }
 
 /* Could run but for the order; notes when a timed one may. */

@@ -7,6 +7,9 @@
  */
 #include "recover.h"
 
+#include "content.h"
+#include "tree.h"
+
 #include <stdlib.h>
 
 #define CLOSE_SLACK_NS (20 * (int64_t)NS_PER_MS) /* between a write's time on disk and in the record */
@@ -209,4 +212,24 @@ int fs_recover(struct fs *fs)
     if (r == 0)
         r = quarantine_lost(fs);
     return r;
+}
+
+bool recover_find_unclosed(struct fs *fs, const char *path, char **ret_path)
+{
+    g_autoptr(GArray) list = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    struct inos c = {list};
+    int r = meta_value_each(fs->meta, "open/", collect_ino, &c);
+    if (r < 0)
+        log_warn("recover", "files left open are not known r=%s", err_name(r));
+    for (unsigned i = 0; i < list->len; i++) {
+        INODE_REF in = NULL;
+        g_autofree char *at = NULL;
+        if (inode_get(fs, g_array_index(list, uint64_t, i), &in) < 0 || !content_is_unclosed(in) ||
+            tree_path_of(fs, in->ino, &at) < 0 || !tree_path_below(at, path))
+            continue;
+        if (ret_path)
+            *ret_path = g_steal_pointer(&at);
+        return true;
+    }
+    return false;
 }

@@ -4,3 +4,7 @@
 
 /* Needs meta and cache; before publish_open(). */
 int fs_recover(struct fs *fs) MUST_CHECK;
+
+/* Is there a file at or below path ("" = all) that was open when a daemon or connection ended, and that nobody has closed since (content_is_unclosed())?
+ * ret_path (may be NULL) gets its path, owned. */
+bool recover_find_unclosed(struct fs *fs, const char *path, char **ret_path);

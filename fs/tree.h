@@ -24,6 +24,9 @@ char *tree_dir_prefix(struct fs *fs, uint64_t dir) REQUIRES(fs->ns);
 int tree_path_of(struct fs *fs, uint64_t ino, char **ret) MUST_CHECK;
 /* Resolves a path relative to the root ("" = root), listing what is not known. */
 int tree_resolve(struct fs *fs, const char *path, struct inode **ret) MUST_CHECK;
+/* The same through symlinks, the last component's too. ret_path: where it is. links (may be NULL) gets the paths of the links on the way, owned, as far as it came.
+ * -EXDEV: one leads out of the mount. */
+int tree_follow(struct fs *fs, const char *path, GPtrArray *links, char **ret_path, struct inode **ret) MUST_CHECK;
 
 /* ---- tree_list.c ---- */
 

@@ -4,6 +4,8 @@
 
 #include <assert.h>
 
+#define LINKS_MAX 40 /* as the kernel */
+
 char *tree_dir_prefix(struct fs *fs, uint64_t dir)
 {
     mutex_assert_held(&fs->ns);
@@ -73,4 +75,81 @@ int tree_resolve(struct fs *fs, const char *path, struct inode **ret)
     *ret = in;
     in = NULL;
     return 0;
+}
+
+/* What is left of a path behind a symlink in the directory at: *rest starts with the target, *at becomes "" where that is absolute. */
+static int enter_link(struct inode *in, GString *at, char **rest)
+{
+    mutex_lock(&in->mu);
+    g_autofree char *target = g_strdup(in->rec.target ? in->rec.target : "");
+    mutex_unlock(&in->mu);
+    const char *below = target, *mount = in->fs->mountpoint;
+    if (*target == '/') {
+        if (!tree_path_below(target, mount))
+            return -EXDEV;
+        below += strlen(mount);
+        g_string_truncate(at, 0);
+    }
+    char *joined = g_strconcat(below, "/", *rest, NULL);
+    g_free(*rest);
+    *rest = joined;
+    return 0;
+}
+
+static int leave_dir(GString *at)
+{
+    if (at->len == 0)
+        return -EXDEV;
+    const char *slash = strrchr(at->str, '/');
+    g_string_truncate(at, slash ? (gsize)(slash - at->str) : 0);
+    return 0;
+}
+
+/* Takes the first component off the rest. */
+static char *take_name(char **rest)
+{
+    size_t len = strcspn(*rest, "/");
+    char *name = g_strndup(*rest, len), *left = g_strdup(*rest + len + ((*rest)[len] == '/'));
+    g_free(*rest);
+    *rest = left;
+    return name;
+}
+
+/* One component further. at never leads through a symlink. */
+static int follow_name(struct fs *fs, GString *at, const char *name, char **rest, GPtrArray *links)
+{
+    if (!*name || g_str_equal(name, "."))
+        return 0;
+    if (g_str_equal(name, ".."))
+        return leave_dir(at);
+    gsize dir_len = at->len;
+    g_string_append_printf(at, "%s%s", dir_len ? "/" : "", name);
+    INODE_REF in = NULL;
+    int r = tree_resolve(fs, at->str, &in);
+    if (r < 0 || !S_ISLNK(in->rec.mode))
+        return r;
+    g_ptr_array_add(links, g_strdup(at->str));
+    g_string_truncate(at, dir_len);
+    return links->len > LINKS_MAX ? -ELOOP : enter_link(in, at, rest);
+}
+
+int tree_follow(struct fs *fs, const char *path, GPtrArray *links, char **ret_path, struct inode **ret)
+{
+    INODE_REF in = NULL;
+    int r = tree_resolve(fs, path, &in);
+    if (r < 0 && r != -ENOTDIR) /* the latter may be a link on the way */
+        return r;
+    g_autoptr(GPtrArray) own = g_ptr_array_new_with_free_func(g_free);
+    g_autoptr(GString) at = g_string_new(r == 0 && !S_ISLNK(in->rec.mode) ? path : NULL);
+    g_autofree char *rest = g_strdup(at->len ? "" : path);
+    for (r = 0; r == 0 && *rest;) {
+        g_autofree char *name = take_name(&rest);
+        r = follow_name(fs, at, name, &rest, links ? links : own);
+    }
+    inode_put(g_steal_pointer(&in));
+    if (r == 0)
+        r = tree_resolve(fs, at->str, ret);
+    if (r == 0)
+        *ret_path = g_string_free(g_steal_pointer(&at), FALSE);
+    return r;
 }

@@ -15,7 +15,7 @@ enum warm_mode { WARM_FETCH, WARM_CHECK, WARM_EVICT };
 enum warm_state { WARM_RUNNING, WARM_DONE, WARM_FAILED, WARM_STOPPED };
 
 struct warm_req {
-    const char *const *paths; /* relative to the mount, NULL-terminated; copied */
+    const char *const *paths; /* relative to the mount, NULL-terminated; copied; symlinks are followed */
     enum warm_mode mode;
     unsigned parallel; /* files at a time; 0: 8 */
     bool background;   /* nobody takes events: they are only counted */

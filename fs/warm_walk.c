@@ -127,11 +127,12 @@ void warm_walk_paths(struct warm *w, bool feed)
     int r = 0;
     for (unsigned i = 0; w->paths[i] && r != -ECANCELED; i++) {
         INODE_REF in = NULL;
-        r = tree_resolve(w->fs, w->paths[i], &in);
+        g_autofree char *path = NULL;
+        r = tree_follow(w->fs, w->paths[i], NULL, &path, &in);
         if (r == 0 && inode_is_dir(in))
-            r = walk_dir(k, in->ino, w->paths[i], 0);
+            r = walk_dir(k, in->ino, path, 0);
         else if (r == 0)
-            r = S_ISREG(in->rec.mode) ? visit_file(k, in->ino, w->paths[i]) : 0;
+            r = S_ISREG(in->rec.mode) ? visit_file(k, in->ino, path) : 0;
         if (r < 0 && r != -ECANCELED && k->feed)
             warm_push_error(w, w->paths[i], r);
     }

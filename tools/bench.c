@@ -424,7 +424,7 @@ static void start(struct bench *b)
 {
     struct mount_point mp = {0};
     bool ours = mount_holds(b->o->dir, &mp);
-    b->asks = ours && ctl_daemon_pid(&mp) != 0;
+    b->asks = ours && ctl_daemon_pid(&mp) >= 0;
     if (ours && !b->asks)
         complain("the daemon of %s does not answer this user: when files are published is left out", mp.path);
     g_autofree char *dir = path_canonical(b->o->dir);

@@ -42,9 +42,8 @@ static int check_mountpoint(struct config *cfg)
     struct stat st;
     int r;
     if (mount_exists(path)) {
-        struct mount_point mp = {.path = path, .uid = geteuid()};
-        bool alive = ctl_daemon_pid(&mp) != 0;
-        complain(alive ? "%s is already a sluice mount" : "%s is a dead sluice mount; clear it with 'sluice umount'",
+        complain(mount_is_dead(path) ? "%s is a dead sluice mount; clear it with 'sluice umount'"
+                                     : "%s is already a sluice mount",
                  path);
         return EXIT_USAGE;
     }

@@ -19,7 +19,7 @@
 #define STOP_QUIET_S 300 /* making local state durable may take this long */
 #define END_WAIT_S   60
 
-/* A dead daemon's mount answers ENOTCONN to everybody; taking it away loses nothing. */
+/* Taking a dead mount away loses nothing. */
 static int clear_dead(const struct mount_point *mp)
 {
     int r = RET_ERRNO(umount2(mp->path, MNT_DETACH | UMOUNT_NOFOLLOW));
@@ -43,7 +43,7 @@ static int wait_for_end(const struct mount_point *mp, int pidfd)
     uint64_t deadline = clock_mono_ns() + END_WAIT_S * NS_PER_S;
     struct pollfd p = {.fd = pidfd, .events = POLLIN};
     while (clock_mono_ns() < deadline) {
-        bool ended = pidfd < 0 ? ctl_daemon_pid(mp) == 0 : poll(&p, 1, 100) == 1;
+        bool ended = pidfd < 0 ? ctl_daemon_pid(mp) < 0 : poll(&p, 1, 100) == 1;
         if (ended && !mount_exists(mp->path))
             return EXIT_DONE;
         g_usleep(20000);
@@ -53,12 +53,27 @@ static int wait_for_end(const struct mount_point *mp, int pidfd)
     return EXIT_FAILED;
 }
 
+/* No connection to the daemon. */
+static int stop_unreachable(const struct mount_point *mp, int err, bool drain)
+{
+    if (!mount_is_dead(mp->path)) {
+        ctl_complain_no_daemon(mp, err);
+        return EXIT_FAILED;
+    }
+    if (!drain)
+        return clear_dead(mp);
+    complain("the daemon of %s is not running, so nothing is published; without --drain the dead mount is cleared, and "
+             "what is left goes on at the next mount",
+             mp->path);
+    return EXIT_FAILED;
+}
+
 static int stop(const struct mount_point *mp, struct progress *p, bool drain, uint64_t drain_s)
 {
     int code = EXIT_DONE;
     pid_t pid = ctl_daemon_pid(mp);
-    if (pid == 0)
-        return clear_dead(mp);
+    if (pid < 0)
+        return stop_unreachable(mp, pid, drain);
     CLEANUP_FD int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (drain) {
         code = ctl_request(mp, json_pack("{s:s,s:I}", "verb", "drain", "timeout_s", (json_int_t)drain_s), 60,

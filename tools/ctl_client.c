@@ -52,15 +52,19 @@ static int dial(const struct mount_point *mp)
     return r < 0 ? r : steal_fd(&fd);
 }
 
-static void complain_no_daemon(const struct mount_point *mp, int r)
+void ctl_complain_no_daemon(const struct mount_point *mp, int err)
 {
-    if (r == -ECONNREFUSED || r == -ENOENT)
+    bool nobody = err == -ECONNREFUSED || err == -ENOENT;
+    if (nobody && mount_is_dead(mp->path))
         complain("the daemon of %s is not running; 'sluice umount %s' clears the dead mount, local data is kept",
                  mp->path, mp->path);
-    else if (r == -EACCES || r == -EPERM)
+    else if (nobody)
+        complain("the daemon of %s runs but does not listen here: XDG_RUNTIME_DIR was another when it was mounted",
+                 mp->path);
+    else if (err == -EACCES || err == -EPERM)
         complain("%s was mounted by user %u: only that user and root may ask its daemon", mp->path, (unsigned)mp->uid);
     else
-        complain("no connection to the daemon of %s: %s", mp->path, err_text(r));
+        complain("no connection to the daemon of %s: %s", mp->path, err_text(err));
 }
 
 pid_t ctl_daemon_pid(const struct mount_point *mp)
@@ -68,9 +72,10 @@ pid_t ctl_daemon_pid(const struct mount_point *mp)
     CLEANUP_FD int fd = dial(mp);
     struct ucred who;
     socklen_t len = sizeof who;
-    if (fd < 0 || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0)
-        return 0;
-    return who.pid;
+    if (fd < 0)
+        return fd;
+    int r = RET_ERRNO(getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len));
+    return r < 0 ? r : who.pid;
 }
 
 static int send_all(int fd, const char *text, size_t len)
@@ -170,72 +175,90 @@ int ctl_request(const struct mount_point *mp, json_t *req, unsigned quiet_s, ctl
     free(text);
     CLEANUP_FD int fd = dial(mp);
     if (fd < 0) {
-        complain_no_daemon(mp, fd);
+        ctl_complain_no_daemon(mp, fd);
         return EXIT_FAILED;
     }
     int r = send_all(fd, line, strlen(line));
     if (r < 0) {
-        complain_no_daemon(mp, r);
+        ctl_complain_no_daemon(mp, r);
         return EXIT_FAILED;
     }
     return read_replies(mp, fd, quiet_s, fn, ctx);
 }
 
-/* Worst of two exit codes: a failure beats running out of time. */
+/* Worst of two exit codes: a failure beats wrong usage, that beats running out of time. */
 static int worse(int a, int b)
 {
-    return a == EXIT_FAILED || b == EXIT_DONE ? a : b;
+    static const int order[] = {EXIT_FAILED, EXIT_USAGE, EXIT_TIME};
+    for (unsigned i = 0; i < G_N_ELEMENTS(order); i++)
+        if (a == order[i] || b == order[i])
+            return order[i];
+    return a == EXIT_DONE ? b : a;
 }
 
-static int send_batch(const struct mount_point *mp, const json_t *req, json_t *batch, unsigned quiet_s, ctl_line_fn *fn,
-                      void *ctx)
+/* Paths of one mount on their way to its daemon. */
+struct batch {
+    const json_t *req;
+    unsigned quiet_s;
+    ctl_line_fn *fn;
+    void *ctx;
+    struct mount_point mount; /* of the first path */
+    json_t *paths;
+    size_t used;
+    int code; /* the worst so far */
+};
+
+static void send_batch(struct batch *b)
 {
-    json_t *copy = json_deep_copy(req);
-    json_object_set_new(copy, "paths", batch);
-    return ctl_request(mp, copy, quiet_s, fn, ctx);
+    if (json_array_size(b->paths) == 0)
+        return;
+    json_t *req = json_deep_copy(b->req);
+    json_object_set_new(req, "paths", b->paths);
+    b->code = worse(b->code, ctl_request(&b->mount, req, b->quiet_s, b->fn, b->ctx));
+    b->paths = json_array();
+    b->used = 0;
+}
+
+/* One more path of the mount. Exit code; complains. */
+static int batch_add(struct batch *b, const char *path, const struct mount_point *mp)
+{
+    if (strcmp(b->mount.path, mp->path) != 0) {
+        complain("'%s' lies in %s, other paths in %s: one mount at a time", path, mp->path, b->mount.path);
+        return EXIT_USAGE;
+    }
+    json_t *name = json_string(mp->relative);
+    if (!name) {
+        complain("%s: not valid UTF-8, cannot be asked for by name", path);
+        return EXIT_FAILED;
+    }
+    size_t cost = 6 * strlen(mp->relative) + 3; /* at worst every byte is \u00xx */
+    if (b->used + cost > PATHS_BUDGET)
+        send_batch(b);
+    b->used += cost;
+    json_array_append_new(b->paths, name);
+    return EXIT_DONE;
 }
 
 int ctl_request_paths(char **paths, json_t *req, unsigned quiet_s, ctl_line_fn *fn, void *ctx)
 {
-    struct mount_point first = {0};
-    json_t *batch = json_array();
-    size_t used = 0;
-    int code = EXIT_DONE;
+    struct batch b = {.req = req, .quiet_s = quiet_s, .fn = fn, .ctx = ctx, .paths = json_array(), .code = EXIT_DONE};
     for (char **p = paths; *p; p++) {
         struct mount_point mp;
         if (!mount_find(*p, &mp)) {
-            code = EXIT_FAILED;
-            break;
+            b.code = worse(b.code, EXIT_FAILED);
+            continue;
         }
-        if (first.path && strcmp(first.path, mp.path) != 0) {
-            complain("'%s' lies in %s, other paths in %s: one mount at a time", *p, mp.path, first.path);
+        if (b.mount.path) {
+            b.code = worse(b.code, batch_add(&b, *p, &mp));
             mount_point_clear(&mp);
-            code = EXIT_USAGE;
-            break;
+        } else {
+            b.mount = mp;
+            b.code = worse(b.code, batch_add(&b, *p, &b.mount));
         }
-        size_t cost = 6 * strlen(mp.relative) + 3; /* at worst every byte is \u00xx */
-        if (used && used + cost > PATHS_BUDGET) {
-            code = worse(code, send_batch(&first, req, batch, quiet_s, fn, ctx));
-            batch = json_array();
-            used = 0;
-        }
-        json_t *name = json_string(mp.relative);
-        if (!name)
-            complain("%s: not valid UTF-8, cannot be asked for by name", *p);
-        code = name ? code : EXIT_FAILED;
-        used += name ? cost : 0;
-        if (name)
-            json_array_append_new(batch, name);
-        if (first.path)
-            mount_point_clear(&mp);
-        else
-            first = mp;
     }
-    if (json_array_size(batch) > 0 && (code == EXIT_DONE || code == EXIT_TIME))
-        code = worse(code, send_batch(&first, req, batch, quiet_s, fn, ctx));
-    else
-        json_decref(batch);
+    send_batch(&b);
+    json_decref(b.paths);
     json_decref(req);
-    mount_point_clear(&first);
-    return code;
+    mount_point_clear(&b.mount);
+    return b.code;
 }

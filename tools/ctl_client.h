@@ -5,7 +5,7 @@
  *   if (!mount_find(path, &mp)) return EXIT_FAILED;      // complains itself
  *   int code = ctl_request(&mp, json_pack(...), 30, on_line, &state);
  *
- * Single-threaded. Nothing here touches the mounted tree itself, so a hung or dead daemon never hangs the command.
+ * Single-threaded. Nothing here touches the mounted tree itself (mount_is_dead() lets a child do it), so a hung or dead daemon never hangs the command.
  */
 #pragma once
 #include <glib.h>
@@ -29,6 +29,8 @@ bool mount_holds(const char *path, struct mount_point *ret_mp);
 bool mount_find(const char *path, struct mount_point *ret_mp);
 /* Is exactly this canonical path a sluice mount? */
 bool mount_exists(const char *canonical);
+/* Is there no daemon behind this mount any more? The kernel knows; a child asks it, for at most 5 s. False when in doubt. */
+bool mount_is_dead(const char *canonical);
 /* All sluice mounts, struct mount_point *. */
 GPtrArray *mount_list(void);
 
@@ -38,11 +40,13 @@ typedef void ctl_line_fn(void *ctx, const json_t *line);
 /* Sends req (stolen), hands the lines to fn (may be NULL), returns the exit code of the last one after complaining of its message.
  * quiet_s: longest silence before the daemon counts as hung. Complains and returns EXIT_FAILED if there is no daemon. */
 int ctl_request(const struct mount_point *mp, json_t *req, unsigned quiet_s, ctl_line_fn *fn, void *ctx);
-/* Sends req for all paths, which must lie in one mount, in as many requests as the line limit asks for. req (stolen) lacks "paths".
- * The worst exit code. */
+/* Sends req for all paths in as many requests as the line limit asks for. req (stolen) lacks "paths". A path that cannot be asked for (in no mount, in another one
+ * than those before it, not UTF-8) is named and left out. The worst exit code. */
 int ctl_request_paths(char **paths, json_t *req, unsigned quiet_s, ctl_line_fn *fn, void *ctx);
-/* Process id of the daemon, 0 if none answers. */
+/* Process id of the daemon (0: in a namespace that we do not see), or why no connection to it can be made, -errno. */
 pid_t ctl_daemon_pid(const struct mount_point *mp);
+/* Complains that there is no connection. */
+void ctl_complain_no_daemon(const struct mount_point *mp, int err);
 
 /* Prints a line of the daemon as JSON / the message of an "error" line on standard error. */
 void print_json(const json_t *line);

@@ -1,10 +1,20 @@
-/* Which path lies in which sluice mount: reads /proc/self/mountinfo, and never looks inside a mount (a dead one would fail, a hung one hang). */
+/* Which path lies in which sluice mount: reads /proc/self/mountinfo, and never looks inside a mount (a dead one would fail, a hung one hang) but by a child. */
+#include "base/cleanup.h"
 #include "tools/cmd.h"
 #include "tools/ctl_client.h"
 
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define ASK_WAIT_MS 5000 /* for a mount to say that it is dead */
 
 void mount_point_clear(struct mount_point *mp)
 {
@@ -164,6 +174,25 @@ bool mount_exists(const char *canonical)
     g_autoptr(GPtrArray) rows = read_table();
     const struct row *row = find_row(rows, canonical);
     return row && row->is_sluice && strcmp(row->path, canonical) == 0;
+}
+
+bool mount_is_dead(const char *canonical)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct statfs st;
+        _exit(statfs(canonical, &st) < 0 && errno == ENOTCONN ? 0 : 1);
+    }
+    if (pid < 0)
+        return false;
+    CLEANUP_FD int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    struct pollfd p = {.fd = pidfd, .events = POLLIN};
+    int status = 1;
+    if (pidfd < 0 || poll(&p, 1, ASK_WAIT_MS) != 1) {
+        (void)kill(pid, SIGKILL); /* it may hang for as long as the daemon does: not waited for */
+        return false;
+    }
+    return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 GPtrArray *mount_list(void)

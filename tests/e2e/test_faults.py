@@ -205,7 +205,9 @@ time.sleep(60)
     run("fsck", "--repair", m.cache, timeout=120, env=m.env)
     m.mount()
     assert (m.path / "d/log").read_bytes() == b"acknowledged by fsync"
-    m.wait()
+    for verb in (["wait", m.path / "d/log"], ["wait", m.path], ["umount", "--drain", m.path]):
+        said = run(*verb, check=False, timeout=30)
+        assert said.returncode == 1 and "'d/log' is not published" in said.stderr, said.stderr
     assert "d/log" not in store.list()  # its writer never closed it
     with open(m.path / "d/log", "ab") as f:
         f.write(b", and closed")

@@ -1,10 +1,13 @@
 """Bad usage ends with exit code 2 and one clear line; secrets stay out of every output; the other verbs do what they say."""
+import hashlib
 import os
 import pathlib
+import shutil
+import signal
 import subprocess
 
 import pytest
-from mounts import MIB, run
+from mounts import MIB, SLUICE, eventually, run
 
 
 def refused(args, *words, code=2, env=None):
@@ -171,3 +174,112 @@ def test_options_may_come_by_dash_o(make_mount):
         (f",endpoint-url={m.store.endpoint}" if m.store.endpoint else ""), env=m.env)
     assert m.is_mounted()
     assert m.status()["cache_limit_bytes"] == 64 * MIB
+
+
+def test_names_that_cannot_be_asked_for_do_not_keep_the_others_waiting(mount, store, base):
+    for name in ("a", "b", "c"):
+        store.put(f"d/{name}", b"12345")
+    names = [os.fsencode(mount.path / "d/a"), b"/etc/hosts", os.fsencode(mount.path / "d/b"), os.fsencode(mount.path) + b"/d/\xff",
+             os.fsencode(mount.path / "d/c")]
+    (base / "list").write_bytes(b"\n".join(names) + b"\n")
+    done = run("warmup", "-f", base / "list", check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "'/etc/hosts' is not in a sluice mount" in done.stderr
+    assert "not valid UTF-8" in done.stderr
+    assert [mount.info(f"d/{name}")["cached_bytes"] for name in ("a", "b", "c")] == [5, 5, 5]
+
+
+def test_paths_in_two_mounts_are_wrong_usage(make_mount, store):
+    store.put("f", b"12345")
+    one, two = make_mount("one"), make_mount("two")
+    done = run("warmup", one.path / "f", two.path / "f", check=False)
+    assert done.returncode == 2 and "one mount at a time" in done.stderr
+    assert one.info("f")["cached_bytes"] == 5 and two.info("f")["cached_bytes"] == 0
+
+
+def test_links_inside_the_mount_are_followed(mount, store):
+    store.put("step_1/a", b"12345")
+    os.symlink("step_1", mount.path / "latest")
+    os.symlink("/etc", mount.path / "outside")
+    run("warmup", mount.path / "latest")
+    assert mount.info("step_1/a")["cached_bytes"] == 5
+    mount.wait("latest")
+    refused(["wait", mount.path / "outside"], "leads out of the mount", code=1)
+
+
+# ---- umount ----
+
+
+def socket_of(m):
+    name = hashlib.sha256(os.fsencode(m.path)).hexdigest()[:16]
+    return pathlib.Path(f"/run/sluice/{name}.sock")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="finds the socket as root")
+def test_umount_takes_nobody_for_dead_who_is_not(mount):
+    where = socket_of(mount)
+    away = where.with_suffix(".away")
+    where.rename(away)
+    try:
+        for options in ([], ["--drain"]):
+            refused(["umount", *options, mount.path], "does not listen here", code=1)
+        (mount.path / "f").write_text("still served")
+    finally:
+        away.rename(where)
+    mount.umount()
+
+
+def test_umount_of_a_dead_mount_drains_nothing(make_mount):
+    m = make_mount(fault="op=put,action=error:-EIO")
+    (m.path / "f").write_bytes(b"only copy")
+    os.kill(m.status()["pid"], signal.SIGKILL)
+    assert eventually(lambda: "is not running" in run("status", m.path, check=False).stderr)
+    refused(["umount", "--drain", m.path], "nothing is published", code=1)
+    assert m.is_mounted()
+    m.umount()
+    m.mount(fault=None)
+    m.wait()
+    assert m.store.get("f") == b"only copy"
+
+
+def test_umount_of_a_mount_in_use_is_refused(mount):
+    with open(mount.path / "f", "w") as f:
+        refused(["umount", mount.path], "is in use", code=1)
+        f.write("still served")
+    assert (mount.path / "f").read_text() == "still served"
+
+
+# In a mount namespace of its own, where /dev/fuse is for everybody. $1: a directory of nobody's, $2: sluice.
+AS_ROOT = """
+set -e
+mount -t tmpfs none "$1/dev"
+mknod -m 666 "$1/dev/fuse" c 10 229 && mount --bind "$1/dev/fuse" /dev/fuse || exit 77
+HOME=$1 XDG_RUNTIME_DIR=$1 exec setpriv --reuid 65534 --regid 65534 --clear-groups bash -c "$3" - "$1" "$2"
+"""
+AS_NOBODY = """
+cd /
+"$2" mount "file://$1/lake" "$1/mnt" --cache-dir "$1/cache" --log-file "$1/log" || exit 70
+exec 9>"$1/mnt/f"
+"$2" umount "$1/mnt"; echo "in use: $?"
+echo "still served" >&9
+exec 9>&-
+cat "$1/mnt/f"
+"$2" umount "$1/mnt"; echo "free: $?"
+grep -c " $1/mnt " /proc/self/mountinfo
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes somebody else")
+def test_umount_by_a_user_of_a_mount_in_use_is_refused(base):
+    """A user's daemon may not unmount; libfuse's helper may, and must not do it lazily."""
+    top = base / "nobody"
+    for name in ("", "dev", "lake", "mnt", "cache"):
+        (top / name).mkdir(0o700)
+        os.chown(top / name, 65534, 65534)
+    shutil.copy(SLUICE, top / "program")
+    done = subprocess.run(["unshare", "-m", "bash", "-c", AS_ROOT, "-", str(top), str(top / "program"), AS_NOBODY], text=True,
+                          capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
+    if done.returncode == 77:
+        pytest.skip("no device can be made here")
+    assert done.stdout.splitlines() == ["in use: 1", "still served", "free: 0", "0"], done.stdout + done.stderr
+    assert "is in use" in done.stderr

@@ -261,6 +261,31 @@ START_TEST(second_daemon_on_a_mount_is_refused_but_a_stale_socket_is_not)
 }
 END_TEST
 
+static void *start_next(void *arg)
+{
+    struct ctl **next = arg;
+    while (ctl_start(NULL, MOUNT, verbs, next) == -EBUSY)
+        ;
+    return NULL;
+}
+
+/* One daemon ends while the next tries to start: whoever listens last is found. */
+START_TEST(stopping_leaves_the_socket_of_the_next_daemon)
+{
+    g_autofree char *path = ctl_socket_path(MOUNT);
+    for (unsigned i = 0; i < 2000; i++) {
+        struct ctl *next = NULL;
+        pthread_t thread;
+        ck_assert_int_eq(pthread_create(&thread, NULL, start_next, &next), 0);
+        ctl_stop(ctl);
+        ck_assert_int_eq(pthread_join(thread, NULL), 0);
+        ctl = next;
+        ck_assert_ptr_nonnull(ctl);
+        ck_assert_msg(access(path, F_OK) == 0, "the socket went away in round %u", i);
+    }
+}
+END_TEST
+
 START_TEST(socket_is_for_its_owner_only)
 {
     g_autofree char *path = ctl_socket_path(MOUNT);
@@ -311,6 +336,7 @@ int main(void)
     tcase_add_test(tc, client_beyond_the_limit_is_turned_away);
     tcase_add_test(tc, stop_ends_running_verbs_which_still_answer);
     tcase_add_test(tc, second_daemon_on_a_mount_is_refused_but_a_stale_socket_is_not);
+    tcase_add_test(tc, stopping_leaves_the_socket_of_the_next_daemon);
     tcase_add_test(tc, socket_is_for_its_owner_only);
     tcase_add_test(tc, other_user_is_refused);
     suite_add_tcase(s, tc);

@@ -1,8 +1,10 @@
 /* The daemon's verbs over the real control socket, on a lake in a folder, without FUSE. */
+#include "fs/content.h"
 #include "fs/ctl.h"
 #include "fs/ctl_proto.h"
 #include "fs/ctl_verbs.h"
 #include "fs/jobs.h"
+#include "fs/tree.h"
 #include "fs/tree_apply.h"
 #include "fs_fixture.h"
 
@@ -22,6 +24,8 @@ static void setup(void)
     if (geteuid() != 0)
         g_setenv("XDG_RUNTIME_DIR", fx.dir, TRUE);
 }
+
+#define NO_FAULT_YET "op=get,nth=1000000,action=error:-EIO"
 
 static void serve(void)
 {
@@ -457,6 +461,153 @@ START_TEST(wait_and_drain_run_out_of_time_with_work_left)
 }
 END_TEST
 
+static void link_at(const char *dir, const char *name, const char *target)
+{
+    INODE_REF in = NULL;
+    INODE_REF parent = fs_fixture_inode(&fx, dir);
+    struct node_spec spec = {.parent = parent->ino, .name = name, .mode = S_IFLNK | 0777, .target = target};
+    ck_assert_int_eq(tree_create(fx.fs, &spec, false, &in), 0);
+}
+
+/* '@' at the start stands for the mount point. */
+static char *in_mount(const char *target)
+{
+    return *target == '@' ? g_strconcat(fx.cfg.mountpoint, target + 1, NULL) : g_strdup(target);
+}
+
+static const char *const bad_links[] = {"/etc", "../x", "d/../../x", "@-other/d"};
+static const char *const good_links[] = {"step_1", "./step_1/", "../ckpt/step_1", "again", "@/ckpt/step_1"};
+
+START_TEST(wait_looks_behind_a_link)
+{
+    fx.cfg.fault = g_strdup(NO_FAULT_YET);
+    serve();
+    fs_fixture_start(&fx);
+    fs_fixture_write(&fx, "ckpt/step_1/a", "1", 1);
+    g_autofree char *target = in_mount(good_links[_i]);
+    link_at("ckpt", "latest", target);
+    link_at("ckpt", "again", "step_1");
+    json_t *lines = ask("{\"verb\":\"wait\",\"paths\":[\"ckpt/latest\"],\"timeout_s\":20}");
+    ck_assert_int_eq(exit_of(lines), 0);
+    json_decref(lines);
+    lines = ask("{\"verb\":\"drain\",\"timeout_s\":20}");
+    ck_assert_int_eq(exit_of(lines), 0);
+    json_decref(lines);
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=put,action=error:-EIO"), 0);
+    fs_fixture_write(&fx, "ckpt/step_1/b", "2", 1);
+    lines = ask("{\"verb\":\"wait\",\"paths\":[\"ckpt/latest\"],\"timeout_s\":1}");
+    ck_assert_int_eq(exit_of(lines), 3);
+    json_decref(lines);
+    lines = ask("{\"verb\":\"wait\",\"paths\":[\"ckpt/latest/b\"],\"timeout_s\":1}");
+    ck_assert_int_eq(exit_of(lines), 3);
+    json_decref(lines);
+}
+END_TEST
+
+START_TEST(wait_for_a_link_waits_for_the_link_too)
+{
+    serve(); /* nobody publishes */
+    fs_fixture_object(&fx, "d/a", "1", 1);
+    link_at("", "l", "d");
+    json_t *lines = ask("{\"verb\":\"wait\",\"paths\":[\"l\"],\"timeout_s\":1}");
+    ck_assert_int_eq(exit_of(lines), 3);
+    json_decref(lines);
+}
+END_TEST
+
+START_TEST(links_out_of_the_mount_are_refused)
+{
+    static const char *const verbs[] = {"wait", "warmup", "evict", "pin", "unpin"};
+    fs_fixture_object(&fx, "d/a", "1", 1);
+    serve();
+    g_autofree char *target = in_mount(bad_links[_i]);
+    link_at("", "l", target);
+    link_at("", "loop", "loop");
+    for (unsigned i = 0; i < G_N_ELEMENTS(verbs); i++) {
+        g_autofree char *request = g_strdup_printf("{\"verb\":\"%s\",\"paths\":[\"l\"]}", verbs[i]);
+        json_t *lines = ask(request);
+        const json_t *said = event(lines, "error");
+        said = said ? json_object_get(said, "error")
+                    : json_object_get(json_array_get(lines, json_array_size(lines) - 1), "message");
+        ck_assert_int_eq(exit_of(lines), 1);
+        ck_assert_msg(strstr(json_string_value(said), "leads out"), "%s: %s", verbs[i], json_string_value(said));
+        json_decref(lines);
+    }
+    json_t *lines = ask("{\"verb\":\"wait\",\"paths\":[\"loop\"]}");
+    ck_assert_int_eq(exit_of(lines), 1);
+    json_decref(lines);
+}
+END_TEST
+
+START_TEST(warmup_pin_and_evict_look_behind_a_link)
+{
+    fs_fixture_object(&fx, "d/a", "12345", 5);
+    serve();
+    link_at("", "l", "d");
+    json_t *lines = ask("{\"verb\":\"warmup\",\"paths\":[\"l\"]}");
+    ck_assert_int_eq(exit_of(lines), 0);
+    ck_assert_int_eq(number(event(lines, "progress"), "errors"), 0);
+    json_decref(lines);
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "d/a"), 5);
+    json_decref(ask("{\"verb\":\"evict\",\"paths\":[\"l/a\"]}"));
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "d/a"), 0);
+    json_decref(ask("{\"verb\":\"pin\",\"paths\":[\"l\"]}"));
+    ck_assert(fs_fixture_pinned(&fx, "d/a"));
+    json_decref(ask("{\"verb\":\"unpin\",\"paths\":[\"l\"]}"));
+    ck_assert(!fs_fixture_pinned(&fx, "d/a"));
+}
+END_TEST
+
+START_TEST(wait_fails_behind_a_parked_file)
+{
+    fx.cfg.fault = g_strdup(NO_FAULT_YET);
+    serve();
+    fs_fixture_start(&fx);
+    fs_fixture_write(&fx, "first", "1", 1); /* by now the store has been probed */
+    json_decref(ask("{\"verb\":\"drain\",\"timeout_s\":20}"));
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=put,nth=1,action=error:-EINVAL"), 0);
+    fs_fixture_write(&fx, "ckpt/shard", "1", 1);
+    fs_fixture_write(&fx, "ckpt/latest", "1", 1);
+    static const char *const requests[] = {"{\"verb\":\"wait\",\"paths\":[\"ckpt/latest\"],\"timeout_s\":20}",
+                                           "{\"verb\":\"drain\",\"timeout_s\":20}"};
+    for (unsigned i = 0; i < G_N_ELEMENTS(requests); i++) {
+        json_t *lines = ask(requests[i]);
+        ck_assert_int_eq(exit_of(lines), 1);
+        ck_assert_ptr_nonnull(
+            strstr(text(json_array_get(lines, json_array_size(lines) - 1), "message"), "needs a decision"));
+        json_decref(lines);
+    }
+    json_decref(ask("{\"verb\":\"publish\",\"action\":\"retry\",\"paths\":[\"ckpt\"]}"));
+    json_t *lines = ask("{\"verb\":\"drain\",\"timeout_s\":20}");
+    ck_assert_int_eq(exit_of(lines), 0);
+    json_decref(lines);
+}
+END_TEST
+
+START_TEST(wait_fails_for_a_file_that_nobody_will_close)
+{
+    static const char *const requests[] = {"{\"verb\":\"wait\",\"paths\":[\"d/x\"],\"timeout_s\":20}",
+                                           "{\"verb\":\"wait\",\"paths\":[\"d\"],\"timeout_s\":20}",
+                                           "{\"verb\":\"drain\",\"timeout_s\":20}"};
+    serve();
+    fs_fixture_object(&fx, "d/a", "1", 1);
+    struct inode *dir = fs_fixture_inode(&fx, "d"), *in = NULL;
+    struct node_spec spec = {.parent = dir->ino, .name = "x", .mode = S_IFREG | 0644};
+    ck_assert_int_eq(tree_create(fx.fs, &spec, true, &in), 0);
+    ck_assert_int_eq(content_open_new(in), 0);
+    ctl_stop(ctl);
+    fs_fixture_close(&fx); /* as a kill */
+    serve();
+    fs_fixture_start(&fx);
+    for (unsigned i = 0; i < G_N_ELEMENTS(requests); i++) {
+        json_t *lines = ask(requests[i]);
+        ck_assert_int_eq(exit_of(lines), 1);
+        ck_assert_ptr_nonnull(strstr(text(json_array_get(lines, json_array_size(lines) - 1), "message"), "'d/x'"));
+        json_decref(lines);
+    }
+}
+END_TEST
+
 START_TEST(conflicts_and_config_answer)
 {
     serve();
@@ -506,6 +657,12 @@ int main(void)
     tcase_add_test(tc, warmup_says_that_a_file_is_archived);
     tcase_add_test(tc, wait_returns_when_the_file_is_published);
     tcase_add_test(tc, wait_and_drain_run_out_of_time_with_work_left);
+    tcase_add_loop_test(tc, wait_looks_behind_a_link, 0, G_N_ELEMENTS(good_links));
+    tcase_add_test(tc, wait_for_a_link_waits_for_the_link_too);
+    tcase_add_loop_test(tc, links_out_of_the_mount_are_refused, 0, G_N_ELEMENTS(bad_links));
+    tcase_add_test(tc, warmup_pin_and_evict_look_behind_a_link);
+    tcase_add_test(tc, wait_fails_behind_a_parked_file);
+    tcase_add_test(tc, wait_fails_for_a_file_that_nobody_will_close);
     tcase_add_test(tc, conflicts_and_config_answer);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);

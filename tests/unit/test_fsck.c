@@ -2,6 +2,7 @@
 #include "base/cleanup.h"
 #include "fs/content.h"
 #include "fs/daemon.h"
+#include "fs/publish.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
 
@@ -169,7 +170,10 @@ START_TEST(truncated_unpublished_file_is_quarantined_and_never_published)
     fs_fixture_start(&fx);
     INODE_REF in = fs_fixture_inode(&fx, "d/x");
     ck_assert_uint_eq(in->rec.content, CONTENT_QUARANTINED);
-    g_usleep(300 * 1000);
+    struct publish_counts left;
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), -EIO);
+    publish_count(fx.fs->pub, "d/x", &left);
+    ck_assert_uint_eq(left.parked, 1);
     ck_assert(!fs_fixture_object_exists(&fx, "d/x"));
 }
 END_TEST

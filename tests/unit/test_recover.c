@@ -89,8 +89,28 @@ START_TEST(file_never_closed_stays_here_unpublished)
     (void)begin("f", "text");
     restart();
     ck_assert_uint_eq(content_of("f"), CONTENT_OPEN);
-    wait_published();
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), -EIO);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "g", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
     ck_assert(!fs_fixture_object_exists(&fx, "f"));
+    INODE_REF in = fs_fixture_inode(&fx, "f");
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0); /* being written */
+    content_release(in, true);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+    ck_assert(fs_fixture_object_exists(&fx, "f"));
+}
+END_TEST
+
+/* Closed once and journalled, then written on: its record is there and runs for nobody. */
+START_TEST(file_written_on_and_never_closed_again_needs_a_decision)
+{
+    struct inode *in = begin("f", "text");
+    ck_assert_int_eq(content_flush(in, false), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    restart();
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "f", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), -EIO);
 }
 END_TEST
 
@@ -138,6 +158,7 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, closing_file_is_sealed_and_published);
     tcase_add_test(t, file_never_closed_stays_here_unpublished);
+    tcase_add_test(t, file_written_on_and_never_closed_again_needs_a_decision);
     tcase_add_test(t, bringing_a_file_here_does_not_close_it);
     tcase_add_test(t, closing_file_whose_snapshot_is_published_becomes_clean);
     tcase_add_test(t, file_written_on_after_a_published_snapshot_is_published_again);

@@ -1,0 +1,117 @@
+/*
+ * Counting what is left to publish, and waiting for it.
+ *
+ * A wait ends with -EIO when nothing of what is left gets on by itself: each op is parked, lost, or waits for one that is, and each file that is open for writing was
+ * left so by a daemon that ended. That is looked at twice, a tick apart: an op may be between two states, a file between its last writer and its seal.
+ */
+#include "publish_internal.h"
+#include "recover.h"
+
+#define TICK_NS (250 * NS_PER_MS)
+
+static void count_op(struct publish_counts *c, const struct op *o)
+{
+    c->ops++;
+    if (o->rec.state == OPS_PARKED)
+        c->parked++;
+    if (o->rec.state == OPS_CONFLICT && !o->settle)
+        c->conflicts++;
+    if (o->rec.state == OPS_CONFLICT && !pubop_aside(o))
+        c->unsettled++;
+    if (o->rec.state == OPS_HELD)
+        c->held++;
+    if (o->rec.kind == OP_SYNC && S_ISREG(o->type) && o->why != PUBLISH_META) {
+        c->files++;
+        c->bytes += o->bytes;
+        c->uploading += o->running;
+        if (c->oldest_ns == 0 || o->rec.created_ns < c->oldest_ns)
+            c->oldest_ns = o->rec.created_ns;
+    }
+}
+
+void publish_count(struct publisher *p, const char *path, struct publish_counts *ret)
+{
+    *ret = (struct publish_counts){0};
+    mutex_lock(&p->mu);
+    GSequenceIter *it = g_sequence_get_begin_iter(p->all);
+    for (; !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
+        const struct op *o = g_sequence_get(it);
+        if (tree_path_below(o->key, path))
+            count_op(ret, o);
+    }
+    mutex_unlock(&p->mu);
+}
+
+static bool needs_decision(const struct op *o)
+{
+    return o->rec.state == OPS_PARKED || (o->rec.state == OPS_CONFLICT && !o->settle);
+}
+
+/* Follows what o waits for to the op that nothing blocks: true when that one runs or will. Where a close decides, its file's inode is added to open. */
+static bool gets_on_locked(struct publisher *p, const struct op *o, GArray *open) REQUIRES(p->mu)
+{
+    mutex_assert_held(&p->mu);
+    const struct op *waiting = NULL;
+    for (guint n = g_hash_table_size(p->by_seq); o && n > 0; n--) {
+        if (queue_busy_locked(p, o))
+            return true;
+        if (needs_decision(o))
+            return false;
+        if (o->content == CONTENT_OPEN) {
+            if (waiting && !o->base && !o->hasty) /* it copies from what the other would overwrite: that is untangled */
+                return true;
+            g_array_append_val(open, o->ino);
+            return false;
+        }
+        waiting = o;
+        o = queue_blocker_locked(p, o);
+    }
+    return true; /* eligible, now or at its time; or each waits for another, which is untangled */
+}
+
+static bool any_gets_on(struct publisher *p, const char *path)
+{
+    bool found = false;
+    g_autoptr(GArray) open = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    mutex_lock(&p->mu);
+    GSequenceIter *it = g_sequence_get_begin_iter(p->all);
+    for (; !found && !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
+        const struct op *o = g_sequence_get(it);
+        if (tree_path_below(o->key, path))
+            found = gets_on_locked(p, o, open);
+    }
+    mutex_unlock(&p->mu);
+    for (unsigned i = 0; !found && i < open->len; i++) {
+        INODE_REF in = NULL;
+        found = inode_get(p->fs, g_array_index(open, uint64_t, i), &in) == 0 && !content_is_unclosed(in);
+    }
+    return found;
+}
+
+int publish_wait(struct publisher *p, const char *path, uint64_t deadline_ns,
+                 int (*tick)(void *ctx, const struct publish_counts *left), void *ctx)
+{
+    for (uint64_t stuck_ns = 0;;) {
+        struct publish_counts left;
+        publish_count(p, path, &left);
+        if (left.ops == 0 && !recover_find_unclosed(p->fs, path, NULL))
+            return 0;
+        if (tick && tick(ctx, &left) != 0)
+            return -ECANCELED;
+        uint64_t now = clock_mono_ns(), until = now + TICK_NS;
+        stuck_ns = any_gets_on(p, path) ? 0 : stuck_ns ? stuck_ns : now;
+        if (stuck_ns && now - stuck_ns >= TICK_NS)
+            return -EIO;
+        if (deadline_ns && now >= deadline_ns)
+            return -ETIMEDOUT;
+        mutex_lock(&p->mu);
+        bool stopping = p->stopping;
+        if (!stopping)
+            (void)cond_wait_until(&p->done, &p->mu, deadline_ns ? MIN(until, deadline_ns) : until);
+        mutex_unlock(&p->mu);
+        if (stopping)
+            return -ECANCELED;
+        if (left.ops > 1000) /* counting them is not free: not at every completion */
+            g_usleep(100000);
+    }
+}
