@@ -187,14 +187,14 @@ int cache_file_new(struct cache *c, uint64_t ino, struct cfile **ret)
     }
     if (table_claim(c, vid))
         return -EEXIST; /* cannot be: ids are unique for ever */
-    struct cache_entry *e = space_entry_add(t, vid, ino, CACHED_DIRTY | CACHED_COMPLETE, 0);
+    struct cache_entry *e = space_entry_add(t, vid, ino, CACHED_DIRTY | CACHED_COMPLETE | CACHED_WRITTEN, 0);
     int fd = -1;
     int r = index_save_entry(c, e);
     if (r == 0)
         r = fd = tier_data_open(t, vid, O_RDONLY | O_CREAT | O_EXCL);
     if (r < 0) {
         tier_note_io(t, r);
-        if (index_remove(t, vid) < 0)
+        if (index_remove(t, vid, false) < 0)
             log_debug("cache", "index record of a file that could not be made stays vid=%" G_GUINT64_FORMAT, vid);
         space_entry_remove(c, e, false);
         table_release(c, vid);
@@ -268,7 +268,7 @@ static void close_claimed(struct cfile *cf, bool forgotten)
     int r;
     upload_cfile_free(cf);
     if (forgotten || cfile_tier(cf)->kind == TIER_NOWHERE) {
-        r = index_remove(cfile_tier(cf), cf->vid);
+        r = index_remove(cfile_tier(cf), cf->vid, false);
         space_entry_remove(c, cf->entry, false);
     } else {
         cfile_account(cf);
@@ -396,7 +396,8 @@ int cache_file_set_dirty(struct cfile *cf, bool dirty)
         chunkset_clear(&cf->dirty_chunks);
         cf->dirty_unknown = false;
     }
-    uint32_t old = space_entry_flags(cf->c, cf->entry, dirty ? CACHED_DIRTY : 0, dirty ? 0 : CACHED_DIRTY);
+    uint32_t old =
+        space_entry_flags(cf->c, cf->entry, dirty ? CACHED_DIRTY | CACHED_WRITTEN : 0, dirty ? 0 : CACHED_DIRTY);
     if (!(old & CACHED_DIRTY) != !dirty)
         cf->record_unsaved = true;
     mutex_unlock(&cf->mu);
@@ -457,7 +458,7 @@ void cache_forget(struct cache *c, uint64_t vid)
         return;
     }
     struct cache_entry *e = space_entry_find(c, vid);
-    int r = e ? index_remove(entry_tier(e), vid) : 0;
+    int r = e ? index_remove(entry_tier(e), vid, false) : 0;
     if (r < 0)
         log_warn("cache", "cannot remove a cache file vid=%lu r=%s", (unsigned long)vid, err_name(r));
     if (e)

@@ -56,11 +56,13 @@ static void encode_unsaved_locked(struct cfile *cf, struct meta_batch *b)
 static void save_round_locked(struct cfile *cf) REQUIRES(cf->mu)
 {
     uint64_t gen = cf->save_want;
+    bool sync = cf->save_sync;
     struct meta_batch *b = meta_batch_new(cf->c->meta);
     cf->saving = true;
+    cf->save_sync = false;
     encode_unsaved_locked(cf, b);
     mutex_unlock(&cf->mu);
-    int r = meta_commit(b, false);
+    int r = meta_commit(b, sync);
     meta_batch_free(b);
     mutex_lock(&cf->mu);
     cf->saving = false;
@@ -84,6 +86,15 @@ static int save_locked(struct cfile *cf) REQUIRES(cf->mu)
 int cfile_save(struct cfile *cf)
 {
     mutex_lock(&cf->mu);
+    int r = save_locked(cf);
+    mutex_unlock(&cf->mu);
+    return r;
+}
+
+int cfile_save_synced(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    cf->save_sync = true;
     int r = save_locked(cf);
     mutex_unlock(&cf->mu);
     return r;
@@ -173,13 +184,13 @@ void index_batch_forget(struct meta_batch *b, uint64_t vid)
     meta_cached_del(b, vid);
 }
 
-int index_remove(struct cache_tier *t, uint64_t vid)
+int index_remove(struct cache_tier *t, uint64_t vid, bool sync)
 {
     struct meta_cached dying = {.vid = vid, .flags = CACHED_DYING, .tier = t->number};
     struct meta_batch *b = meta_batch_new(t->c->meta);
     index_batch_forget(b, vid);
     meta_cached_put(b, &dying);
-    int r = meta_commit(b, false);
+    int r = meta_commit(b, sync);
     bool stays = t->kind == TIER_DISK && tier_state(t) != TIER_OK; /* DYING, until it can be removed */
     if (r == 0 && !stays)
         r = tier_data_unlink(t, vid);
@@ -191,14 +202,14 @@ int index_remove(struct cache_tier *t, uint64_t vid)
     return r;
 }
 
-int index_reset(struct cache *c, const struct cache_entry *e)
+int index_reset(struct cache *c, const struct cache_entry *e, bool sync)
 {
     struct meta_cached rec;
     space_entry_record(c, e, &rec);
     struct meta_batch *b = meta_batch_new(c->meta);
     index_batch_forget(b, e->vid);
     meta_cached_put(b, &rec);
-    int r = meta_commit(b, false);
+    int r = meta_commit(b, sync);
     meta_batch_free(b);
     return r;
 }

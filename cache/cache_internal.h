@@ -36,8 +36,15 @@
 #define CACHED_DYING    0x200u  /* being removed: the file is unlinked, then the record */
 #define CACHED_SUSPECT  0x400u  /* fetched in an earlier boot: verify checksums before use */
 #define CACHED_MEMORY   0x1000u /* pinned, and wanted in the memory tier */
+#define CACHED_WRITTEN  0x2000u /* was changed here: chunks without a checksum */
 #define CACHED_GIVEN                                                                                                   \
     0x800u /* the kernel had the file: a program may have it mapped for ever, so no byte of it is taken away */
+
+/* No checksum finds a loss of power for some of its chunks: what takes them away is synced in the database before they go. */
+static inline bool cached_unchecked(uint32_t flags)
+{
+    return !(flags & CACHED_SEGMENTS) || (flags & CACHED_WRITTEN);
+}
 
 #define INTENT_NAME "user.sluice.intent" /* xattr of a data file that holds unpublished bytes */
 
@@ -182,6 +189,7 @@ struct cfile {
     bool limit_unsaved;
     bool record_unsaved;
     bool saving;
+    bool save_sync;                /* the next save is to be on the disk */
     uint64_t save_want, save_done; /* generations of saves */
     int save_err;                  /* of the save that ended at save_done */
 
