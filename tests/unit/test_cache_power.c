@@ -69,19 +69,6 @@ static void drop_unsynced(const char *meta)
     }
 }
 
-static void start_in_another_boot(void)
-{
-    char *msg = NULL;
-    bool fresh;
-    ck_assert_int_eq(cache_dir_prepare(fx.dir, &fx.lock_fd, &msg), 0);
-    ck_assert_int_eq(meta_open(fx.dir, "test", &fx.meta, &fresh, &msg), 0);
-    struct meta_batch *b = meta_batch_new(fx.meta);
-    meta_value_put(b, "cache/boot", "another", 7);
-    ck_assert_int_eq(meta_commit(b, false), 0);
-    meta_batch_free(b);
-    ck_assert_int_eq(cache_open(&fx.cfg, fx.meta, fx.store, &fx.cache, &msg), 0);
-}
-
 /* Now; open and other are the cfiles that are open, or NULL. */
 static void power_loss(struct cfile *open, struct cfile *other)
 {
@@ -92,7 +79,7 @@ static void power_loss(struct cfile *open, struct cfile *other)
     cache_file_unref(other);
     fixture_stop(&fx);
     shell(g_strdup_printf("rm -rf '%s' && mv '%s' '%s'", meta, copy, meta));
-    start_in_another_boot();
+    fixture_start_in_another_boot(&fx);
 }
 
 /* ---- the tests ---- */
