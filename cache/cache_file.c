@@ -330,9 +330,11 @@ int cache_file_set_source(struct cfile *cf, const struct cache_source *src)
 {
     const char *key = src ? src->key : NULL;
     cfile_refresh_size(cf);
-    if (!key && !cache_file_complete(cf))
-        return -EINVAL;
     mutex_lock(&cf->mu);
+    if (!key && !cfile_complete_locked(cf)) { /* the evictor may have taken some of it a moment ago */
+        mutex_unlock(&cf->mu);
+        return -EINVAL;
+    }
     bool same = cf->src_key && key && etag_is_set(&src->etag) && etag_equal(&src->etag, &cf->src_etag);
     if (same)
         cf->limit = MIN(cf->limit, src->limit);
