@@ -36,6 +36,7 @@
 #define CACHED_DYING    0x200u  /* being removed: the file is unlinked, then the record */
 #define CACHED_SUSPECT  0x400u  /* fetched in an earlier boot: verify checksums before use */
 #define CACHED_MEMORY   0x1000u /* pinned, and wanted in the memory tier */
+#define CACHED_FAILED   0x4000u /* a sync failed: bytes may be gone that nobody misses */
 #define CACHED_WRITTEN  0x2000u /* was changed here: chunks without a checksum */
 #define CACHED_GIVEN                                                                                                   \
     0x800u /* the kernel had the file: a program may have it mapped for ever, so no byte of it is taken away */
@@ -168,7 +169,6 @@ struct cfile {
     bool dirty_unknown;   /* dirty bits were lost over a restart: take all for dirty */
     bool dirty;           /* the file's mark */
     bool segmented;       /* presence and dirty bits go to meta segments */
-    bool io_failed;       /* a sync failed */
     enum cache_pass pass; /* the kernel has the file: no chunk may be punched */
     int wfd;              /* for writing, opened when needed; -1 none */
     unsigned n_wfd;       /* users of wfd */

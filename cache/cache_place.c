@@ -253,7 +253,7 @@ static int take_place(struct cfile *cf, struct cache_tier *to, int fd, bool abse
     int r = switch_file_locked(cf, fd, wfd);
     if (r == 0) {
         space_entry_move(c, cf->entry, to, bytes);
-        uint32_t gone = CACHED_GIVEN | (absent ? CACHED_COMPLETE | CACHED_SUSPECT : 0);
+        uint32_t gone = CACHED_GIVEN | (absent ? CACHED_COMPLETE | CACHED_SUSPECT | CACHED_FAILED : 0);
         (void)space_entry_flags(c, cf->entry, absent ? CACHED_SEGMENTS : 0, gone);
         if (absent)
             forget_presence_locked(cf);

@@ -14,6 +14,7 @@ static struct fixture fx;
 
 static GMutex synced_mu;
 static GHashTable *synced; /* name -> bytes */
+static int failing_fd;     /* atomic; cannot be synced, 0 none */
 
 static char *path_of(int fd)
 {
@@ -26,6 +27,10 @@ int fdatasync(int fd)
 {
     struct stat st;
     g_autofree char *path = path_of(fd);
+    if (fd == g_atomic_int_get(&failing_fd)) {
+        errno = EIO;
+        return -1;
+    }
     if (path && g_str_has_suffix(path, ".log") && fstat(fd, &st) == 0) {
         g_mutex_lock(&synced_mu);
         g_hash_table_insert(synced, g_path_get_basename(path), GSIZE_TO_POINTER((gsize)st.st_size));
@@ -179,6 +184,27 @@ START_TEST(holes_made_for_others_are_fetched_again)
 }
 END_TEST
 
+START_TEST(a_failed_sync_is_not_forgotten)
+{
+    struct cfile *cf = written();
+    uint64_t vid = cache_file_vid(cf);
+    g_atomic_int_set(&failing_fd, cache_file_fd(cf));
+    ck_assert_int_eq(cache_file_sync(cf), -EIO);
+    g_atomic_int_set(&failing_fd, 0); /* what could not be written is thrown away, and the next sync works */
+    ck_assert_int_eq(cache_file_sync(cf), -EIO);
+    for (unsigned i = 0; i < 2; i++) {
+        cache_file_unref(cf);
+        if (i == 1)
+            fixture_restart(&fx);
+        ck_assert_int_eq(cache_file_open(fx.cache, vid, 7, SIZE, NULL, &cf), 0);
+        ck_assert_int_eq(cache_file_sync(cf), -EIO);
+    }
+    ck_assert_int_eq(cache_file_truncate(cf, 0), 0);
+    ck_assert_int_eq(cache_file_sync(cf), 0);
+    cache_file_unref(cf);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cache_power");
@@ -189,6 +215,7 @@ int main(void)
     tcase_add_test(tc, nor_are_chunks_that_were_changed_in_a_fetched_file);
     tcase_add_test(tc, a_file_of_another_size_is_made_anew_as_well);
     tcase_add_test(tc, holes_made_for_others_are_fetched_again);
+    tcase_add_test(tc, a_failed_sync_is_not_forgotten);
     suite_add_tcase(suite, tc);
     SRunner *sr = srunner_create(suite);
     srunner_run_all(sr, CK_ENV);
