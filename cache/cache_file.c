@@ -97,6 +97,12 @@ void cfile_touch_segments_locked(struct cfile *cf, uint64_t first, uint64_t end)
     chunkset_set(&cf->unsaved, a, b - a + 1);
 }
 
+static void drop_crc_locked(struct cfile *cf, uint64_t chunk)
+{
+    struct chunk_crc cc = {.chunk = chunk, .remove = true};
+    g_array_append_val(cf->unsaved_crcs, cc);
+}
+
 bool cfile_mark_dirty_locked(struct cfile *cf, uint64_t first, uint64_t end)
 {
     bool news = false;
@@ -107,8 +113,7 @@ bool cfile_mark_dirty_locked(struct cfile *cf, uint64_t first, uint64_t end)
     for (uint64_t i = first; i < end; i++) {
         if (chunkset_get(&cf->dirty_chunks, i))
             continue;
-        struct chunk_crc cc = {.chunk = i, .remove = true};
-        g_array_append_val(cf->unsaved_crcs, cc);
+        drop_crc_locked(cf, i);
         chunkset_set(&cf->dirty_chunks, i, 1);
         chunkset_set(&cf->present, i, 1);
         chunkset_unset(&cf->verify, i, 1);
@@ -305,12 +310,17 @@ void cache_file_unref(struct cfile *cf)
 
 /* ---- source and marks ---- */
 
-/* The content of the source changed to what is here: what lay beyond the old limit is here and belongs to it now. */
+/*
+ * The content of the source changed to what is here: what lay beyond the old limit is here and belongs to it now. Checksums may be left there of what was fetched
+ * before a truncate, or before the kernel wrote.
+ */
 static void adopt_new_content_locked(struct cfile *cf, uint64_t new_limit)
 {
     uint64_t n_chunks = chunks_for(cf->size), old = cf->limit, edge = chunk_of(old);
     if (!cf->all_present) {
         uint64_t first = chunks_for(old);
+        for (uint64_t i = first; i < n_chunks; i++)
+            drop_crc_locked(cf, i);
         if (first < n_chunks) {
             chunkset_set(&cf->present, first, n_chunks - first);
             cfile_touch_segments_locked(cf, first, n_chunks);
@@ -318,8 +328,7 @@ static void adopt_new_content_locked(struct cfile *cf, uint64_t new_limit)
         if (old % META_CHUNK_BYTES && !chunkset_get(&cf->present, edge)) {
             new_limit = MIN(new_limit, old); /* zeros after it are not in the local file's bits */
         } else if (old % META_CHUNK_BYTES && old != new_limit) {
-            struct chunk_crc cc = {.chunk = edge, .remove = true};
-            g_array_append_val(cf->unsaved_crcs, cc);
+            drop_crc_locked(cf, edge);
         }
     }
     cf->limit = MIN(new_limit, cf->size);

@@ -1,4 +1,4 @@
-/* Files that the kernel writes: what is known of them when it is done. */
+/* Files that the kernel writes: their size and their bytes when it is done. */
 #include "cache_fixture.h"
 
 #include <fcntl.h>
@@ -61,6 +61,39 @@ START_TEST(the_size_is_the_one_at_the_end_of_writing)
 }
 END_TEST
 
+#define SIZE (2 * MIB + 12345)
+
+/* _i: 1 over what was there, 0 from nothing. */
+START_TEST(what_the_kernel_wrote_over_fetched_bytes_is_good_after_another_boot)
+{
+    struct cache_source src = put_object(&fx, "a", SIZE, 1);
+    struct cfile *cf = open_object(&fx, 50, &src, SIZE);
+    ck_assert_int_eq(cache_file_fill(cf, true, true, NULL, NULL), 0);
+    ck_assert_int_eq(cache_file_set_dirty(cf, true), 0);
+    if (_i == 0)
+        ck_assert_int_eq(cache_file_truncate(cf, 0), 0);
+    ck_assert_int_eq(cache_file_set_source(cf, NULL), 0);
+    int fd = open_passed(cf);
+    put_pattern(fd, SIZE, 0, 2);
+    close(fd);
+    ck_assert_int_eq(cache_file_set_passthrough(cf, CACHE_PASS_OFF), 0);
+    ck_assert_int_eq(cache_file_sync(cf), 0);
+    src = put_object(&fx, "a", SIZE, 2);
+    ck_assert_int_eq(cache_file_set_source(cf, &src), 0);
+    ck_assert_int_eq(cache_file_set_dirty(cf, false), 0);
+    cache_file_unref(cf);
+    fixture_stop(&fx);
+    fixture_start_in_another_boot(&fx);
+    int64_t corrupt = metric_get(M_corrupt_chunks);
+    cf = open_object(&fx, 50, &src, SIZE);
+    g_autofree uint8_t *buf = g_malloc(SIZE);
+    ck_assert_int_eq(cache_file_read(cf, buf, SIZE, 0), SIZE);
+    assert_pattern(buf, SIZE, 0, 2);
+    ck_assert_int_eq(metric_get(M_corrupt_chunks), corrupt);
+    cache_file_unref(cf);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cache_pass");
@@ -68,6 +101,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, the_size_is_the_one_at_the_end_of_writing);
+    tcase_add_loop_test(tc, what_the_kernel_wrote_over_fetched_bytes_is_good_after_another_boot, 0, 2);
     suite_add_tcase(suite, tc);
     SRunner *sr = srunner_create(suite);
     srunner_run_all(sr, CK_ENV);
