@@ -3,7 +3,8 @@
  *
  * cfile_save() is a group commit per file: one thread at a time encodes the present state under cf->mu and commits it without,
  * so states reach the database in order; those who come meanwhile wait for the next round. What a crash leaves:
- * bits that are missing (chunks are fetched again), never bits without bytes; a dirty chunk's bits are committed before the write returns.
+ * bits that are missing (chunks are fetched again), never bits without bytes; a clean chunk is dirty before its bytes change,
+ * a dirty chunk's bits are committed before the write returns.
  *
  * The limit of a truncated file is kept as a small value beside the record: bytes beyond it must not come back from the
  * source even if the inode record was not yet written.

@@ -14,7 +14,7 @@
  *  3. A fetch writes to the file only between fetch->writing = true and false, both set under mu after it looked at
  *     fetch->cut_bytes; truncate sets cf->resizing, lowers cut_bytes and waits until nobody is writing and no io is left.
  *  4. A chunk at or beyond the source's limit is present by definition: the local file has zeros there.
- *  5. Database order: bits are written to meta after the bytes are in the file, and taken from it before they leave the file.
+ *  5. Database order: presence is written to meta after the bytes are in the file, and taken from it before they leave or change.
  *     Only one thread at a time saves a cfile's segments and index record (cf->saving), so that an older state never follows a newer one.
  *
  * Locks: table.mu (CACHE_TABLE) > cf->mu (CACHE_FILE) > fetch.mu (CACHE_FETCH) > health.mu (CACHE_HEALTH) > space.mu (CACHE_SPACE), in this order;
