@@ -396,6 +396,10 @@ int cache_file_set_dirty(struct cfile *cf, bool dirty)
     mutex_lock(&cf->mu);
     while (cf->moving)
         cond_wait(&cf->changed, &cf->mu);
+    if (dirty && cfile_tier(cf)->kind != TIER_DISK) { /* its disk failed a moment ago */
+        mutex_unlock(&cf->mu);
+        return -EIO;
+    }
     if (dirty && !cf->dirty && cf->src_key) /* what stays clean can be copied in the store */
         (void)cfile_track_presence_locked(cf);
     cf->dirty = dirty;
