@@ -87,7 +87,8 @@ void cache_file_unref(struct cfile *cf); /* NULL allowed */
 uint64_t cache_file_vid(const struct cfile *cf);
 /* Borrowed descriptor of the local file, open for reading. */
 int cache_file_fd(const struct cfile *cf);
-/* The source after a rename carried out upstream, or after publishing (key = the published object); NULL key = none. */
+/* The source after a rename carried out upstream, or after publishing (key = the published object); NULL key = none, -EINVAL unless all of the file is here. Chunks that
+ * the source did not give before lose their checksums: they have been synced. */
 int cache_file_set_source(struct cfile *cf, const struct cache_source *src) MUST_CHECK;
 /* Absent bytes are fetched from another object from now on, in which they are the same: one made from this file, which may have been changed
  * since. The limit stays. No effect without a source. */
@@ -104,7 +105,7 @@ int cache_file_truncate(struct cfile *cf, uint64_t size) MUST_CHECK;
 int cache_file_fallocate(struct cfile *cf, int mode, uint64_t off, uint64_t len) MUST_CHECK;
 /* SEEK_DATA or SEEK_HOLE; while incomplete everything before the end is data. -ENXIO past the end. */
 int64_t cache_file_seek(struct cfile *cf, uint64_t off, int whence);
-/* fdatasync of the local file. After a failure the file is suspect: every later sync fails with -EIO. */
+/* fdatasync of the local file. After a failure the file is suspect: every later sync fails with -EIO, after a restart too, until it is made empty. */
 int cache_file_sync(struct cfile *cf) MUST_CHECK;
 
 uint64_t cache_file_size(struct cfile *cf);

@@ -97,6 +97,12 @@ void cfile_touch_segments_locked(struct cfile *cf, uint64_t first, uint64_t end)
     chunkset_set(&cf->unsaved, a, b - a + 1);
 }
 
+static void drop_crc_locked(struct cfile *cf, uint64_t chunk)
+{
+    struct chunk_crc cc = {.chunk = chunk, .remove = true};
+    g_array_append_val(cf->unsaved_crcs, cc);
+}
+
 bool cfile_mark_dirty_locked(struct cfile *cf, uint64_t first, uint64_t end)
 {
     bool news = false;
@@ -107,8 +113,7 @@ bool cfile_mark_dirty_locked(struct cfile *cf, uint64_t first, uint64_t end)
     for (uint64_t i = first; i < end; i++) {
         if (chunkset_get(&cf->dirty_chunks, i))
             continue;
-        struct chunk_crc cc = {.chunk = i, .remove = true};
-        g_array_append_val(cf->unsaved_crcs, cc);
+        drop_crc_locked(cf, i);
         chunkset_set(&cf->dirty_chunks, i, 1);
         chunkset_set(&cf->present, i, 1);
         chunkset_unset(&cf->verify, i, 1);
@@ -187,14 +192,14 @@ int cache_file_new(struct cache *c, uint64_t ino, struct cfile **ret)
     }
     if (table_claim(c, vid))
         return -EEXIST; /* cannot be: ids are unique for ever */
-    struct cache_entry *e = space_entry_add(t, vid, ino, CACHED_DIRTY | CACHED_COMPLETE, 0);
+    struct cache_entry *e = space_entry_add(t, vid, ino, CACHED_DIRTY | CACHED_COMPLETE | CACHED_WRITTEN, 0);
     int fd = -1;
     int r = index_save_entry(c, e);
     if (r == 0)
         r = fd = tier_data_open(t, vid, O_RDONLY | O_CREAT | O_EXCL);
     if (r < 0) {
         tier_note_io(t, r);
-        if (index_remove(t, vid) < 0)
+        if (index_remove(t, vid, false) < 0)
             log_debug("cache", "index record of a file that could not be made stays vid=%" G_GUINT64_FORMAT, vid);
         space_entry_remove(c, e, false);
         table_release(c, vid);
@@ -268,7 +273,7 @@ static void close_claimed(struct cfile *cf, bool forgotten)
     int r;
     upload_cfile_free(cf);
     if (forgotten || cfile_tier(cf)->kind == TIER_NOWHERE) {
-        r = index_remove(cfile_tier(cf), cf->vid);
+        r = index_remove(cfile_tier(cf), cf->vid, false);
         space_entry_remove(c, cf->entry, false);
     } else {
         cfile_account(cf);
@@ -305,12 +310,17 @@ void cache_file_unref(struct cfile *cf)
 
 /* ---- source and marks ---- */
 
-/* The content of the source changed to what is here: what lay beyond the old limit is here and belongs to it now. */
+/*
+ * The content of the source changed to what is here: what lay beyond the old limit is here and belongs to it now. Checksums may be left there of what was fetched
+ * before a truncate, or before the kernel wrote.
+ */
 static void adopt_new_content_locked(struct cfile *cf, uint64_t new_limit)
 {
     uint64_t n_chunks = chunks_for(cf->size), old = cf->limit, edge = chunk_of(old);
     if (!cf->all_present) {
         uint64_t first = chunks_for(old);
+        for (uint64_t i = first; i < n_chunks; i++)
+            drop_crc_locked(cf, i);
         if (first < n_chunks) {
             chunkset_set(&cf->present, first, n_chunks - first);
             cfile_touch_segments_locked(cf, first, n_chunks);
@@ -318,8 +328,7 @@ static void adopt_new_content_locked(struct cfile *cf, uint64_t new_limit)
         if (old % META_CHUNK_BYTES && !chunkset_get(&cf->present, edge)) {
             new_limit = MIN(new_limit, old); /* zeros after it are not in the local file's bits */
         } else if (old % META_CHUNK_BYTES && old != new_limit) {
-            struct chunk_crc cc = {.chunk = edge, .remove = true};
-            g_array_append_val(cf->unsaved_crcs, cc);
+            drop_crc_locked(cf, edge);
         }
     }
     cf->limit = MIN(new_limit, cf->size);
@@ -330,9 +339,11 @@ int cache_file_set_source(struct cfile *cf, const struct cache_source *src)
 {
     const char *key = src ? src->key : NULL;
     cfile_refresh_size(cf);
-    if (!key && !cache_file_complete(cf))
-        return -EINVAL;
     mutex_lock(&cf->mu);
+    if (!key && !cfile_complete_locked(cf)) { /* the evictor may have taken some of it a moment ago */
+        mutex_unlock(&cf->mu);
+        return -EINVAL;
+    }
     bool same = cf->src_key && key && etag_is_set(&src->etag) && etag_equal(&src->etag, &cf->src_etag);
     if (same)
         cf->limit = MIN(cf->limit, src->limit);
@@ -385,6 +396,10 @@ int cache_file_set_dirty(struct cfile *cf, bool dirty)
     mutex_lock(&cf->mu);
     while (cf->moving)
         cond_wait(&cf->changed, &cf->mu);
+    if (dirty && cfile_tier(cf)->kind != TIER_DISK) { /* its disk failed a moment ago */
+        mutex_unlock(&cf->mu);
+        return -EIO;
+    }
     if (dirty && !cf->dirty && cf->src_key) /* what stays clean can be copied in the store */
         (void)cfile_track_presence_locked(cf);
     cf->dirty = dirty;
@@ -396,7 +411,8 @@ int cache_file_set_dirty(struct cfile *cf, bool dirty)
         chunkset_clear(&cf->dirty_chunks);
         cf->dirty_unknown = false;
     }
-    uint32_t old = space_entry_flags(cf->c, cf->entry, dirty ? CACHED_DIRTY : 0, dirty ? 0 : CACHED_DIRTY);
+    uint32_t old =
+        space_entry_flags(cf->c, cf->entry, dirty ? CACHED_DIRTY | CACHED_WRITTEN : 0, dirty ? 0 : CACHED_DIRTY);
     if (!(old & CACHED_DIRTY) != !dirty)
         cf->record_unsaved = true;
     mutex_unlock(&cf->mu);
@@ -457,7 +473,7 @@ void cache_forget(struct cache *c, uint64_t vid)
         return;
     }
     struct cache_entry *e = space_entry_find(c, vid);
-    int r = e ? index_remove(entry_tier(e), vid) : 0;
+    int r = e ? index_remove(entry_tier(e), vid, false) : 0;
     if (r < 0)
         log_warn("cache", "cannot remove a cache file vid=%lu r=%s", (unsigned long)vid, err_name(r));
     if (e)

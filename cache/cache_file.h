@@ -61,16 +61,19 @@ uint64_t follow_rate(struct cache *c); /* bytes a second */
 
 /* Writes the record, changed segments and checksums; returns when the state at the call (or a later one) is committed. */
 int cfile_save(struct cfile *cf) MUST_CHECK;
+/* The same, and a power loss does not take it back. */
+int cfile_save_synced(struct cfile *cf) MUST_CHECK;
 int cfile_save_if_needed(struct cfile *cf) MUST_CHECK;
 int index_save_entry(struct cache *c, const struct cache_entry *e) MUST_CHECK;
 /* Fills present, dirty and verify sets and the limit of a cfile being opened. */
 int index_load_segments(struct cfile *cf) MUST_CHECK;
-/* Record, segments, local file: removed so that a crash between leaves nothing behind for ever. */
-int index_remove(struct cache_tier *t, uint64_t vid) MUST_CHECK;
+/* Record, segments, local file: removed so that a crash between leaves nothing behind for ever. sync: the vid may be opened again, and nothing but the record would
+ * tell its new, empty file from the old one. */
+int index_remove(struct cache_tier *t, uint64_t vid, bool sync) MUST_CHECK;
 /* Adds the removal of all that is recorded of vid to b. */
 void index_batch_forget(struct meta_batch *b, uint64_t vid);
-/* Forgets segments and checksums of vid, keeps none of its content. */
-int index_reset(struct cache *c, const struct cache_entry *e) MUST_CHECK;
+/* Forgets segments and checksums of vid, keeps none of its content. sync: as for index_remove(). */
+int index_reset(struct cache *c, const struct cache_entry *e, bool sync) MUST_CHECK;
 
 /* ---- cache.c ---- */
 

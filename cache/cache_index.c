@@ -3,7 +3,8 @@
  *
  * cfile_save() is a group commit per file: one thread at a time encodes the present state under cf->mu and commits it without,
  * so states reach the database in order; those who come meanwhile wait for the next round. What a crash leaves:
- * bits that are missing (chunks are fetched again), never bits without bytes; a dirty chunk's bits are committed before the write returns.
+ * bits that are missing (chunks are fetched again), never bits without bytes; a clean chunk is dirty before its bytes change,
+ * a dirty chunk's bits are committed before the write returns.
  *
  * The limit of a truncated file is kept as a small value beside the record: bytes beyond it must not come back from the
  * source even if the inode record was not yet written.
@@ -56,11 +57,13 @@ static void encode_unsaved_locked(struct cfile *cf, struct meta_batch *b)
 static void save_round_locked(struct cfile *cf) REQUIRES(cf->mu)
 {
     uint64_t gen = cf->save_want;
+    bool sync = cf->save_sync;
     struct meta_batch *b = meta_batch_new(cf->c->meta);
     cf->saving = true;
+    cf->save_sync = false;
     encode_unsaved_locked(cf, b);
     mutex_unlock(&cf->mu);
-    int r = meta_commit(b, false);
+    int r = meta_commit(b, sync);
     meta_batch_free(b);
     mutex_lock(&cf->mu);
     cf->saving = false;
@@ -84,6 +87,15 @@ static int save_locked(struct cfile *cf) REQUIRES(cf->mu)
 int cfile_save(struct cfile *cf)
 {
     mutex_lock(&cf->mu);
+    int r = save_locked(cf);
+    mutex_unlock(&cf->mu);
+    return r;
+}
+
+int cfile_save_synced(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    cf->save_sync = true;
     int r = save_locked(cf);
     mutex_unlock(&cf->mu);
     return r;
@@ -165,13 +177,13 @@ void index_batch_forget(struct meta_batch *b, uint64_t vid)
     meta_cached_del(b, vid);
 }
 
-int index_remove(struct cache_tier *t, uint64_t vid)
+int index_remove(struct cache_tier *t, uint64_t vid, bool sync)
 {
     struct meta_cached dying = {.vid = vid, .flags = CACHED_DYING, .tier = t->number};
     struct meta_batch *b = meta_batch_new(t->c->meta);
     index_batch_forget(b, vid);
     meta_cached_put(b, &dying);
-    int r = meta_commit(b, false);
+    int r = meta_commit(b, sync);
     bool stays = t->kind == TIER_DISK && tier_state(t) != TIER_OK; /* DYING, until it can be removed */
     if (r == 0 && !stays)
         r = tier_data_unlink(t, vid);
@@ -183,14 +195,14 @@ int index_remove(struct cache_tier *t, uint64_t vid)
     return r;
 }
 
-int index_reset(struct cache *c, const struct cache_entry *e)
+int index_reset(struct cache *c, const struct cache_entry *e, bool sync)
 {
     struct meta_cached rec;
     space_entry_record(c, e, &rec);
     struct meta_batch *b = meta_batch_new(c->meta);
     index_batch_forget(b, e->vid);
     meta_cached_put(b, &rec);
-    int r = meta_commit(b, false);
+    int r = meta_commit(b, sync);
     meta_batch_free(b);
     return r;
 }

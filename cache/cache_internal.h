@@ -14,7 +14,7 @@
  *  3. A fetch writes to the file only between fetch->writing = true and false, both set under mu after it looked at
  *     fetch->cut_bytes; truncate sets cf->resizing, lowers cut_bytes and waits until nobody is writing and no io is left.
  *  4. A chunk at or beyond the source's limit is present by definition: the local file has zeros there.
- *  5. Database order: bits are written to meta after the bytes are in the file, and taken from it before they leave the file.
+ *  5. Database order: presence is written to meta after the bytes are in the file, and taken from it before they leave or change.
  *     Only one thread at a time saves a cfile's segments and index record (cf->saving), so that an older state never follows a newer one.
  *
  * Locks: table.mu (CACHE_TABLE) > cf->mu (CACHE_FILE) > fetch.mu (CACHE_FETCH) > health.mu (CACHE_HEALTH) > space.mu (CACHE_SPACE), in this order;
@@ -36,8 +36,16 @@
 #define CACHED_DYING    0x200u  /* being removed: the file is unlinked, then the record */
 #define CACHED_SUSPECT  0x400u  /* fetched in an earlier boot: verify checksums before use */
 #define CACHED_MEMORY   0x1000u /* pinned, and wanted in the memory tier */
+#define CACHED_FAILED   0x4000u /* a sync failed: bytes may be gone that nobody misses */
+#define CACHED_WRITTEN  0x2000u /* was changed here: chunks without a checksum */
 #define CACHED_GIVEN                                                                                                   \
     0x800u /* the kernel had the file: a program may have it mapped for ever, so no byte of it is taken away */
+
+/* No checksum finds a loss of power for some of its chunks: what takes them away is synced in the database before they go. */
+static inline bool cached_unchecked(uint32_t flags)
+{
+    return !(flags & CACHED_SEGMENTS) || (flags & CACHED_WRITTEN);
+}
 
 #define INTENT_NAME "user.sluice.intent" /* xattr of a data file that holds unpublished bytes */
 
@@ -161,7 +169,6 @@ struct cfile {
     bool dirty_unknown;   /* dirty bits were lost over a restart: take all for dirty */
     bool dirty;           /* the file's mark */
     bool segmented;       /* presence and dirty bits go to meta segments */
-    bool io_failed;       /* a sync failed */
     enum cache_pass pass; /* the kernel has the file: no chunk may be punched */
     int wfd;              /* for writing, opened when needed; -1 none */
     unsigned n_wfd;       /* users of wfd */
@@ -182,6 +189,7 @@ struct cfile {
     bool limit_unsaved;
     bool record_unsaved;
     bool saving;
+    bool save_sync;                /* the next save is to be on the disk */
     uint64_t save_want, save_done; /* generations of saves */
     int save_err;                  /* of the save that ended at save_done */
 

@@ -2,8 +2,8 @@
  * Reading and writing.
  *
  * A read takes runs of readable chunks with pread and waits for fetches in between. A write first makes its range its own: chunks it covers wholly are
- * claimed without a fetch, chunks it changes in part are fetched first; then the bytes go in, then the bits, then (only for chunks that were
- * absent or clean) the database, before it returns.
+ * claimed without a fetch, chunks it changes in part are fetched first; those that are clean are dirty in the database before the first byte goes in. Then the bytes
+ * go in, and the bits of chunks that were absent into the database, before it returns.
  *
  * When the local disk fails or has no room for fetched chunks, reads are served straight from the store; clean chunks that cannot be
  * read back are dropped and fetched again. Only changed bytes that the disk lost are an error.
@@ -297,6 +297,17 @@ static int ensure_marked(struct cfile *cf)
     return marked ? 0 : cache_file_set_dirty(cf, true);
 }
 
+/* Clean chunks of the range are dirty in the database before they change: what is cut off in between must not be taken for the source's bytes. */
+static int mark_clean_chunks(struct cfile *cf, const struct cfile_io *io)
+{
+    mutex_lock(&cf->mu);
+    bool news = false;
+    for (uint64_t i = io->first; i < MIN(io->end, chunks_for(cf->limit)); i++)
+        news |= chunkset_get(&cf->present, i) && cfile_mark_dirty_locked(cf, i, i + 1);
+    mutex_unlock(&cf->mu);
+    return news ? cfile_save(cf) : 0;
+}
+
 ssize_t cfile_modify(struct cfile *cf, uint64_t off, uint64_t len, bool grow, cfile_modify_fn *fn, const void *arg)
 {
     struct cfile_io io;
@@ -310,7 +321,8 @@ ssize_t cfile_modify(struct cfile *cf, uint64_t off, uint64_t len, bool grow, cf
         return r;
     }
     mutex_unlock(&cf->mu);
-    ssize_t n = fn(cf, arg, off, len);
+    r = mark_clean_chunks(cf, &io);
+    ssize_t n = r < 0 ? r : fn(cf, arg, off, len);
     mutex_lock(&cf->mu);
     if (n > 0 && (uint64_t)n < len)
         n = usable_part_locked(cf, off, n);

@@ -77,17 +77,18 @@ void cfile_wfd_put(struct cfile *cf)
 
 /* ---- passthrough ---- */
 
-void cfile_refresh_size(struct cfile *cf)
+/* Under the lock, though it asks the kernel: a size stored later would be one of before. */
+static void refresh_size_locked(struct cfile *cf)
 {
     struct stat st;
-    mutex_lock(&cf->mu);
-    bool outside = cf->pass == CACHE_PASS_WRITE;
-    mutex_unlock(&cf->mu);
-    if (!outside || fstat(cf->fd, &st) < 0)
-        return;
-    mutex_lock(&cf->mu);
-    if (cf->pass == CACHE_PASS_WRITE && !cf->resizing)
+    if (cf->pass == CACHE_PASS_WRITE && !cf->resizing && fstat(cf->fd, &st) == 0)
         cf->size = (uint64_t)st.st_size;
+}
+
+void cfile_refresh_size(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    refresh_size_locked(cf);
     mutex_unlock(&cf->mu);
 }
 
@@ -116,7 +117,6 @@ int cache_file_set_passthrough(struct cfile *cf, enum cache_pass pass)
     int r = pass != CACHE_PASS_OFF ? mark_given(cf) : 0;
     if (r < 0)
         return r;
-    cfile_refresh_size(cf);
     mutex_lock(&cf->mu);
     bool ends = cf->pass == CACHE_PASS_WRITE && pass != CACHE_PASS_WRITE;
     mutex_unlock(&cf->mu);
@@ -125,7 +125,7 @@ int cache_file_set_passthrough(struct cfile *cf, enum cache_pass pass)
         upload_note_write(cf, 0, 0);
     }
     mutex_lock(&cf->mu);
-    while (cf->moving)
+    while (cf->resizing) /* or moving */
         cond_wait(&cf->changed, &cf->mu);
     if (pass != CACHE_PASS_OFF && !cfile_complete_locked(cf)) {
         mutex_unlock(&cf->mu);
@@ -133,6 +133,7 @@ int cache_file_set_passthrough(struct cfile *cf, enum cache_pass pass)
     }
     assert(pass != CACHE_PASS_WRITE || !cf->src_key);
     enum cache_pass before = cf->pass;
+    refresh_size_locked(cf); /* for good when the writing ends */
     cf->pass = pass;
     if (before != pass && (before == CACHE_PASS_WRITE || pass == CACHE_PASS_WRITE))
         cf->stamp++; /* whatever is written meanwhile */

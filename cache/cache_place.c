@@ -38,15 +38,15 @@ static int make_absent(struct cache *c, uint64_t vid, uint64_t ino, uint64_t siz
                        struct cache_entry **e)
 {
     uint32_t flags = CACHED_SEGMENTS | place_pin_flags(pin), kept = CACHED_PINNED | CACHED_MEMORY | CACHED_HOT;
-    if (*e)
-        flags |= space_entry_flags(c, *e, flags, ~(flags | kept)) & kept;
+    uint32_t before = *e ? space_entry_flags(c, *e, flags, ~(flags | kept)) : CACHED_SEGMENTS;
+    flags |= before & kept;
     struct cache_tier *t = tier_choose(c, size, flags & CACHED_MEMORY ? TIER_WANT_MEMORY : TIER_WANT_ANY);
     struct cache_tier *old = *e ? entry_tier(*e) : NULL;
     if (!*e)
         *e = space_entry_add(t, vid, ino, flags, MIN(size, t->whole_bytes));
     if (old && old != t)
         space_entry_move(c, *e, t, 0);
-    int r = index_reset(c, *e);
+    int r = index_reset(c, *e, cached_unchecked(before));
     if (c->cfg.dropped)
         c->cfg.dropped(c->cfg.dropped_ctx, ino);
     if (*fd >= 0)
@@ -107,7 +107,7 @@ static int copy_range(int from, int to, void *buf, off_t at, off_t end)
     return 0;
 }
 
-/* Data only: holes stay. sync: there is no checksum to find a loss of power by. */
+/* Data only: holes stay. sync: checksums are missing to find a loss of power by. */
 static int copy_file(int from, struct cache_tier *t, uint64_t vid, uint64_t size, bool sync)
 {
     CLEANUP_FD int to = tier_data_open(t, vid, O_RDWR);
@@ -157,7 +157,7 @@ static int move_closed(struct cache *c, struct cache_entry *e, struct cache_tier
     struct cache_tier *from = entry_tier(e);
     uint32_t flags = space_entry_flags(c, e, 0, 0);
     CLEANUP_FD int fd = tier_data_open(from, e->vid, O_RDONLY);
-    CLEANUP_FD int copy = fd < 0 ? fd : make_copy(to, e->vid, fd, !(flags & CACHED_SEGMENTS));
+    CLEANUP_FD int copy = fd < 0 ? fd : make_copy(to, e->vid, fd, cached_unchecked(flags));
     if (copy < 0)
         return copy;
     space_entry_move(c, e, to, disk_bytes(copy));
@@ -253,14 +253,14 @@ static int take_place(struct cfile *cf, struct cache_tier *to, int fd, bool abse
     int r = switch_file_locked(cf, fd, wfd);
     if (r == 0) {
         space_entry_move(c, cf->entry, to, bytes);
-        uint32_t gone = CACHED_GIVEN | (absent ? CACHED_COMPLETE | CACHED_SUSPECT : 0);
+        uint32_t gone = CACHED_GIVEN | (absent ? CACHED_COMPLETE | CACHED_SUSPECT | CACHED_FAILED : 0);
         (void)space_entry_flags(c, cf->entry, absent ? CACHED_SEGMENTS : 0, gone);
         if (absent)
             forget_presence_locked(cf);
     }
     mutex_unlock(&cf->mu);
     if (r == 0)
-        r = absent ? index_reset(c, cf->entry) : index_save_entry(c, cf->entry);
+        r = absent ? index_reset(c, cf->entry, false) : index_save_entry(c, cf->entry);
     if (c->cfg.dropped)
         c->cfg.dropped(c->cfg.dropped_ctx, cf->ino);
     return r < 0 ? r : tier_data_unlink(from, cf->vid);
@@ -271,12 +271,14 @@ static int move_open(struct cfile *cf, struct cache_tier *to, bool absent)
     mutex_lock(&cf->mu);
     bool begun = move_begin_locked(cf, !absent);
     uint64_t size = cf->size;
-    bool sync = !cf->segmented;
+    bool sync = cached_unchecked(space_entry_flags(cf->c, cf->entry, 0, 0));
     mutex_unlock(&cf->mu);
     if (!begun)
         return 0;
-    CLEANUP_FD int fd = absent ? make_file(to, cf->vid, size) : make_copy(to, cf->vid, cf->fd, sync);
-    int r = fd < 0 ? fd : take_place(cf, to, fd, absent);
+    /* An older record may call the file that is replaced on `to` complete. */
+    int r = sync && to->kind == TIER_DISK ? meta_sync(cf->c->meta) : 0;
+    CLEANUP_FD int fd = r < 0 ? r : absent ? make_file(to, cf->vid, size) : make_copy(to, cf->vid, cf->fd, sync);
+    r = fd < 0 ? fd : take_place(cf, to, fd, absent);
     mutex_lock(&cf->mu);
     move_end_locked(cf);
     mutex_unlock(&cf->mu);

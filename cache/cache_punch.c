@@ -1,7 +1,7 @@
 /*
  * Giving back clean chunks of a file that is in use: the window of a file too large to be kept, and the last resort under pressure.
  *
- * Order: presence is taken from memory (no reader begins), then from the database, then the bytes go. Chunks with a read or write in progress, dirty ones
+ * Order: presence is taken from memory (no reader begins), then from the database (for good where no checksum would find the hole), then the bytes go. Chunks with a read or write in progress, dirty ones
  * and those beyond the source's limit stay. Never done to a file whose descriptor the kernel has: punch_hole() is the only place and asserts it.
  */
 #include "base/log.h"
@@ -69,7 +69,7 @@ bool cfile_track_presence_locked(struct cfile *cf)
     chunkset_set(&cf->present, 0, chunks_for(cf->size));
     cf->all_present = false;
     cf->segmented = cf->limit_unsaved = true;
-    (void)space_entry_flags(cf->c, cf->entry, CACHED_SEGMENTS, CACHED_COMPLETE);
+    (void)space_entry_flags(cf->c, cf->entry, CACHED_SEGMENTS | CACHED_WRITTEN, CACHED_COMPLETE);
     cfile_touch_segments_locked(cf, 0, chunks_for(cf->size));
     return true;
 }
@@ -106,7 +106,8 @@ static uint64_t punch_batch(struct cfile *cf, uint64_t want)
     mutex_unlock(&cf->mu);
     if (p->n == 0)
         return 0;
-    int r = cfile_save(cf);
+    bool sync = cached_unchecked(space_entry_flags(cf->c, cf->entry, 0, 0));
+    int r = sync ? cfile_save_synced(cf) : cfile_save(cf);
     uint64_t freed = 0;
     for (unsigned i = 0; r == 0 && i < p->n; i++) {
         r = punch_hole(cf, &p->runs[i]);

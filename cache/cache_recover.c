@@ -117,19 +117,19 @@ int recover_index(struct cache *c)
         if (t && !(rec->flags & CACHED_DYING))
             space_entry_restore(t, rec);
         else if (t)
-            r = index_remove(t, rec->vid);
+            r = index_remove(t, rec->vid, false);
         else
             r = drop_record(c, b, rec, away);
         if (r == 0 && i % BATCH_ROWS == BATCH_ROWS - 1)
             r = meta_commit(b, false);
     }
     if (r == 0)
-        r = meta_commit(b, false);
+        r = meta_commit(b, true); /* before files of the dropped ones are made anew */
     meta_batch_free(b);
     return r;
 }
 
-/* The stored checksum against the bytes in the file: 1 good (or none stored: written here, synced before it was published), 0 bad. */
+/* The stored checksum against the bytes in the file: 1 good (or none stored: written here, synced before it was published, and taken away only by a synced commit), 0 bad. */
 static int chunk_is_good(struct cfile *cf, uint64_t chunk, size_t len)
 {
     uint32_t want;

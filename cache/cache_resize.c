@@ -96,6 +96,8 @@ static int truncate_marked(struct cfile *cf, uint64_t size)
         mark_edge_locked(cf, MIN(size, old));
         cf->size = size;
         cf->stamp++;
+        if (size == 0)
+            (void)space_entry_flags(cf->c, cf->entry, 0, CACHED_FAILED);
     }
     resize_end_locked(cf);
     mutex_unlock(&cf->mu);
@@ -265,20 +267,23 @@ int64_t cache_file_seek(struct cfile *cf, uint64_t off, int whence)
     return whence == SEEK_DATA ? (int64_t)off : (int64_t)size;
 }
 
+/* The kernel tells of it only once, so the record keeps it for as long as the content. */
+static void note_failed_sync(struct cfile *cf)
+{
+    (void)space_entry_flags(cf->c, cf->entry, CACHED_FAILED, 0);
+    int r = cfile_save(cf);
+    if (r < 0)
+        log_warn("cache", "a failed sync could not be recorded vid=%lu r=%s", (unsigned long)cf->vid, err_name(r));
+}
+
 int cache_file_sync(struct cfile *cf)
 {
-    mutex_lock(&cf->mu);
-    bool failed = cf->io_failed;
-    mutex_unlock(&cf->mu);
-    if (failed)
+    if (space_entry_flags(cf->c, cf->entry, 0, 0) & CACHED_FAILED)
         return -EIO;
     int r = RET_ERRNO(fdatasync(cf->fd));
     tier_note_io(cfile_tier(cf), r);
-    if (r < 0) {
-        mutex_lock(&cf->mu);
-        cf->io_failed = true;
-        mutex_unlock(&cf->mu);
-    }
+    if (r < 0)
+        note_failed_sync(cf);
     return r;
 }
 

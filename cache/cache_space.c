@@ -416,7 +416,7 @@ static int evict_claimed(struct cache *c, uint64_t vid, uint64_t *ret_bytes)
     struct cache_space *s = &c->space;
     mutex_lock(&s->mu);
     struct cache_entry *e = g_hash_table_lookup(s->entries, &vid);
-    bool held = e && entry_held(e);
+    bool held = e && entry_held(e), sync = e && cached_unchecked(e->flags);
     uint64_t bytes = e ? e->bytes : 0;
     struct cache_tier *t = e ? e->tier : NULL;
     mutex_unlock(&s->mu);
@@ -426,7 +426,7 @@ static int evict_claimed(struct cache *c, uint64_t vid, uint64_t *ret_bytes)
         return -EBUSY;
     if (c->cfg.dropped)
         c->cfg.dropped(c->cfg.dropped_ctx, e->ino);
-    int r = index_remove(t, vid);
+    int r = index_remove(t, vid, sync);
     if (r < 0)
         return r;
     space_entry_remove(c, e, true);

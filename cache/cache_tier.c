@@ -84,7 +84,7 @@ static int sweep_file(void *ctx, const struct cache_scanned *file)
     }
     struct cache_entry *e = space_entry_find(c, file->vid);
     if (!e && is_dying(c, file->vid))
-        s->n += index_remove(s->t, file->vid) == 0;
+        s->n += index_remove(s->t, file->vid, false) == 0;
     else if (e ? entry_tier(e) != s->t : !has_intent(s->t, file->path))
         s->n += tier_data_unlink(s->t, file->vid) == 0;
     table_release(c, file->vid);

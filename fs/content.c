@@ -533,7 +533,9 @@ int content_restore(struct inode *in, const struct io_kept *kept)
     int r = store_restored(in, kept);
     if (r != 0)
         return r;
-    r = cache_file_set_source(in->cf, &src);
+    r = cache_file_sync(in->cf); /* it has no checksums any more */
+    if (r == 0)
+        r = cache_file_set_source(in->cf, &src);
     if (r == 0)
         r = cache_file_set_intent(in->cf, NULL);
     if (r == 0)

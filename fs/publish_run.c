@@ -299,6 +299,17 @@ static bool carries(const struct posix_attr *have, const struct posix_attr *want
     return ((have->mode ^ want->mode) & 07777) == 0 && have->uid == want->uid && have->gid == want->gid;
 }
 
+/* A closed file that is not as long as it was then has lost bytes. */
+static int check_size(const struct job *j, uint64_t size, uint64_t closed_size)
+{
+    if (j->snapshot || size == closed_size)
+        return 0;
+    log_err("publish",
+            "content of a closed file has another size key='%s' size=%" G_GUINT64_FORMAT "/%" G_GUINT64_FORMAT,
+            j->o->key, size, closed_size);
+    return -EBADMSG;
+}
+
 static int upload_content(struct job *j, struct cfile *cf)
 {
     struct fs *fs = j->o->p->fs;
@@ -321,10 +332,14 @@ static int upload_content(struct job *j, struct cfile *cf)
     out.gen = in->rec.gen;
     out.ctime_ns = in->rec.ctime_ns;
     bool mtime_set = in->rec.flags & INODE_MTIME_SET;
+    uint64_t closed_size = in->rec.size;
     req.copy_unchanged = in->rec.base_key != NULL;
     mutex_unlock(&in->mu);
     if (!sealed && !j->snapshot)
         return -EAGAIN;
+    r = check_size(j, cache_file_size(cf), closed_size);
+    if (r < 0)
+        return r;
     char token[TOKEN_MAX + 1];
     write_token(fs, out.vid, out.gen, token);
     req.meta.token = token;
@@ -336,6 +351,8 @@ static int upload_content(struct job *j, struct cfile *cf)
         if (r == 0)
             r = cache_publish(cf, &req, &res);
     }
+    if (r == 0)
+        r = check_size(j, res.size, closed_size);
     if (r < 0)
         return r;
     out.etag = res.etag;

@@ -25,13 +25,35 @@ struct fixture {
     struct cache_config cfg;
 };
 
-static inline void fixture_start(struct fixture *f)
+static inline void fixture_start_meta(struct fixture *f)
 {
     char *msg = NULL;
     bool fresh;
     ck_assert_int_eq(cache_dir_prepare(f->dir, &f->lock_fd, &msg), 0);
     ck_assert_int_eq(meta_open(f->dir, "test", &f->meta, &fresh, &msg), 0);
+}
+
+static inline void fixture_start_cache(struct fixture *f)
+{
+    char *msg = NULL;
     ck_assert_int_eq(cache_open(&f->cfg, f->meta, f->store, &f->cache, &msg), 0);
+}
+
+static inline void fixture_start(struct fixture *f)
+{
+    fixture_start_meta(f);
+    fixture_start_cache(f);
+}
+
+/* As after the machine went down. */
+static inline void fixture_start_in_another_boot(struct fixture *f)
+{
+    fixture_start_meta(f);
+    struct meta_batch *b = meta_batch_new(f->meta);
+    meta_value_put(b, "cache/boot", "another", 7);
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    meta_batch_free(b);
+    fixture_start_cache(f);
 }
 
 static inline void fixture_stop(struct fixture *f)

@@ -1,4 +1,5 @@
 /* Reading, fetching and changing cache files against a file store with faults. */
+#include "cache_file.h"
 #include "cache_fixture.h"
 
 #include <fcntl.h>
@@ -175,6 +176,29 @@ START_TEST(write_into_absent_chunks_keeps_both)
     assert_reads(cf, 0, 100000, 1);
     assert_reads(cf, 100000, 200000, 2);
     assert_reads(cf, 300000, SIZE - 300000, 1);
+    cache_file_unref(cf);
+}
+END_TEST
+
+/* What a kill leaves when the bytes are there and the write has not returned. */
+static ssize_t bits_before_bytes(struct cfile *cf, const void *arg, uint64_t off, uint64_t len)
+{
+    struct meta_segment seg;
+    uint32_t crc;
+    uint64_t chunk = off / CHUNK;
+    ck_assert_int_eq(meta_segment_get(fx.meta, 50, 0, &seg), 0);
+    ck_assert(seg.dirty[chunk / 8] >> chunk % 8 & 1);
+    ck_assert_int_eq(meta_chunk_crc_get(fx.meta, 50, chunk, &crc), -ENOENT);
+    return (ssize_t)len;
+}
+
+START_TEST(clean_chunk_is_dirty_before_it_changes)
+{
+    struct cache_source src = put_object(&fx, "a", SIZE, 1);
+    struct cfile *cf = open_object(&fx, 50, &src, SIZE);
+    assert_reads(cf, 0, MIB, 1);
+    write_pattern(cf, 0, 10, 2); /* the file is marked */
+    ck_assert_int_eq(cfile_modify(cf, 3 * CHUNK + 5, 10, false, bits_before_bytes, NULL), 10);
     cache_file_unref(cf);
 }
 END_TEST
@@ -415,6 +439,7 @@ int main(void)
     tcase_add_test(tc, background_fill_goes_on_without_the_caller);
     tcase_add_test(tc, reader_overtakes_a_queued_fill);
     tcase_add_test(tc, write_into_absent_chunks_keeps_both);
+    tcase_add_test(tc, clean_chunk_is_dirty_before_it_changes);
     tcase_add_test(tc, covering_write_needs_no_request);
     tcase_add_test(tc, truncate_down_and_up_reads_zeros);
     tcase_add_test(tc, truncate_during_a_slow_fetch_does_not_wait_for_it);

@@ -148,13 +148,8 @@ START_TEST(after_another_boot_bad_chunks_are_fetched_again)
     int fd = open(path, O_WRONLY);
     ck_assert_int_eq(pwrite(fd, "garbage", 7, (off_t)(3 * CHUNK + 5)), 7);
     close(fd);
-    cache_close(fx.cache);
-    struct meta_batch *b = meta_batch_new(fx.meta);
-    meta_value_put(b, "cache/boot", "another", 7);
-    ck_assert_int_eq(meta_commit(b, false), 0);
-    meta_batch_free(b);
-    char *msg = NULL;
-    ck_assert_int_eq(cache_open(&fx.cfg, fx.meta, fx.store, &fx.cache, &msg), 0);
+    fixture_stop(&fx);
+    fixture_start_in_another_boot(&fx);
     int64_t corrupt = metric_get(M_corrupt_chunks), gets = metric_get(M_requests_get);
     cf = open_object(&fx, 50, &src, SIZE);
     ck_assert(!cache_file_complete(cf));

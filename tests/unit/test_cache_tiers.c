@@ -4,7 +4,9 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #define SIZE   (2 * MIB + 12345)
 #define MEMORY (64 * MIB)
@@ -468,6 +470,46 @@ START_TEST(no_disk_left_reads_go_past_the_cache_and_changes_fail)
 }
 END_TEST
 
+static struct cfile *leaving; /* atomic; somebody begins to change it while it leaves its disk */
+static pthread_t changer;
+static int change_result;
+
+static void *change_one(void *arg)
+{
+    change_result = cache_file_set_dirty(arg, true);
+    return NULL;
+}
+
+/* Takes the place of the C library's: a file that goes nowhere is made. */
+int memfd_create(const char *name, unsigned flags)
+{
+    struct cfile *cf = g_atomic_pointer_get(&leaving);
+    if (cf) {
+        ck_assert_int_eq(pthread_create(&changer, NULL, change_one, cf), 0);
+        g_usleep(100000);
+        g_atomic_pointer_set(&leaving, NULL);
+    }
+    return (int)syscall(SYS_memfd_create, name, flags);
+}
+
+START_TEST(a_change_that_waits_while_the_file_loses_its_disk_fails)
+{
+    struct cache_source big = put_object(&fx, "big", 20 * MIB, 4);
+    struct cfile *cf = open_object(&fx, 500, &big, 20 * MIB);
+    assert_reads(cf, MIB, MIB, 4);
+    g_atomic_pointer_set(&leaving, cf);
+    disk_fault(fx.dir, "eio");
+    tier_note_io(fx.cache->tiers->pdata[0], -EIO);
+    EVENTUALLY(!g_atomic_pointer_get(&leaving));
+    ck_assert_int_eq(pthread_join(changer, NULL), 0);
+    ck_assert_int_eq(change_result, -EIO);
+    assert_reads(cf, 0, 20 * MIB, 4);
+    cache_file_unref(cf);
+    disk_fault(fx.dir, NULL);
+    EVENTUALLY(state_is(fx.dir, "ok"));
+}
+END_TEST
+
 START_TEST(a_file_opened_while_there_was_no_disk_goes_to_the_one_that_is_back)
 {
     struct cache_source big = put_object(&fx, "big", 20 * MIB, 4);
@@ -535,6 +577,7 @@ int main(void)
         tcase_add_test(memory, pinned_in_memory_moves_there_and_back);
         tcase_add_test(memory, what_a_pin_needs_is_taken_from_other_files_in_memory);
         tcase_add_test(memory, no_disk_left_reads_go_past_the_cache_and_changes_fail);
+        tcase_add_test(memory, a_change_that_waits_while_the_file_loses_its_disk_fails);
         tcase_add_test(memory, a_file_opened_while_there_was_no_disk_goes_to_the_one_that_is_back);
         tcase_add_test(memory, the_only_disk_is_not_bypassed_for_one_bad_file);
         tcase_add_test(memory, the_only_disk_is_not_bypassed_for_being_slow);

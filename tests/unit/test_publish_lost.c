@@ -243,6 +243,27 @@ START_TEST(attributes_changed_between_a_snapshot_and_the_close_go_upstream_too)
 }
 END_TEST
 
+START_TEST(a_closed_file_that_lost_bytes_is_not_published)
+{
+    g_autofree char *data = bytes();
+    fs_fixture_open(&fx);
+    fs_fixture_write(&fx, "f", data, SIZE);
+    struct inode *in = fs_fixture_inode(&fx, "f");
+    uint64_t vid = in->rec.vid;
+    inode_put(in);
+    fs_fixture_close(&fx);
+    g_autofree char *path =
+        g_strdup_printf("%s/data/%02x/%016" G_GINT64_MODIFIER "x", fx.cache_dir, (unsigned)(vid & 0xff), vid);
+    ck_assert_int_eq(truncate(path, SIZE / 2), 0);
+    int64_t failures = metric_get(M_publish_failures);
+    open_and_start();
+    for (unsigned i = 0; i < 5000 && metric_get(M_publish_failures) == failures; i++)
+        g_usleep(1000);
+    ck_assert_int_gt(metric_get(M_publish_failures), failures);
+    ck_assert(!fs_fixture_object_exists(&fx, "f"));
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("publish_lost");
@@ -256,6 +277,7 @@ int main(void)
     tcase_add_test(tc, rename_whose_reply_was_lost_is_no_conflict);
     tcase_add_test(tc, attributes_changed_after_a_stream_began_go_upstream_too);
     tcase_add_loop_test(tc, attributes_changed_between_a_snapshot_and_the_close_go_upstream_too, 0, 3);
+    tcase_add_test(tc, a_closed_file_that_lost_bytes_is_not_published);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
