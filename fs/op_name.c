@@ -103,8 +103,9 @@ void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const cha
 {
     struct node_spec spec = {
         .parent = parent, .name = name, .mode = S_IFLNK | 0777, .target = target, .who = caller(req)};
-    if (strlen(target) > 4095)
-        reply_err(req, OP_ID_symlink, -ENAMETOOLONG);
+    int r = objstore_symlink_check(target);
+    if (r < 0)
+        reply_err(req, OP_ID_symlink, r);
     else
         make_node(req, OP_ID_symlink, &spec);
 }

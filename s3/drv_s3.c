@@ -239,17 +239,24 @@ static bool get_stopped(void *ctx)
     return g->user_stop;
 }
 
-/* 416: the range begins at or behind the end. */
-static int get_beyond(struct get *g, const struct http_response *resp)
+/* 416: the range begins at or behind the end, perhaps of another version: not every store looks at If-Match first or names the etag. */
+static int get_beyond(struct drv_s3 *d, const char *key, struct get *g, const struct http_response *resp)
 {
     unsigned long long total = 0;
     const char *range = http_header(resp, "content-range");
+    int r = 0;
     if (g->known)
         return -ESTALE; /* it was longer when this read began */
     info_fill(resp, g->info);
     if (range && sscanf(range, "bytes */%llu", &total) == 1)
         g->info->size = total;
-    return 0;
+    if (!etag_is_set(&g->want))
+        return 0;
+    if (!etag_is_set(&g->info->etag)) {
+        obj_info_clear(g->info);
+        r = s3_head_full(d, key, 0, g->info, NULL);
+    }
+    return r == 0 && !etag_equal(&g->want, &g->info->etag) ? -ESTALE : r;
 }
 
 static int s3_get(struct objstore *st, const char *key, uint64_t off, uint64_t len, const struct etag *if_match,
@@ -273,7 +280,7 @@ static int s3_get(struct objstore *st, const char *key, uint64_t off, uint64_t l
     c.stopped = get_stopped;
     int r = s3_exec(d, &c);
     if (r == -ERANGE && c.resp.status == 416)
-        r = get_beyond(&g, &c.resp);
+        r = get_beyond(d, key, &g, &c.resp);
     else if (g.known && g.pos == g.end && !g.user_stop && r < 0)
         r = 0; /* the last byte came, the connection broke behind it */
     s3_call_fini(&c);
@@ -293,29 +300,34 @@ void s3_meta_headers(struct s3_req *req, const struct obj_meta *meta)
     s3_meta_each(meta, meta_header, req);
 }
 
-int s3_cond_apply(struct drv_s3 *d, struct s3_req *req, const char *key, const struct obj_cond *cond,
-                  uint32_t cap_absent, uint32_t cap_etag)
+int s3_cond_look(struct drv_s3 *d, const char *key, const struct obj_cond *cond, uint64_t timeout_ns, bool *ret_absent)
+{
+    struct obj_info info = {0};
+    if (!cond || cond->kind == OBJ_COND_NONE)
+        return 0;
+    int r = s3_head_full(d, key, timeout_ns, &info, NULL);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    *ret_absent = r == -ENOENT;
+    r = objstore_cond_check(cond, *ret_absent ? NULL : &info.etag);
+    obj_info_clear(&info);
+    return r;
+}
+
+void s3_cond_apply(struct drv_s3 *d, struct s3_call *c, const struct obj_cond *cond, uint32_t cap_absent,
+                   uint32_t cap_etag)
 {
     uint32_t caps = objstore_caps(&d->base);
     if (!cond || cond->kind == OBJ_COND_NONE)
-        return 0;
+        return;
     bool absent = cond->kind == OBJ_COND_ABSENT;
     bool offered = (caps & (absent ? cap_absent : cap_etag)) != 0;
-    if (!offered) {
-        struct obj_info info = {0};
-        int r = s3_head_full(d, key, 0, &info, NULL);
-        if (r < 0 && r != -ENOENT)
-            return r;
-        r = objstore_cond_check(cond, r == 0 ? &info.etag : NULL);
-        obj_info_clear(&info);
-        if (r < 0)
-            return r;
-    }
+    if (!offered)
+        c->guard = cond;
     if (absent && (offered || (caps == 0 && cap_absent)))
-        s3_req_header(req, "If-None-Match", "*");
+        s3_req_header(&c->req, "If-None-Match", "*");
     else if (!absent && offered)
-        s3_req_headerf(req, "If-Match", caps & CAP_IF_MATCH_UNQUOTED ? "%s" : "\"%s\"", cond->etag.s);
-    return 0;
+        s3_req_headerf(&c->req, "If-Match", caps & CAP_IF_MATCH_UNQUOTED ? "%s" : "\"%s\"", cond->etag.s);
 }
 
 void s3_md5_header(struct s3_req *req, const void *buf, size_t len, char ret_hex[33])
@@ -342,7 +354,8 @@ bool s3_etag_wrong(const struct drv_s3 *d, const struct http_response *resp, con
     return strcmp(etag.s, md5_hex) != 0;
 }
 
-int s3_settle_token(struct drv_s3 *d, const char *key, const char *token, struct etag *ret_etag)
+int s3_settle_token(struct drv_s3 *d, const char *key, const char *token, const struct posix_attr *posix,
+                    struct etag *ret_etag)
 {
     struct obj_info info = {0};
     if (!token || !*token)
@@ -350,7 +363,7 @@ int s3_settle_token(struct drv_s3 *d, const char *key, const char *token, struct
     int r = s3_head_full(d, key, MIN(d->op_timeout_ns, SETTLE_TIMEOUT_NS), &info, NULL);
     if (r < 0)
         return 0;
-    bool same = strcmp(info.token, token) == 0;
+    bool same = strcmp(info.token, token) == 0 && (!posix || s3_meta_posix_same(&info.posix, posix));
     if (same)
         *ret_etag = info.etag;
     obj_info_clear(&info);
@@ -376,7 +389,7 @@ static int put_done(void *ctx, const struct http_response *resp)
 static int put_settle(void *ctx)
 {
     struct put *p = ctx;
-    return s3_settle_token(p->d, p->key, p->token, &p->etag);
+    return s3_settle_token(p->d, p->key, p->token, NULL, &p->etag);
 }
 
 static void crc_header(struct s3_req *req, const void *buf, size_t len)
@@ -398,21 +411,19 @@ static int s3_put(struct objstore *st, const char *key, const void *buf, size_t 
     if (r < 0)
         return r;
     s3_call_init(d, &c, "PUT", key, M_requests_put);
-    r = s3_cond_apply(d, &c.req, key, cond, CAP_PUT_IF_NONE_MATCH, CAP_PUT_IF_MATCH);
-    if (r == 0) {
-        s3_req_header(&c.req, "Content-Type", "application/octet-stream");
-        s3_meta_headers(&c.req, meta);
-        if (objstore_caps(st) & CAP_CHECKSUM_CRC32C)
-            crc_header(&c.req, buf, len);
-        else
-            s3_md5_header(&c.req, buf, len, p.md5);
-        c.body = buf;
-        c.body_len = len;
-        c.ctx = &p;
-        c.on_done = put_done;
-        c.settle = put_settle;
-        r = s3_exec(d, &c);
-    }
+    s3_cond_apply(d, &c, cond, CAP_PUT_IF_NONE_MATCH, CAP_PUT_IF_MATCH);
+    s3_req_header(&c.req, "Content-Type", "application/octet-stream");
+    s3_meta_headers(&c.req, meta);
+    if (objstore_caps(st) & CAP_CHECKSUM_CRC32C)
+        crc_header(&c.req, buf, len);
+    else
+        s3_md5_header(&c.req, buf, len, p.md5);
+    c.body = buf;
+    c.body_len = len;
+    c.ctx = &p;
+    c.on_done = put_done;
+    c.settle = put_settle;
+    r = s3_exec(d, &c);
     if (r == -ENOENT && cond && cond->kind == OBJ_COND_ETAG)
         r = -ESTALE; /* If-Match on what is gone */
     if (r == 0) {
@@ -430,20 +441,10 @@ static int s3_delete(struct objstore *st, const char *key, const struct obj_cond
     if (s3_key_check(d, key) < 0)
         return 0;
     s3_call_init(d, &c, "DELETE", key, M_requests_delete);
-    int r = 0;
-    if (cond && cond->kind == OBJ_COND_ETAG && !(objstore_caps(st) & CAP_DELETE_IF_MATCH)) {
-        struct obj_info info = {0};
-        r = s3_head_full(d, key, 0, &info, NULL);
-        if (r == 0 && !etag_equal(&info.etag, &cond->etag))
-            r = -ESTALE;
-        obj_info_clear(&info);
-    } else if (cond && cond->kind == OBJ_COND_ETAG) {
-        s3_req_headerf(&c.req, "If-Match", objstore_caps(st) & CAP_IF_MATCH_UNQUOTED ? "%s" : "\"%s\"", cond->etag.s);
-    }
-    if (r == 0)
-        r = s3_exec(d, &c);
+    s3_cond_apply(d, &c, cond, 0, CAP_DELETE_IF_MATCH);
+    int r = s3_exec(d, &c);
     s3_call_fini(&c);
-    return r == -ENOENT ? 0 : r;
+    return r == -ENOENT || (r == -ESTALE && c.guard_absent) ? 0 : r;
 }
 
 /* ---- life cycle ---- */

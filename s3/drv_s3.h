@@ -49,6 +49,7 @@ struct s3_call {
     bool once;                                      /* no retries: the failure itself is of interest */
     bool body_may_err;                              /* a 200 may carry <Error> */
     uint64_t timeout_ns;                            /* 0: the store's */
+    const struct obj_cond *guard;                   /* on the key, by HEAD before each attempt; NULL: none */
     void *ctx;                                      /* for all hooks */
     void (*prepare)(void *ctx, struct s3_req *req); /* before each attempt; headers are empty then */
     http_head_fn *on_head;
@@ -59,7 +60,8 @@ struct s3_call {
     /* out */
     struct http_response resp; /* of the last attempt */
     struct s3_xml_error error;
-    bool settled; /* success was found by settle, resp tells nothing */
+    bool settled;      /* success was found by settle, resp tells nothing */
+    bool guard_absent; /* the guard failed because nothing stands there */
 };
 /* key without the prefix; NULL: the bucket. */
 void s3_call_init(struct drv_s3 *d, struct s3_call *c, const char *method, const char *key, enum metric metric);
@@ -74,15 +76,19 @@ int s3_key_check(const struct drv_s3 *d, const char *key) MUST_CHECK;
 /* HEAD. keep (may be NULL) gets "Name: value" of what a copy has to carry over by itself. timeout_ns 0: the store's. */
 int s3_head_full(struct drv_s3 *d, const char *key, uint64_t timeout_ns, struct obj_info *ret, GPtrArray *keep);
 void s3_meta_headers(struct s3_req *req, const struct obj_meta *meta);
-/* Checks the condition by HEAD or adds its header, as the capabilities say. */
-int s3_cond_apply(struct drv_s3 *d, struct s3_req *req, const char *key, const struct obj_cond *cond,
-                  uint32_t cap_absent, uint32_t cap_etag);
+/* Adds the condition's header or makes it the call's guard, as the capabilities say. cond must outlive the call. */
+void s3_cond_apply(struct drv_s3 *d, struct s3_call *c, const struct obj_cond *cond, uint32_t cap_absent,
+                   uint32_t cap_etag);
+/* HEADs key: 0 the condition holds, -ESTALE it does not, and then whether nothing is there. timeout_ns 0: the store's.
+ * cond may be NULL. */
+int s3_cond_look(struct drv_s3 *d, const char *key, const struct obj_cond *cond, uint64_t timeout_ns, bool *ret_absent);
 /* Content-MD5 as a header; raw digest to md5. */
 void s3_md5_header(struct s3_req *req, const void *buf, size_t len, char ret_hex[33]);
 /* Whether an ETag contradicts the MD5 of what was sent. */
 bool s3_etag_wrong(const struct drv_s3 *d, const struct http_response *resp, const char *md5_hex);
-/* HEADs key: 1 when it carries the token, then with its etag; else 0. */
-int s3_settle_token(struct drv_s3 *d, const char *key, const char *token, struct etag *ret_etag);
+/* HEADs key: 1 when it carries the token and, unless posix is NULL, these attributes, then with its etag; else 0. */
+int s3_settle_token(struct drv_s3 *d, const char *key, const char *token, const struct posix_attr *posix,
+                    struct etag *ret_etag);
 /* "bucket/full%20key" for x-amz-copy-source. */
 char *s3_copy_source(const struct drv_s3 *d, const char *key);
 
@@ -99,8 +105,14 @@ int s3_mpu_create(struct objstore *st, const char *key, const struct obj_meta *m
 int s3_mpu_part(struct objstore *st, const char *key, const char *upload_id, const void *buf, struct obj_part *part);
 int s3_mpu_part_copy(struct objstore *st, const char *key, const char *upload_id, const char *src,
                      const struct etag *src_etag, uint64_t off, struct obj_part *part);
+/* Where the store ignores the condition on a copy's source, a HEAD stands in: 0 or -ESTALE. */
+int s3_source_check(struct drv_s3 *d, const char *src, const struct etag *etag);
 int s3_mpu_complete(struct objstore *st, const char *key, const char *upload_id, const struct obj_part *parts,
                     size_t n_parts, const char *token, const struct obj_cond *cond, struct etag *ret_etag);
+/* posix: what was given at create, where the key may carry the token already; else NULL. */
+int s3_mpu_complete_with(struct drv_s3 *d, const char *key, const char *upload_id, const struct obj_part *parts,
+                         size_t n_parts, const char *token, const struct posix_attr *posix, const struct obj_cond *cond,
+                         struct etag *ret_etag);
 int s3_mpu_abort(struct objstore *st, const char *key, const char *upload_id);
 /* s3_copy.c */
 int s3_copy(struct objstore *st, const char *src, const struct etag *src_etag, const char *dst,

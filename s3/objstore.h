@@ -67,7 +67,12 @@ struct obj_meta {
     const char *token;   /* NULL or "" for none */
 };
 
-/* What must hold at the key for the call to take effect. Where the store lacks the verb's condition, the driver HEADs directly before and compares. */
+/* -ENAMETOOLONG when the target does not fit into the 2 KB of user metadata beside the rest: 1,814 bytes fit, of which all but ASCII letters,
+ * digits and -._~/ count three. Writing an object with such metadata gives the same. */
+int objstore_symlink_check(const char *target) MUST_CHECK;
+
+/* What must hold at the key for the call to take effect. Where the store lacks the verb's condition, the driver HEADs directly before
+ * each attempt and compares. */
 enum obj_cond_kind { OBJ_COND_NONE, OBJ_COND_ABSENT, OBJ_COND_ETAG };
 struct obj_cond {
     enum obj_cond_kind kind;
@@ -155,7 +160,8 @@ int objstore_put(struct objstore *st, const char *key, const void *buf, size_t l
 /* Absent key: 0. Condition not met: -ESTALE. */
 int objstore_delete(struct objstore *st, const char *key, const struct obj_cond *cond) MUST_CHECK;
 /* Server-side copy inside the bucket, also above copy_max_bytes (by part copy). src_etag must still be what src has (-ESTALE).
- * meta NULL keeps the source's metadata, else replaces it; src == dst with meta is a metadata update. */
+ * meta NULL keeps the source's metadata, else replaces it; src == dst with meta is a metadata update. An ambiguous
+ * failure is settled by HEAD: done where the target carries meta's token and attributes. */
 int objstore_copy(struct objstore *st, const char *src, const struct etag *src_etag, const char *dst,
                   const struct obj_meta *meta, const struct obj_cond *dst_cond, struct etag *ret_etag) MUST_CHECK;
 /* Calls fn for each row in key order, page by page. *ret_truncated (may be NULL) tells whether max_keys stopped it. */

@@ -2,7 +2,9 @@
  * Server-side copies. Up to copy_max_bytes one CopyObject, beyond it part copies of 1 GiB under a multipart upload, with the source's
  * headers given again. New metadata replaces ours; what other tools wrote beside it and the content headers are kept.
  *
- * No store has conditions on a copy's target that could be relied on, so the target is looked at before. No state, no locks.
+ * No store has conditions on a copy's target that could be relied on, so the target is looked at before. A copy onto itself is a change
+ * of metadata; its condition is the version that was read. The token that a copy gives is the content's, and what stands at the target
+ * may carry it already: only with the new attributes beside it does it show that a copy was made. No state, no locks.
  */
 #include "drv_s3.h"
 
@@ -13,7 +15,9 @@
 struct copy {
     struct drv_s3 *d;
     const char *dst;
-    const char *token;
+    bool in_place;
+    const char *token;              /* NULL: the source's is kept, it tells nothing */
+    const struct posix_attr *posix; /* with it */
     struct etag etag;
 };
 
@@ -29,11 +33,23 @@ static int copy_done(void *ctx, const struct http_response *resp)
 static int copy_settle(void *ctx)
 {
     struct copy *cp = ctx;
-    return s3_settle_token(cp->d, cp->dst, cp->token, &cp->etag);
+    return s3_settle_token(cp->d, cp->dst, cp->token, cp->posix, &cp->etag);
+}
+
+/* Whether a store that ignores the condition on the source copied the version meant. */
+static int copied_check(struct copy *cp, const char *src, const struct etag *src_etag)
+{
+    uint32_t caps = objstore_caps(&cp->d->base);
+    if ((caps & CAP_COPY_IF_MATCH) || etag_equal(&cp->etag, src_etag))
+        return 0;
+    if (!cp->in_place)
+        return s3_source_check(cp->d, src, src_etag);
+    bool tells = (caps & CAP_ETAG_IS_MD5) && !strchr(src_etag->s, '-'); /* of parts: one PUT's etag is another one */
+    return tells ? -ESTALE : 0;
 }
 
 static int copy_whole(struct copy *cp, const char *src, const struct etag *src_etag, const struct obj_meta *meta,
-                      const GPtrArray *keep)
+                      const GPtrArray *keep, const struct obj_cond *cond)
 {
     struct s3_call c;
     g_autofree char *source = s3_copy_source(cp->d, src);
@@ -46,6 +62,8 @@ static int copy_whole(struct copy *cp, const char *src, const struct etag *src_e
             g_ptr_array_add(c.req.headers, g_strdup(keep->pdata[i]));
         s3_meta_headers(&c.req, meta);
     }
+    if (!cp->in_place || !(objstore_caps(&cp->d->base) & CAP_COPY_IF_MATCH))
+        s3_cond_apply(cp->d, &c, cond, 0, 0);
     c.slow = true;
     c.body_may_err = true;
     c.ctx = cp;
@@ -53,7 +71,7 @@ static int copy_whole(struct copy *cp, const char *src, const struct etag *src_e
     c.settle = copy_settle;
     int r = s3_exec(cp->d, &c);
     s3_call_fini(&c);
-    return r;
+    return r < 0 ? r : copied_check(cp, src, src_etag);
 }
 
 static int copy_parts(struct copy *cp, const char *src, const struct obj_info *info, const char *upload_id,
@@ -74,16 +92,20 @@ static int copy_parts(struct copy *cp, const char *src, const struct obj_info *i
             return r;
         metric_add(M_copied_bytes, (int64_t)parts[i].size);
     }
-    return s3_mpu_complete(st, cp->dst, upload_id, parts, n, cp->token, cond, &cp->etag);
+    return s3_mpu_complete_with(cp->d, cp->dst, upload_id, parts, n, cp->token, cp->posix, cond, &cp->etag);
 }
 
 static int copy_large(struct copy *cp, const char *src, const struct obj_info *info, const struct obj_meta *meta,
                       const GPtrArray *keep, const struct obj_cond *cond)
 {
     g_autofree char *id = NULL;
+    bool absent = false;
     struct obj_meta same = {.posix = info->posix, .symlink = info->symlink, .token = info->token};
-    cp->token = meta ? meta->token : NULL; /* a kept token may stand at the target already: it would settle nothing */
-    int r = s3_mpu_create_with(cp->d, cp->dst, meta ? meta : &same, keep, &id);
+    int r = 0;
+    if (!cp->in_place)
+        r = s3_cond_look(cp->d, cp->dst, cond, 0, &absent); /* Complete will check it, but after all the work */
+    if (r == 0)
+        r = s3_mpu_create_with(cp->d, cp->dst, meta ? meta : &same, keep, &id);
     if (r < 0)
         return r;
     r = copy_parts(cp, src, info, id, cond);
@@ -96,7 +118,11 @@ int s3_copy(struct objstore *st, const char *src, const struct etag *src_etag, c
             const struct obj_meta *meta, const struct obj_cond *dst_cond, struct etag *ret_etag)
 {
     struct drv_s3 *d = s3_of(st);
-    struct copy cp = {.d = d, .dst = dst, .token = meta ? meta->token : NULL};
+    struct copy cp = {.d = d,
+                      .dst = dst,
+                      .in_place = strcmp(src, dst) == 0,
+                      .token = meta ? meta->token : NULL,
+                      .posix = meta ? &meta->posix : NULL};
     struct obj_info info = {0};
     g_autoptr(GPtrArray) keep = g_ptr_array_new_with_free_func(g_free);
     int r = s3_key_check(d, dst);
@@ -106,14 +132,17 @@ int s3_copy(struct objstore *st, const char *src, const struct etag *src_etag, c
         return r;
     if (src_etag && etag_is_set(src_etag) && !etag_equal(src_etag, &info.etag))
         r = -ESTALE;
-    if (r == 0)
-        r = s3_cond_apply(d, NULL, dst, dst_cond, 0, 0);
-    if (r == 0 && strcmp(src, dst) == 0 && !meta)
+    struct obj_cond as_read = {.kind = OBJ_COND_ETAG, .etag = info.etag};
+    if (r == 0 && cp.in_place) {
+        r = objstore_cond_check(dst_cond, &info.etag);
+        dst_cond = &as_read;
+    }
+    if (r == 0 && cp.in_place && !meta)
         cp.etag = info.etag;
     else if (r == 0 && info.size > st->limits.copy_max_bytes)
         r = copy_large(&cp, src, &info, meta, keep, dst_cond);
     else if (r == 0)
-        r = copy_whole(&cp, src, &info.etag, meta, keep);
+        r = copy_whole(&cp, src, &info.etag, meta, keep, dst_cond);
     obj_info_clear(&info);
     if (r == 0)
         *ret_etag = cp.etag;

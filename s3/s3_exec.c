@@ -3,7 +3,8 @@
  *
  * An operation goes on until its deadline, which moves with each body byte that arrives. After a failure that may hide a success
  * (a lost reply, a 500) the call's settle hook looks at the store before anything is sent again, so a request is not carried out twice
- * and its own success is not taken for somebody else's change. The lock covers window, budget and signing key and is never held over I/O.
+ * and its own success is not taken for somebody else's change. A condition that the store does not know is looked at before every
+ * attempt, since others may have changed the object while this one waited to be sent again. The lock covers window, budget and signing key and is never held over I/O.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -38,7 +39,7 @@ static int window_enter(struct drv_s3 *d, uint64_t deadline_ns)
 {
     int r = 0;
     mutex_lock(&d->mu);
-    while (!stopping(d) && !s3_window_enter(&d->window) && r == 0) {
+    while (!stopping(d) && r == 0 && !s3_window_enter(&d->window)) {
         if (!cond_wait_until(&d->cv, &d->mu, deadline_ns))
             r = -ETIMEDOUT;
     }
@@ -91,6 +92,8 @@ static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_ha
     char amz_date[17];
     g_autofree char *url = NULL;
     g_autoptr(GPtrArray) headers = NULL;
+    http_response_clear(&c->resp); /* the last attempt's reply must not be taken for this one's */
+    memset(&c->error, 0, sizeof c->error);
     int r = s3_cred_get(d->cred, &keys);
     if (r < 0)
         return r;
@@ -120,8 +123,6 @@ static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_ha
                               .low_speed_s =
                                   (uint32_t)(c->slow ? CLAMP(timeout_s * 2, 1, 600) : CLAMP(timeout_s / 2, 1, 30)),
                               .fresh = fresh};
-    http_response_clear(&c->resp);
-    memset(&c->error, 0, sizeof c->error);
     metric_inc(c->metric);
     return http_perform(d->pool, &hr, &c->resp);
 }
@@ -264,6 +265,15 @@ static int back_off(struct drv_s3 *d, struct s3_call *c, struct progress *p, con
     return stopping(d) ? -ECANCELED : r;
 }
 
+/* The condition that the store itself would not check. The call's time limit covers the look. */
+static int guard(struct drv_s3 *d, struct s3_call *c, const struct progress *p)
+{
+    uint64_t now = clock_mono_ns();
+    uint64_t left = p->deadline_ns > now ? p->deadline_ns - now : 0;
+    return c->guard ? s3_cond_look(d, c->req.key + strlen(d->prefix), c->guard, MAX(left, NS_PER_S), &c->guard_absent)
+                    : 0;
+}
+
 /* What the store says of an attempt that may have succeeded: 1 done (*r = 0), -1 final (*r = -errno), 0 not done. */
 static int settle(struct s3_call *c, int *r)
 {
@@ -296,6 +306,9 @@ int s3_exec(struct drv_s3 *d, struct s3_call *c)
     else if (c->body_len)
         s3_sha256_hex(c->body, c->body_len, sum);
     for (;;) {
+        int r = guard(d, c, &p);
+        if (r < 0)
+            return give_up(d, c, &p, r);
         struct s3_verdict v = attempt(d, c, &p, sum);
         if (v.err == 0)
             return 0;
@@ -305,7 +318,6 @@ int s3_exec(struct drv_s3 *d, struct s3_call *c)
         p.fresh = c->resp.fail == HTTP_FAIL_TIMEOUT || c->resp.fail == HTTP_FAIL_BROKEN;
         if (c->once || !may_retry(d, c, &p, &v))
             return give_up(d, c, &p, v.err);
-        int r = 0;
         if (v.ambiguous && c->settle && settle(c, &r) != 0)
             return r;
         r = back_off(d, c, &p, &v);

@@ -13,6 +13,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#define META_MAX_BYTES 2048 /* S3's limit on names and values; some stores count the prefix of the names */
+
 void s3_meta_each(const struct obj_meta *meta, s3_meta_fn *fn, void *ctx)
 {
     char text[64];
@@ -50,22 +52,50 @@ void s3_meta_each(const struct obj_meta *meta, s3_meta_fn *fn, void *ctx)
         fn(ctx, "sluice-token", meta->token);
 }
 
+bool s3_meta_posix_same(const struct posix_attr *have, const struct posix_attr *want)
+{
+    uint32_t f = want->fields;
+    return have->fields == f && (!(f & POSIX_MODE) || have->mode == want->mode) &&
+           (!(f & POSIX_UID) || have->uid == want->uid) && (!(f & POSIX_GID) || have->gid == want->gid) &&
+           (!(f & POSIX_MTIME) || have->mtime_ns == want->mtime_ns);
+}
+
 bool s3_meta_is_archive(const char *storage_class)
 {
     return strcmp(storage_class, "GLACIER") == 0 || strcmp(storage_class, "DEEP_ARCHIVE") == 0;
 }
 
+static void add_bytes(void *ctx, const char *name, const char *value)
+{
+    *(size_t *)ctx += strlen("x-amz-meta-") + strlen(name) + strlen(value);
+}
+
 int s3_meta_check(const struct obj_meta *meta)
 {
-    if (!meta || !meta->token)
-        return 0;
-    if (strlen(meta->token) > TOKEN_MAX)
+    size_t bytes = 0;
+    const char *token = meta && meta->token ? meta->token : "";
+    if (strlen(token) > TOKEN_MAX)
         return -EINVAL;
-    for (const char *p = meta->token; *p; p++) {
+    for (const char *p = token; *p; p++) {
         if (!g_ascii_isgraph(*p))
             return -EINVAL;
     }
-    return 0;
+    s3_meta_each(meta, add_bytes, &bytes);
+    return bytes > META_MAX_BYTES ? -ENAMETOOLONG : 0;
+}
+
+int objstore_symlink_check(const char *target)
+{
+    char token[TOKEN_MAX + 1] = {0};
+    memset(token, 'x', TOKEN_MAX);
+    struct obj_meta most = {.posix = {.fields = POSIX_MODE | POSIX_UID | POSIX_GID | POSIX_MTIME,
+                                      .mode = 0177777,
+                                      .uid = UINT32_MAX,
+                                      .gid = UINT32_MAX,
+                                      .mtime_ns = INT64_MIN},
+                            .symlink = target,
+                            .token = token};
+    return s3_meta_check(&most);
 }
 
 static bool parse_u32(const char *s, guint base, uint32_t *ret)

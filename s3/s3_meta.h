@@ -13,7 +13,9 @@ typedef void s3_meta_fn(void *ctx, const char *name, const char *value);
 void s3_meta_each(const struct obj_meta *meta, s3_meta_fn *fn, void *ctx);
 /* Takes one piece over into info; unknown names and unreadable values are left out. */
 void s3_meta_take(struct obj_info *info, const char *name, const char *value);
+/* Whether an object carries just these attributes. */
+bool s3_meta_posix_same(const struct posix_attr *have, const struct posix_attr *want);
 /* Is this a storage class whose objects have to be restored before a GET? */
 bool s3_meta_is_archive(const char *storage_class);
-/* -EINVAL unless all text is fit for a header. */
+/* -EINVAL unless all text is fit for a header, -ENAMETOOLONG when the symlink's target makes it more than a store takes. */
 int s3_meta_check(const struct obj_meta *meta) MUST_CHECK;

@@ -99,8 +99,7 @@ static int xml_etag_done(void *ctx, const struct http_response *resp)
     return etag_is_set(&p->etag) ? 0 : -EBADMSG;
 }
 
-/* Where the store ignores the condition on a copy's source, a HEAD stands in. */
-static int source_check(struct drv_s3 *d, const char *src, const struct etag *etag)
+int s3_source_check(struct drv_s3 *d, const char *src, const struct etag *etag)
 {
     struct obj_info info = {0};
     if (!etag || !etag_is_set(etag) || (objstore_caps(&d->base) & CAP_COPY_IF_MATCH))
@@ -121,7 +120,7 @@ int s3_mpu_part_copy(struct objstore *st, const char *key, const char *upload_id
     g_autofree char *source = s3_copy_source(d, src);
     if (part->size == 0)
         return -EINVAL;
-    int r = source_check(d, src, src_etag);
+    int r = s3_source_check(d, src, src_etag);
     if (r < 0)
         return r;
     part_call(d, &c, key, upload_id, part->number);
@@ -140,7 +139,7 @@ int s3_mpu_part_copy(struct objstore *st, const char *key, const char *upload_id
         return r;
     part->etag = p.etag;
     part->crc32c = 0;
-    return source_check(d, src, src_etag); /* it may have changed in between */
+    return s3_source_check(d, src, src_etag); /* it may have changed in between */
 }
 
 static char *complete_body(const struct obj_part *parts, size_t n_parts)
@@ -160,6 +159,7 @@ struct complete {
     const char *key;
     const char *upload_id;
     const char *token;
+    const struct posix_attr *posix;
 };
 
 /* Ceph 16 answers 500 "already in progress" for an upload that does not exist: ask for the upload itself. */
@@ -175,15 +175,19 @@ static bool upload_is_gone(const struct complete *m)
     return r == -ENOENT;
 }
 
+static bool is_completed(struct complete *m)
+{
+    return s3_settle_token(m->part.d, m->key, m->token, m->posix, &m->part.etag) == 1;
+}
+
 static int complete_settle(void *ctx)
 {
     struct complete *m = ctx;
-    if (s3_settle_token(m->part.d, m->key, m->token, &m->part.etag) == 1)
+    if (!m->posix && is_completed(m))
         return 1;
     if (!upload_is_gone(m))
         return 0;
-    /* it may have been completed between the two looks */
-    return s3_settle_token(m->part.d, m->key, m->token, &m->part.etag) == 1 ? 1 : -ENOENT;
+    return is_completed(m) ? 1 : -ENOENT; /* it may have been completed between the two looks */
 }
 
 /* Ceph 16 leaves the ETag of the reply empty. */
@@ -209,29 +213,27 @@ static int complete_etag(struct complete *m)
     return r == -ENOENT ? -ESTALE : r;
 }
 
-int s3_mpu_complete(struct objstore *st, const char *key, const char *upload_id, const struct obj_part *parts,
-                    size_t n_parts, const char *token, const struct obj_cond *cond, struct etag *ret_etag)
+int s3_mpu_complete_with(struct drv_s3 *d, const char *key, const char *upload_id, const struct obj_part *parts,
+                         size_t n_parts, const char *token, const struct posix_attr *posix, const struct obj_cond *cond,
+                         struct etag *ret_etag)
 {
-    struct drv_s3 *d = s3_of(st);
     struct s3_call c;
-    struct complete m = {.part.d = d, .key = key, .upload_id = upload_id, .token = token};
+    struct complete m = {.part.d = d, .key = key, .upload_id = upload_id, .token = token, .posix = posix};
     g_autofree char *body = complete_body(parts, n_parts);
     if (n_parts == 0)
         return -EINVAL;
     s3_call_init(d, &c, "POST", key, M_requests_multipart);
     s3_req_query(&c.req, "uploadId", upload_id);
-    int r = s3_cond_apply(d, &c.req, key, cond, CAP_COMPLETE_CONDITIONS, CAP_COMPLETE_CONDITIONS);
-    if (r == 0) {
-        s3_req_header(&c.req, "Content-Type", "application/xml");
-        c.body = body;
-        c.body_len = strlen(body);
-        c.slow = true;
-        c.body_may_err = true;
-        c.ctx = &m;
-        c.on_done = complete_done;
-        c.settle = complete_settle;
-        r = s3_exec(d, &c);
-    }
+    s3_cond_apply(d, &c, cond, CAP_COMPLETE_CONDITIONS, CAP_COMPLETE_CONDITIONS);
+    s3_req_header(&c.req, "Content-Type", "application/xml");
+    c.body = body;
+    c.body_len = strlen(body);
+    c.slow = true;
+    c.body_may_err = true;
+    c.ctx = &m;
+    c.on_done = complete_done;
+    c.settle = complete_settle;
+    int r = s3_exec(d, &c);
     bool no_key = r == -ENOENT && strcmp(c.error.code, "NoSuchKey") == 0;
     s3_call_fini(&c);
     if (no_key && cond && cond->kind == OBJ_COND_ETAG)
@@ -241,6 +243,12 @@ int s3_mpu_complete(struct objstore *st, const char *key, const char *upload_id,
     if (r == 0)
         *ret_etag = m.part.etag;
     return r;
+}
+
+int s3_mpu_complete(struct objstore *st, const char *key, const char *upload_id, const struct obj_part *parts,
+                    size_t n_parts, const char *token, const struct obj_cond *cond, struct etag *ret_etag)
+{
+    return s3_mpu_complete_with(s3_of(st), key, upload_id, parts, n_parts, token, NULL, cond, ret_etag);
 }
 
 int s3_mpu_abort(struct objstore *st, const char *key, const char *upload_id)

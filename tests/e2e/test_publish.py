@@ -1,4 +1,5 @@
 """What the store sees and when: whole objects only, in order, under the final name, renames and deletes carried along."""
+import errno
 import os
 import subprocess
 import threading
@@ -250,3 +251,16 @@ def test_parallel_writers_publish_all(mount, store, streams):
         t.join(60)
     mount.wait()
     assert all(store.get(f"shard{i}") == data[i] for i in range(streams))
+
+
+@pytest.mark.parametrize("target,more", [("d/" * 907, "e"), ("\u00fc" * 302, "\u00fc")], ids=["ascii", "encoded"])
+def test_symlink_that_the_store_could_not_keep_is_refused(make_mount, target, more):
+    a = make_mount("a")
+    with pytest.raises(OSError) as refused:
+        os.symlink(target + more, a.path / "longer")
+    assert refused.value.errno == errno.ENAMETOOLONG
+    os.symlink(target, a.path / "longest")
+    a.wait()
+    b = make_mount("b")
+    assert os.listdir(b.path) == ["longest"]
+    assert os.readlink(b.path / "longest") == target

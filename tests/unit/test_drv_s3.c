@@ -1,70 +1,9 @@
 /* What no real server does on order: the S3 driver against scripted replies. */
-#include "../../s3/http.h"
-#include "../../s3/objstore.h"
-#include "../support/http_stub.h"
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/metric.h"
+#include "drv_s3_fixture.h"
 
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#define ERROR_XML(code) "<?xml version=\"1.0\"?><Error><Code>" code "</Code></Error>"
-#define COMPLETE_XML    "<CompleteMultipartUploadResult><ETag>&quot;done-1&quot;</ETag></CompleteMultipartUploadResult>"
-
-static struct http_stub *stub;
-static struct objstore *st;
-
-static void open_with_timeout(uint64_t op_timeout_ns)
-{
-    g_autofree char *msg = NULL;
-    struct objstore_config cfg = {.source = "s3://bucket/pre",
-                                  .endpoint_url = http_stub_url(stub),
-                                  .region = "us-east-1",
-                                  .op_timeout_ns = op_timeout_ns,
-                                  .max_connections = 8};
-    int r = objstore_open(&cfg, &st, &msg);
-    ck_assert_msg(r == 0, "%s", msg ? msg : "?");
-}
-
-static void setup(void)
-{
-    setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE", 1);
-    setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
-    setenv("HOME", "/nonexistent", 1);
-    unsetenv("AWS_PROFILE");
-    unsetenv("AWS_SESSION_TOKEN");
-    unsetenv("http_proxy");
-    stub = http_stub_new();
-    open_with_timeout(5 * NS_PER_S);
-}
-
-static void teardown(void)
-{
-    objstore_close(st);
-    http_stub_free(stub);
-}
-
-static int to_string(void *ctx, uint64_t off, const void *buf, size_t len)
-{
-    GString *out = ctx;
-    ck_assert_uint_eq(off, out->len);
-    g_string_append_len(out, buf, (gssize)len);
-    return 0;
-}
-
-static bool asked(unsigned i, const char *text)
-{
-    const char *request = http_stub_request(stub, i);
-    return request && strstr(request, text) != NULL;
-}
-
-static struct obj_part one_part(void)
-{
-    return (struct obj_part){.number = 1, .size = 1, .etag = {"e1"}};
-}
 
 START_TEST(error_inside_a_200_of_complete_is_tried_again)
 {
@@ -356,12 +295,6 @@ START_TEST(silent_store_ends_at_the_deadline)
 }
 END_TEST
 
-static gpointer head_in_thread(gpointer arg)
-{
-    struct obj_info info = {0};
-    return GINT_TO_POINTER(objstore_head(st, "k", &info));
-}
-
 START_TEST(shutdown_ends_a_call_that_waits_for_the_store)
 {
     http_stub_hang(stub);
@@ -527,9 +460,7 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("drv_s3");
-    TCase *t = tcase_create("scripted replies");
-    tcase_add_checked_fixture(t, setup, teardown);
-    tcase_set_timeout(t, 30);
+    TCase *t = add_case(s, "scripted replies");
     tcase_add_test(t, error_inside_a_200_of_complete_is_tried_again);
     tcase_add_test(t, final_error_inside_a_200_of_complete_is_an_error);
     tcase_add_test(t, lost_reply_of_complete_is_settled_by_the_token);
@@ -559,10 +490,5 @@ int main(void)
     tcase_add_test(t, download_limit_holds_the_rate);
     tcase_add_test(t, reply_beyond_its_cap_is_refused);
     tcase_add_test(t, secrets_never_go_out_in_the_clear);
-    suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -229,6 +229,36 @@ CASE(token_that_would_break_a_header_is_refused)
     ck_assert_int_eq(objstore_put(st, "m", "", 0, &meta, NULL, NULL), -EINVAL);
 }
 
+CASE(target_too_long_for_the_metadata_is_refused)
+{
+    const struct {
+        const char *unit;
+        unsigned n;
+    } rows[] = {{"a", 1814}, {"\xc3\xa4", 302}, {" ", 604}};
+    struct obj_meta meta = {.posix = {.fields = POSIX_MODE | POSIX_UID | POSIX_GID | POSIX_MTIME,
+                                      .mode = 0120777,
+                                      .uid = UINT32_MAX,
+                                      .gid = UINT32_MAX,
+                                      .mtime_ns = -1}};
+    for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
+        struct obj_info info = {0};
+        g_autoptr(GString) target = g_string_new(NULL);
+        for (unsigned n = 0; n < rows[i].n; n++)
+            g_string_append(target, rows[i].unit);
+        meta.symlink = target->str;
+        ck_assert_int_eq(objstore_symlink_check(target->str), 0);
+        ck_assert_int_eq(objstore_put(st, "l", "", 0, &meta, NULL, NULL), 0);
+        ck_assert_int_eq(objstore_head(st, "l", &info), 0);
+        ck_assert_str_eq(info.symlink, target->str);
+        obj_info_clear(&info);
+        g_string_append(target, rows[i].unit);
+        ck_assert_int_eq(objstore_symlink_check(target->str), -ENAMETOOLONG);
+    }
+    g_autofree char *longer = g_strnfill(4095, 'a');
+    meta.symlink = longer;
+    ck_assert_int_eq(objstore_put(st, "l", "", 0, &meta, NULL, NULL), -ENAMETOOLONG);
+}
+
 CASE(rewrite_changes_the_etag)
 {
     struct etag a = put("k", "one");
@@ -726,6 +756,7 @@ int main(void)
     EACH(error_of_the_sink_ends_the_read_with_it);
     EACH(metadata_comes_back);
     EACH(token_that_would_break_a_header_is_refused);
+    EACH(target_too_long_for_the_metadata_is_refused);
     EACH(rewrite_changes_the_etag);
     EACH(put_if_absent_makes_it_once);
     EACH(put_if_etag_replaces_that_version_only);

@@ -1,0 +1,88 @@
+/* The S3 driver against a server that gives scripted replies. */
+#pragma once
+#include "../../s3/drv_s3.h"
+#include "../support/http_stub.h"
+#include "base/clock.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ERROR_XML(code) "<?xml version=\"1.0\"?><Error><Code>" code "</Code></Error>"
+#define COMPLETE_XML    "<CompleteMultipartUploadResult><ETag>&quot;done-1&quot;</ETag></CompleteMultipartUploadResult>"
+
+static struct http_stub *stub;
+static struct objstore *st;
+
+static inline void open_with_timeout(uint64_t op_timeout_ns)
+{
+    g_autofree char *msg = NULL;
+    struct objstore_config cfg = {.source = "s3://bucket/pre",
+                                  .endpoint_url = http_stub_url(stub),
+                                  .region = "us-east-1",
+                                  .op_timeout_ns = op_timeout_ns,
+                                  .max_connections = 8};
+    int r = objstore_open(&cfg, &st, &msg);
+    ck_assert_msg(r == 0, "%s", msg ? msg : "?");
+}
+
+static inline void setup(void)
+{
+    setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
+    setenv("HOME", "/nonexistent", 1);
+    unsetenv("AWS_PROFILE");
+    unsetenv("AWS_SESSION_TOKEN");
+    unsetenv("http_proxy");
+    stub = http_stub_new();
+    open_with_timeout(5 * NS_PER_S);
+}
+
+static inline void teardown(void)
+{
+    objstore_close(st);
+    http_stub_free(stub);
+}
+
+static inline int to_string(void *ctx, uint64_t off, const void *buf, size_t len)
+{
+    GString *out = ctx;
+    ck_assert_uint_eq(off, out->len);
+    g_string_append_len(out, buf, (gssize)len);
+    return 0;
+}
+
+static inline bool asked(unsigned i, const char *text)
+{
+    const char *request = http_stub_request(stub, i);
+    return request && strstr(request, text) != NULL;
+}
+
+static inline struct obj_part one_part(void)
+{
+    return (struct obj_part){.number = 1, .size = 1, .etag = {"e1"}};
+}
+
+static inline gpointer head_in_thread(gpointer arg)
+{
+    struct obj_info info = {0};
+    return GINT_TO_POINTER(objstore_head(st, "k", &info));
+}
+
+static inline TCase *add_case(Suite *s, const char *name)
+{
+    TCase *t = tcase_create(name);
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_set_timeout(t, 30);
+    suite_add_tcase(s, t);
+    return t;
+}
+
+static inline int run_suite(Suite *s)
+{
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

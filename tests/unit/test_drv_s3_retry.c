@@ -1,0 +1,312 @@
+/* Attempts after the first, and failures that may hide a success: the S3 driver against scripted replies. */
+#include "drv_s3_fixture.h"
+
+#include <glib/gstdio.h>
+
+START_TEST(range_behind_the_end_of_another_version_is_estale)
+{
+    g_autoptr(GString) out = g_string_new(NULL);
+    struct etag v1 = {"v1"};
+    struct obj_info info = {0};
+    http_stub_reply(stub, 416, "ETag: \"v2\"\r\nContent-Range: bytes */3\r\n", ERROR_XML("InvalidRange"));
+    ck_assert_int_eq(objstore_get(st, "k", 5, 5, &v1, to_string, out, NULL), -ESTALE);
+    http_stub_reply(stub, 416, "", ERROR_XML("InvalidRange")); /* it does not say of which version */
+    http_stub_reply(stub, 200, "ETag: \"v2\"\r\nContent-Length: 3\r\n", "");
+    ck_assert_int_eq(objstore_get(st, "k", 5, 5, &v1, to_string, out, NULL), -ESTALE);
+    http_stub_reply(stub, 416, "", ERROR_XML("InvalidRange"));
+    http_stub_reply(stub, 200, "ETag: \"v1\"\r\nContent-Length: 3\r\n", "");
+    ck_assert_int_eq(objstore_get(st, "k", 5, 5, &v1, to_string, out, &info), 0);
+    ck_assert_uint_eq(info.size, 3);
+    obj_info_clear(&info);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 5);
+    ck_assert_uint_eq(out->len, 0);
+}
+END_TEST
+
+/* As when another request ends in the very moment in which the waiting one's time is up. */
+START_TEST(slot_that_gets_free_at_the_deadline_is_not_lost)
+{
+    objstore_close(st);
+    open_with_timeout(NS_PER_S);
+    struct drv_s3 *d = s3_of(st);
+    mutex_lock(&d->mu);
+    while (s3_window_enter(&d->window))
+        ;
+    mutex_unlock(&d->mu);
+    GThread *t = g_thread_new("head", head_in_thread, NULL);
+    g_usleep(500000); /* it waits now */
+    mutex_lock(&d->mu);
+    g_usleep(1000000); /* it wants the lock back to tell that its time is up */
+    while (d->window.in_flight)
+        s3_window_leave(&d->window, false, false, 0, 0);
+    mutex_unlock(&d->mu);
+    (void)g_thread_join(t);
+    mutex_lock(&d->mu);
+    ck_assert_uint_eq(d->window.in_flight, 0);
+    mutex_unlock(&d->mu);
+}
+END_TEST
+
+struct expiring {
+    char *folder, *config, *keys;
+};
+
+static void open_with_process(struct expiring *x)
+{
+    struct objstore *other = NULL;
+    g_autofree char *msg = NULL;
+    x->folder = g_dir_make_tmp("sluice-cred-XXXXXX", NULL);
+    x->config = g_build_filename(x->folder, "config", NULL);
+    x->keys = g_build_filename(x->folder, "keys", NULL);
+    g_autofree char *config = g_strdup_printf("[profile p]\ncredential_process = cat %s\n", x->keys);
+    g_autoptr(GDateTime) now = g_date_time_new_from_unix_utc(clock_wall_ns() / (int64_t)NS_PER_S + 3600);
+    g_autofree char *expires = g_date_time_format(now, "%Y-%m-%dT%H:%M:%SZ");
+    g_autofree char *keys = g_strdup_printf(
+        "{\"Version\":1,\"AccessKeyId\":\"AK\",\"SecretAccessKey\":\"secret\",\"Expiration\":\"%s\"}", expires);
+    ck_assert(g_file_set_contents(x->config, config, -1, NULL) && g_file_set_contents(x->keys, keys, -1, NULL));
+    setenv("AWS_CONFIG_FILE", x->config, 1);
+    struct objstore_config cfg = {.source = "s3://bucket/pre",
+                                  .endpoint_url = http_stub_url(stub),
+                                  .profile = "p",
+                                  .region = "us-east-1",
+                                  .op_timeout_ns = 5 * NS_PER_S};
+    int r = objstore_open(&cfg, &other, &msg);
+    ck_assert_msg(r == 0, "%s", msg ? msg : "?");
+    objstore_close(st);
+    st = other;
+}
+
+static int hours_pass(void *ctx, uint64_t off, const void *buf, size_t len)
+{
+    struct expiring *x = ctx;
+    ck_assert_int_eq(g_unlink(x->keys), 0);
+    clock_fake_advance(2 * 3600 * NS_PER_S);
+    return 0;
+}
+
+START_TEST(credentials_that_end_within_a_body_end_the_call)
+{
+    struct expiring x;
+    open_with_process(&x);
+    http_stub_reply_cut(stub, 200, "ETag: \"v1\"\r\n", "0123456789", 4);
+    ck_assert_int_eq(objstore_get(st, "k", 0, 0, NULL, hours_pass, &x, NULL), -EKEYEXPIRED);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 1);
+    (void)g_unlink(x.config);
+    (void)g_rmdir(x.folder);
+    g_free(x.folder);
+    g_free(x.config);
+    g_free(x.keys);
+}
+END_TEST
+
+/* ---- conditions that the store does not know ---- */
+
+static void head_is(const char *etag, const char *more)
+{
+    g_autofree char *headers = g_strdup_printf("ETag: \"%s\"\r\nContent-Length: 4\r\n%s", etag, more);
+    http_stub_reply(stub, 200, headers, "");
+}
+
+static void head_finds_nothing(void)
+{
+    http_stub_reply(stub, 404, "x-amz-request-id: r\r\n", "");
+}
+
+static void copied_as(const char *etag)
+{
+    g_autofree char *xml = g_strdup_printf("<CopyObjectResult><ETag>\"%s\"</ETag></CopyObjectResult>", etag);
+    http_stub_reply(stub, 200, "", xml);
+}
+
+START_TEST(delete_sent_again_spares_what_came_meanwhile)
+{
+    struct obj_cond cond = {.kind = OBJ_COND_ETAG, .etag = {"mine"}};
+    head_is("mine", "");
+    http_stub_reply(stub, 500, "", "");
+    head_is("theirs", "");
+    ck_assert_int_eq(objstore_delete(st, "k", &cond), -ESTALE);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 3);
+    head_is("mine", "");
+    http_stub_reply(stub, 504, "", "");
+    head_finds_nothing(); /* that was us */
+    ck_assert_int_eq(objstore_delete(st, "k", &cond), 0);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 6);
+}
+END_TEST
+
+START_TEST(put_sent_again_spares_what_came_meanwhile)
+{
+    struct obj_meta meta = {.token = "tok"};
+    struct obj_cond absent = {.kind = OBJ_COND_ABSENT};
+    struct obj_cond mine = {.kind = OBJ_COND_ETAG, .etag = {"mine"}};
+    objstore_set_caps(st, CAP_CONTENT_MD5);
+    head_finds_nothing();
+    http_stub_reply(stub, 500, "", "");
+    head_finds_nothing(); /* did it get there? */
+    head_is("theirs", "");
+    head_is("theirs", "");
+    ck_assert_int_eq(objstore_put(st, "k", "body", 4, &meta, &absent, NULL), -ESTALE);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 5);
+    head_is("mine", "");
+    http_stub_reply(stub, 500, "", "");
+    head_finds_nothing();
+    ck_assert_int_eq(objstore_put(st, "k", "body", 4, NULL, &mine, NULL), -ESTALE);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 8);
+}
+END_TEST
+
+START_TEST(complete_sent_again_spares_what_came_meanwhile)
+{
+    struct obj_part p = one_part();
+    struct obj_cond absent = {.kind = OBJ_COND_ABSENT};
+    const char *parts = "<ListPartsResult></ListPartsResult>";
+    head_finds_nothing();
+    http_stub_reply(stub, 500, "", "");
+    head_finds_nothing(); /* did it get there? */
+    http_stub_reply(stub, 200, "", parts);
+    for (int i = 0; i < 2; i++)
+        head_is("theirs", "");
+    http_stub_reply(stub, 200, "", parts);
+    ck_assert_int_eq(objstore_mpu_complete(st, "k", "U", &p, 1, "tok", &absent, NULL), -ESTALE);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 7);
+}
+END_TEST
+
+START_TEST(copy_sent_again_spares_what_came_meanwhile)
+{
+    struct obj_cond absent = {.kind = OBJ_COND_ABSENT};
+    head_is("src", "");
+    head_finds_nothing();
+    http_stub_reply(stub, 500, "", "");
+    head_is("theirs", "");
+    ck_assert_int_eq(objstore_copy(st, "src", NULL, "k", NULL, &absent, NULL), -ESTALE);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 4);
+}
+END_TEST
+
+START_TEST(copy_of_a_source_that_changed_meanwhile_is_estale)
+{
+    struct obj_meta meta = {.token = "tok"};
+    struct etag v1 = {"v1"};
+    objstore_set_caps(st, CAP_ETAG_IS_MD5);
+    head_is("v1", "");
+    copied_as("v2");
+    head_is("v2", "");
+    ck_assert_int_eq(objstore_copy(st, "src", &v1, "k", NULL, NULL, NULL), -ESTALE);
+    for (int i = 0; i < 2; i++)
+        head_is("v1", "");
+    copied_as("v2");
+    ck_assert_int_eq(objstore_copy(st, "k", &v1, "k", &meta, NULL, NULL), -ESTALE); /* onto itself */
+    head_is("v1", "");
+    head_is("v2", "");
+    ck_assert_int_eq(objstore_copy(st, "k", &v1, "k", &meta, NULL, NULL), -ESTALE);
+    for (int i = 0; i < 2; i++)
+        head_is("v1-3", "");
+    copied_as("other");
+    struct etag etag = {0};
+    ck_assert_int_eq(objstore_copy(st, "k", NULL, "k", &meta, NULL, &etag), 0);
+    ck_assert_str_eq(etag.s, "other");
+    ck_assert_uint_eq(http_stub_n_requests(stub), 11);
+}
+END_TEST
+
+/* ---- attributes of an object that carries the token already ---- */
+
+#define OLD "x-amz-meta-sluice-token: tok\r\nx-amz-meta-mode: 0100644\r\n"
+#define NEW "x-amz-meta-sluice-token: tok\r\nx-amz-meta-mode: 0100600\r\n"
+
+static const struct obj_meta chmod_600 = {.posix = {.fields = POSIX_MODE, .mode = 0100600}, .token = "tok"};
+
+START_TEST(attributes_that_did_not_get_there_are_sent_again)
+{
+    struct etag etag = {"e"};
+    objstore_set_caps(st, CAP_COPY_IF_MATCH);
+    head_is("e", OLD);
+    http_stub_reply(stub, 500, "", "");
+    head_is("e", OLD);
+    copied_as("e");
+    ck_assert_int_eq(objstore_copy(st, "k", &etag, "k", &chmod_600, NULL, &etag), 0);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 4);
+    ck_assert(asked(3, "PUT ") && asked(3, "x-amz-meta-mode: 0100600"));
+}
+END_TEST
+
+START_TEST(attributes_that_got_there_are_not_sent_again)
+{
+    struct etag etag = {"e-2"};
+    objstore_set_caps(st, CAP_COPY_IF_MATCH);
+    head_is("e-2", OLD);
+    http_stub_reply(stub, 504, "", "");
+    head_is("whole", NEW);
+    ck_assert_int_eq(objstore_copy(st, "k", &etag, "k", &chmod_600, NULL, &etag), 0);
+    ck_assert_str_eq(etag.s, "whole");
+    ck_assert_uint_eq(http_stub_n_requests(stub), 3);
+}
+END_TEST
+
+/* The object was made of parts, so the copy has another etag: the second one meets it, by the store's condition or our own look. */
+START_TEST(attributes_sent_twice_are_no_conflict)
+{
+    struct etag etag = {"e-2"};
+    objstore_set_caps(st, _i ? CAP_COPY_IF_MATCH : CAP_CONTENT_MD5);
+    head_is("e-2", OLD);
+    if (!_i)
+        head_is("e-2", OLD);
+    http_stub_reply(stub, 504, "", "");
+    http_stub_reply(stub, 403, "", ""); /* HEAD: cannot tell now */
+    if (_i)
+        http_stub_reply(stub, 412, "", ERROR_XML("PreconditionFailed"));
+    else
+        head_is("whole", NEW);
+    head_is("whole", NEW);
+    ck_assert_int_eq(objstore_copy(st, "k", &etag, "k", &chmod_600, NULL, &etag), 0);
+    ck_assert_str_eq(etag.s, "whole");
+}
+END_TEST
+
+/* 0: Complete failed and is sent again; 1: its reply was lost. */
+START_TEST(attributes_of_a_large_object_are_settled_by_its_upload)
+{
+    struct etag etag = {"e-2"};
+    objstore_set_caps(st, CAP_COPY_IF_MATCH | CAP_COMPLETE_CONDITIONS);
+    http_stub_reply(stub, 200, "ETag: \"e-2\"\r\nContent-Length: 6442450944\r\n" OLD, "");
+    http_stub_reply(stub, 200, "", "<R><UploadId>U</UploadId></R>");
+    for (int i = 0; i < 6; i++)
+        http_stub_reply(stub, 200, "", "<CopyPartResult><ETag>\"p\"</ETag></CopyPartResult>");
+    if (_i == 0) {
+        http_stub_reply(stub, 500, "", "");
+        http_stub_reply(stub, 200, "", "<ListPartsResult></ListPartsResult>"); /* the upload still stands */
+        http_stub_reply(stub, 200, "", COMPLETE_XML);
+    } else {
+        http_stub_reply(stub, 504, "", "");
+        http_stub_reply(stub, 404, "", ERROR_XML("NoSuchUpload"));
+        head_is("done-1", NEW);
+    }
+    ck_assert_int_eq(objstore_copy(st, "k", &etag, "k", &chmod_600, NULL, &etag), 0);
+    ck_assert_str_eq(etag.s, "done-1");
+    ck_assert(asked(8, "POST ") && asked(8, "If-Match: \"e-2\""));
+    ck_assert(asked(10, _i ? "HEAD " : "POST "));
+    ck_assert_uint_eq(http_stub_n_requests(stub), 11);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("drv_s3_retry");
+    TCase *t = add_case(s, "reads");
+    tcase_add_test(t, range_behind_the_end_of_another_version_is_estale);
+    tcase_add_test(t, slot_that_gets_free_at_the_deadline_is_not_lost);
+    tcase_add_test(t, credentials_that_end_within_a_body_end_the_call);
+    t = add_case(s, "conditions");
+    tcase_add_test(t, delete_sent_again_spares_what_came_meanwhile);
+    tcase_add_test(t, put_sent_again_spares_what_came_meanwhile);
+    tcase_add_test(t, complete_sent_again_spares_what_came_meanwhile);
+    tcase_add_test(t, copy_sent_again_spares_what_came_meanwhile);
+    tcase_add_test(t, copy_of_a_source_that_changed_meanwhile_is_estale);
+    t = add_case(s, "attributes");
+    tcase_add_test(t, attributes_that_did_not_get_there_are_sent_again);
+    tcase_add_test(t, attributes_that_got_there_are_not_sent_again);
+    tcase_add_loop_test(t, attributes_sent_twice_are_no_conflict, 0, 2);
+    tcase_add_loop_test(t, attributes_of_a_large_object_are_settled_by_its_upload, 0, 2);
+    return run_suite(s);
+}
