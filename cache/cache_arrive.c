@@ -61,6 +61,7 @@ static void note_arrival_locked(struct cfile *cf, const struct chunk_crc *crcs, 
             g_queue_push_tail(&cf->arrived, GSIZE_TO_POINTER(crcs[i].chunk));
     }
     cf->progress += len;
+    (void)__atomic_add_fetch(&cf->c->fetch.progress, len, __ATOMIC_RELAXED);
 }
 
 static int write_all(int fd, const uint8_t *buf, size_t len, uint64_t off)

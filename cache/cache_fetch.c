@@ -205,6 +205,7 @@ static void finish_locked(struct cfile *cf, struct fetch *f, int r)
     f->err = r;
     f->running = false;
     f->finished = true;
+    (void)__atomic_add_fetch(&cf->c->fetch.progress, 1, __ATOMIC_RELAXED);
     g_queue_unlink(&cf->fetches, &f->cf_link);
     cond_broadcast(&cf->changed);
 }
@@ -323,19 +324,27 @@ void fetch_pool_stop(struct cache *c)
 
 /* ---- waiting ---- */
 
+/* What shows that waiting for f is not in vain: bytes of the file, or while f is queued whatever any fetch achieves. */
+static uint64_t progress_locked(const struct cfile *cf, const struct fetch *f)
+{
+    return f->running ? cf->progress : __atomic_load_n(&cf->c->fetch.progress, __ATOMIC_RELAXED);
+}
+
 /* Waits for f to bring chunk; f is ours by a reference. */
 static int wait_for_fetch_locked(struct cfile *cf, struct fetch *f, uint64_t chunk, bool *ret_local) REQUIRES(cf->mu)
 {
-    uint64_t seen = cf->progress, deadline = clock_mono_ns() + 2 * cf->c->cfg.op_timeout_ns;
+    uint64_t seen = progress_locked(cf, f), deadline = clock_mono_ns() + 2 * cf->c->cfg.op_timeout_ns;
     int r = 0;
     f->refs++;
     while (!f->finished && chunk >= f->first && chunk < f->end && !cfile_readable_locked(cf, chunk)) {
-        if (!cond_wait_until(&cf->changed, &cf->mu, deadline) && seen == cf->progress) {
+        bool late = !cond_wait_until(&cf->changed, &cf->mu, deadline);
+        uint64_t now = progress_locked(cf, f);
+        if (late && seen == now) {
             r = -ETIMEDOUT; /* the fetch goes on behind */
             break;
         }
-        if (seen != cf->progress) {
-            seen = cf->progress;
+        if (seen != now) {
+            seen = now;
             deadline = clock_mono_ns() + 2 * cf->c->cfg.op_timeout_ns;
         }
     }

@@ -91,7 +91,8 @@ struct cache_fetch {
     bool stop;
     pthread_t *threads;
     unsigned n_threads;
-    unsigned n_max; /* immutable: threads wanted */
+    unsigned n_max;    /* immutable: threads wanted */
+    uint64_t progress; /* atomic: grows with bytes that came and fetches that ended */
 };
 
 /* Files that the kernel writes: cache_follow.c. */

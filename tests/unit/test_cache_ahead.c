@@ -109,6 +109,22 @@ START_TEST(reader_inside_a_queued_fill_reads_ahead)
 }
 END_TEST
 
+START_TEST(waiting_in_the_queue_is_no_lack_of_progress)
+{
+    struct cache_source big = put_object(&fx, "big", SIZE, 1), other = put_object(&fx, "other", MIB, 1);
+    fixture_stop(&fx);
+    fx.cfg.op_timeout_ns = NS_PER_S / 2;
+    fixture_start(&fx);
+    struct cfile *cf = open_object(&fx, 50, &big, SIZE), *cf2 = open_object(&fx, 51, &other, MIB);
+    fault(&fx, "op=get,action=delay:100ms"); /* two seconds and more for all of the first file */
+    ck_assert_int_eq(cache_file_fill(cf, false, false, NULL, NULL), 0);
+    ck_assert_int_eq(cache_file_fill(cf2, false, true, NULL, NULL), 0);
+    ck_assert(cache_file_complete(cf2));
+    cache_file_unref(cf);
+    cache_file_unref(cf2);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cache_ahead");
@@ -121,6 +137,7 @@ int main(void)
     tcase_add_test(tc, weights_are_filled_once_more_than_the_header_is_read);
     tcase_add_test(tc, fill_leaves_a_download_to_readers);
     tcase_add_test(tc, reader_inside_a_queued_fill_reads_ahead);
+    tcase_add_test(tc, waiting_in_the_queue_is_no_lack_of_progress);
     suite_add_tcase(suite, tc);
     SRunner *sr = srunner_create(suite);
     srunner_run_all(sr, CK_ENV);
