@@ -1,4 +1,5 @@
 /* What survives restarts and crashes, what is dropped for space, and what never is. */
+#include "cache/cache_file.h"
 #include "cache_fixture.h"
 
 #include <fcntl.h>
@@ -162,6 +163,46 @@ START_TEST(after_another_boot_bad_chunks_are_fetched_again)
     ck_assert(cache_file_complete(cf));
     ck_assert_int_eq(metric_get(M_corrupt_chunks) - corrupt, 1);
     ck_assert_int_eq(metric_get(M_requests_get) - gets, 1);
+    cache_file_unref(cf);
+}
+END_TEST
+
+START_TEST(published_file_the_disk_cannot_read_is_fetched_again)
+{
+    struct cfile *cf;
+    ck_assert_int_eq(cache_file_new(fx.cache, 9, &cf), 0);
+    ck_assert_int_eq(try_write(cf, 0, MIB, 3), MIB);
+    struct cache_source src = put_object(&fx, "mine", MIB, 3);
+    g_autofree char *path = data_file(cache_file_vid(cf));
+    int bad = open(path, O_WRONLY | O_CLOEXEC), good = fcntl(cf->fd, F_DUPFD_CLOEXEC, 0);
+    ck_assert_int_eq(dup2(bad, cf->fd), cf->fd); /* reading fails from now on */
+    g_autofree uint8_t *buf = g_malloc(MIB);
+    ck_assert_int_eq(cache_file_read(cf, buf, MIB, 0), -EIO); /* nobody else has it */
+    ck_assert_int_eq(cache_file_set_source(cf, &src), 0);
+    ck_assert_int_eq(cache_file_set_dirty(cf, false), 0);
+    assert_reads(cf, 0, MIB, 3);
+    ck_assert_int_eq(dup2(good, cf->fd), cf->fd);
+    assert_reads(cf, 0, MIB, 3);
+    ck_assert(cache_file_complete(cf));
+    close(bad);
+    close(good);
+    cache_file_unref(cf);
+}
+END_TEST
+
+START_TEST(changed_chunk_does_not_keep_an_unreadable_neighbour_from_being_fetched)
+{
+    struct cache_source src = put_object(&fx, "a", SIZE, 1);
+    struct cfile *cf = open_object(&fx, 50, &src, SIZE);
+    assert_reads(cf, 0, 8 * CHUNK, 1);
+    ck_assert_int_eq(try_write(cf, CHUNK, CHUNK, 2), CHUNK);
+    g_autofree char *path = data_file(50);
+    ck_assert_int_eq(truncate(path, 5 * CHUNK), 0); /* what the disk has lost */
+    g_autofree uint8_t *buf = g_malloc(8 * CHUNK);
+    ck_assert_int_eq(cache_file_read(cf, buf, 8 * CHUNK, 0), 8 * CHUNK);
+    assert_pattern(buf, CHUNK, 0, 1);
+    assert_pattern(buf + CHUNK, CHUNK, CHUNK, 2);
+    assert_pattern(buf + 2 * CHUNK, 6 * CHUNK, 2 * CHUNK, 1);
     cache_file_unref(cf);
 }
 END_TEST
@@ -521,6 +562,8 @@ int main(int argc, char **argv)
     tcase_add_test(tc, restart_keeps_dirty_marks_and_ranges);
     tcase_add_test(tc, missing_data_file_is_fetched_again_or_reported);
     tcase_add_test(tc, after_another_boot_bad_chunks_are_fetched_again);
+    tcase_add_test(tc, published_file_the_disk_cannot_read_is_fetched_again);
+    tcase_add_test(tc, changed_chunk_does_not_keep_an_unreadable_neighbour_from_being_fetched);
     tcase_add_test(tc, kill_keeps_written_bytes);
     tcase_add_test(tc, space_comes_from_clean_files_only);
     tcase_add_test(tc, writers_get_enospc_after_the_timeout);
