@@ -96,6 +96,14 @@ static int drop_record(struct cache *c, struct meta_batch *b, const struct meta_
     return disk && g_hash_table_add(away, GUINT_TO_POINTER(rec->tier)) ? tier_note_away(c, rec->tier) : 0;
 }
 
+/* One file that cannot be removed is no reason to do without the cache: its record stays, the next start tries again. */
+static void end_removal(struct cache_tier *t, uint64_t vid)
+{
+    int r = index_remove(t, vid);
+    if (r < 0)
+        log_warn("cache", "a dropped cache file could not be removed vid=%" PRIu64 " r=%s", vid, err_name(r));
+}
+
 int recover_index(struct cache *c)
 {
     g_autoptr(GArray) recs = g_array_new(FALSE, FALSE, sizeof(struct meta_cached));
@@ -117,7 +125,7 @@ int recover_index(struct cache *c)
         if (t && !(rec->flags & CACHED_DYING))
             space_entry_restore(t, rec);
         else if (t)
-            r = index_remove(t, rec->vid);
+            end_removal(t, rec->vid);
         else
             r = drop_record(c, b, rec, away);
         if (r == 0 && i % BATCH_ROWS == BATCH_ROWS - 1)

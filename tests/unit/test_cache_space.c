@@ -207,6 +207,25 @@ START_TEST(changed_chunk_does_not_keep_an_unreadable_neighbour_from_being_fetche
 }
 END_TEST
 
+START_TEST(start_goes_on_when_a_dropped_file_cannot_be_removed)
+{
+    struct cache_source src = put_object(&fx, "a", SIZE, 1);
+    struct cfile *cf = open_object(&fx, 50, &src, SIZE);
+    assert_reads(cf, 0, SIZE, 1);
+    cache_file_unref(cf);
+    g_autofree char *path = data_file(50);
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(mkdir(path, 0700), 0); /* no unlink() removes that */
+    cache_forget(fx.cache, 50);
+    fixture_restart(&fx);
+    ck_assert_uint_eq(usage().files, 0);
+    ck_assert_int_eq(rmdir(path), 0);
+    fixture_restart(&fx);
+    struct meta_cached rec;
+    ck_assert_int_eq(meta_cached_get(fx.meta, 50, &rec), -ENOENT);
+}
+END_TEST
+
 /* The other process of the next test: opens the object again, writes, is killed. */
 static const char *child_root, *child_etag;
 
@@ -564,6 +583,7 @@ int main(int argc, char **argv)
     tcase_add_test(tc, after_another_boot_bad_chunks_are_fetched_again);
     tcase_add_test(tc, published_file_the_disk_cannot_read_is_fetched_again);
     tcase_add_test(tc, changed_chunk_does_not_keep_an_unreadable_neighbour_from_being_fetched);
+    tcase_add_test(tc, start_goes_on_when_a_dropped_file_cannot_be_removed);
     tcase_add_test(tc, kill_keeps_written_bytes);
     tcase_add_test(tc, space_comes_from_clean_files_only);
     tcase_add_test(tc, writers_get_enospc_after_the_timeout);
