@@ -8,6 +8,9 @@
  * new files go elsewhere, clean ones are taken for absent and fetched again, open ones leave it as soon as nobody has them through the kernel, unpublished ones
  * are named. Probes go on: after an unbroken time of good ones the disk is used again.
  * A disk that is the only one is not probed while no operation fails.
+ *
+ * The database is on the first disk. While that one hangs, so does whoever commits, the watcher included once it has said that the disk is bypassed. What
+ * other disks and memory hold can be read, and no more.
  */
 #include "base/clock.h"
 #include "base/log.h"

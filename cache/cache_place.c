@@ -196,9 +196,11 @@ static bool fetch_writing_locked(const struct cfile *cf)
     return false;
 }
 
-/* Nobody saves, resizes, or (quiet) reads and writes the file until move_end(). */
-static bool move_begin_locked(struct cfile *cf, bool quiet) REQUIRES(cf->mu)
+/* Nobody saves, resizes, or (quiet) reads and writes the file until move_end(). False: it may not be moved, or (unless `wait`) somebody does. */
+static bool move_begin_locked(struct cfile *cf, bool quiet, bool wait) REQUIRES(cf->mu)
 {
+    if (!wait && (cf->resizing || cf->saving))
+        return false;
     while (cf->resizing)
         cond_wait(&cf->changed, &cf->mu);
     if (cf->dirty || !cf->src_key || cf->pass != CACHE_PASS_OFF)
@@ -266,10 +268,10 @@ static int take_place(struct cfile *cf, struct cache_tier *to, int fd, bool abse
     return r < 0 ? r : tier_data_unlink(from, cf->vid);
 }
 
-static int move_open(struct cfile *cf, struct cache_tier *to, bool absent)
+static int move_open(struct cfile *cf, struct cache_tier *to, bool absent, bool wait)
 {
     mutex_lock(&cf->mu);
-    bool begun = move_begin_locked(cf, !absent);
+    bool begun = move_begin_locked(cf, !absent, wait);
     uint64_t size = cf->size;
     bool sync = !cf->segmented;
     mutex_unlock(&cf->mu);
@@ -294,7 +296,7 @@ int place_for_writing(struct cfile *cf)
         log_err("cache", "no cache disk can be used: a change of a file is refused vid=%lu", (unsigned long)cf->vid);
         return -EIO;
     }
-    int r = move_open(cf, to, from->kind == TIER_NOWHERE);
+    int r = move_open(cf, to, from->kind == TIER_NOWHERE, true);
     if (r == 0 && cfile_tier(cf)->kind == TIER_NOWHERE)
         return -EIO;
     if (r == 0 && cfile_tier(cf)->kind == TIER_MEMORY) {
@@ -308,11 +310,15 @@ int place_for_writing(struct cfile *cf)
 
 void place_abandon(struct cfile *cf)
 {
-    struct cache_tier *to = tier_choose(cf->c, cache_file_size(cf), TIER_WANT_DISK);
     struct cache_tier *from = cfile_tier(cf);
-    if (to == from || (from->kind != TIER_NOWHERE && tier_state(from) == TIER_OK))
+    bool nowhere = from->kind == TIER_NOWHERE;
+    if (!nowhere && tier_state(from) == TIER_OK)
         return;
-    int r = move_open(cf, to, true);
+    mutex_lock(&cf->mu);
+    uint64_t size = cf->size;
+    mutex_unlock(&cf->mu);
+    struct cache_tier *to = tier_choose(cf->c, size, TIER_WANT_DISK);
+    int r = to != from ? move_open(cf, to, true, nowhere) : 0;
     if (r < 0)
         log_warn("cache", "an open file could not go to another disk vid=%lu r=%s", (unsigned long)cf->vid,
                  err_name(r));

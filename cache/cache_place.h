@@ -18,5 +18,6 @@ uint32_t place_pin_flags(enum cache_pin pin);
 void place_settle(struct cache *c, struct cache_entry *e);
 /* Before the first change: dirty bytes belong on a disk. -EIO: there is none, -ETXTBSY: the kernel has the file. */
 int place_for_writing(struct cfile *cf) MUST_CHECK;
-/* An open clean file leaves a tier that is not used any more, or goes from nowhere to a disk, if it can. */
+/* An open clean file leaves a tier that is not used any more, or goes from nowhere to a disk, if it can. Never waits for a disk that is not used: a file that is
+ * being resized or saved stays for now. */
 void place_abandon(struct cfile *cf);

@@ -200,6 +200,26 @@ START_TEST(a_hanging_disk_is_bypassed_and_an_open_file_leaves_it)
 }
 END_TEST
 
+START_TEST(who_watches_the_disks_does_not_wait_for_a_file_on_a_hanging_one)
+{
+    struct cache_source srcs[2];
+    fill(2, srcs);
+    struct cfile *cf = open_object(&fx, has_file(second, 100) ? 100 : 101, &srcs[has_file(second, 100) ? 0 : 1], SIZE);
+    mutex_lock(&cf->mu);
+    cf->resizing = true; /* a truncate that the disk does not end */
+    mutex_unlock(&cf->mu);
+    disk_fault(second, "hang");
+    EVENTUALLY(state_is(second, "bypassed"));
+    disk_fault(second, NULL);
+    EVENTUALLY(state_is(second, "ok"));
+    mutex_lock(&cf->mu);
+    cf->resizing = false;
+    cond_broadcast(&cf->changed);
+    mutex_unlock(&cf->mu);
+    cache_file_unref(cf);
+}
+END_TEST
+
 START_TEST(a_file_that_is_not_here_is_opened_without_a_look_at_a_bypassed_disk)
 {
     struct cache_source src = put_object(&fx, "o", SIZE, 1);
@@ -519,6 +539,7 @@ int main(void)
     tcase_add_test(disks, a_disk_that_works_again_is_cleared_of_what_moved);
     tcase_add_test(disks, a_restart_clears_a_disk_that_was_bypassed);
     tcase_add_test(disks, a_hanging_disk_is_bypassed_and_an_open_file_leaves_it);
+    tcase_add_test(disks, who_watches_the_disks_does_not_wait_for_a_file_on_a_hanging_one);
     tcase_add_test(disks, a_file_that_is_not_here_is_opened_without_a_look_at_a_bypassed_disk);
     tcase_add_test(disks, unpublished_files_stay_on_a_bypassed_disk);
     tcase_add_test(disks, an_unpublished_file_removed_while_its_disk_is_bypassed_is_gone);
