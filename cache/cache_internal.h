@@ -123,7 +123,7 @@ struct cache {
     GPtrArray *tiers;            /* struct cache_tier, owned; [0] is the first disk */
     struct meta *meta;           /* borrowed */
     struct objstore *store;      /* borrowed */
-    struct upload_pool *uploads; /* owned by the upload code: set by upload_pool_start, cleared by upload_pool_stop */
+    struct upload_pool *uploads; /* owned by the upload code: set by upload_pool_start, cleared by upload_pool_free */
 
     struct cache_table table;
     struct cache_fetch fetch;
@@ -218,3 +218,4 @@ void upload_cfile_free(struct cfile *cf);
 void upload_vid_forgotten(struct cache *c, uint64_t vid);
 int upload_pool_start(struct cache *c) MUST_CHECK;
 void upload_pool_stop(struct cache *c); /* half-started allowed */
+void upload_pool_free(struct cache *c); /* when no thread is left that lets go of files */
