@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -428,6 +429,33 @@ START_TEST(file_larger_than_half_the_cache_keeps_a_window)
 }
 END_TEST
 
+/* On a file system of its own, whose free space nobody else changes. */
+START_TEST(scarce_free_space_takes_no_more_from_open_files_than_needed)
+{
+    struct cache_source src = put_object(&fx, "a", 40 * MIB, 1);
+    fixture_stop(&fx);
+    ck_assert_int_eq(mount("none", fx.dir, "tmpfs", 0, "size=256m,mode=0700"), 0);
+    fx.cfg.size_bytes = 1024 * MIB;
+    fixture_start(&fx);
+    struct cfile *cf = open_object(&fx, 50, &src, 40 * MIB), *other;
+    assert_reads(cf, 0, 40 * MIB, 1);
+    struct cache_tier *t = cfile_tier(cf);
+    mutex_lock(&fx.cache->space.mu);
+    t->free_limit_bytes = t->fs_free_bytes - MIB;
+    mutex_unlock(&fx.cache->space.mu);
+    ck_assert_int_eq(cache_file_new(fx.cache, 9, &other), 0);
+    ck_assert_int_eq(try_write(other, 0, 8 * MIB, 2), 8 * MIB);
+    uint64_t left = cache_file_present_bytes(cf);
+    ck_assert_uint_le(left, 34 * MIB);
+    ck_assert_uint_ge(left, 16 * MIB);
+    cache_file_unref(cf);
+    cache_file_unref(other);
+    fixture_stop(&fx);
+    ck_assert_int_eq(umount(fx.dir), 0);
+    fixture_start(&fx);
+}
+END_TEST
+
 START_TEST(punched_chunks_are_fetched_again_after_restart)
 {
     uint64_t size = 48 * MIB;
@@ -593,6 +621,8 @@ int main(int argc, char **argv)
     tcase_add_test(tc, reads_work_while_dirty_data_fills_the_cache);
     tcase_add_test(tc, file_larger_than_half_the_cache_keeps_a_window);
     tcase_add_test(tc, punched_chunks_are_fetched_again_after_restart);
+    if (geteuid() == 0)
+        tcase_add_test(tc, scarce_free_space_takes_no_more_from_open_files_than_needed);
     tcase_add_test(tc, cyclic_epochs_over_twice_the_cache_hit_forty_percent);
     tcase_add_test(tc, intents_are_found_without_the_database);
     tcase_add_test(tc, passthrough_growth_is_seen_and_never_punched);
