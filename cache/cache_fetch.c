@@ -94,17 +94,23 @@ struct fetch *fetch_find_locked(struct cfile *cf, uint64_t chunk)
     return NULL;
 }
 
-/* Only out of fetches that are less urgent than this, an enum fetch_prio or -1 for all. */
+/* Only out of fetches that are less urgent than this, an enum fetch_prio or -1 for all. Looks no further than where the last chunk's owner was found. */
 static void carve_below_locked(struct cfile *cf, uint64_t first, uint64_t end, int prio)
 {
     mutex_assert_held(&cf->mu);
-    for (GList *l = cf->fetches.head, *next; l; l = next) {
+    uint64_t owned = chunkset_count(&cf->busy, first, end - first);
+    bool carved = false;
+    for (GList *l = cf->fetches.head, *next; l && owned; l = next) {
         struct fetch *f = l->data;
         next = l->next;
         uint64_t a = MAX(first, f->first), b = MIN(end, f->end);
-        if (f->running || a >= b || (int)f->prio <= prio)
+        if (a >= b)
+            continue;
+        owned -= chunkset_count(&cf->busy, a, b - a);
+        if (f->running || (int)f->prio <= prio)
             continue;
         uint64_t old_end = f->end;
+        carved = true;
         chunkset_unset(&cf->busy, a, b - a);
         if (a == f->first) {
             f->first = b;
@@ -116,7 +122,8 @@ static void carve_below_locked(struct cfile *cf, uint64_t first, uint64_t end, i
             }
         }
     }
-    cond_broadcast(&cf->changed);
+    if (carved)
+        cond_broadcast(&cf->changed);
 }
 
 void fetch_carve_locked(struct cfile *cf, uint64_t first, uint64_t end)
