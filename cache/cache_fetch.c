@@ -154,6 +154,15 @@ void fetch_cut_locked(struct cfile *cf, uint64_t first)
     }
 }
 
+bool fetch_writing_locked(const struct cfile *cf)
+{
+    for (const GList *l = cf->fetches.head; l; l = l->next) {
+        if (((const struct fetch *)l->data)->writing)
+            return true;
+    }
+    return false;
+}
+
 void fetch_unref_locked(struct fetch *f)
 {
     assert(f->refs > 0);

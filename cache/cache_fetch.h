@@ -59,6 +59,8 @@ struct fetch *fetch_find_locked(struct cfile *cf, uint64_t chunk);
 void fetch_carve_locked(struct cfile *cf, uint64_t first, uint64_t end);
 /* Chunks from `first` on are no more wanted: carves queued fetches, shortens running ones. No running one may be writing. */
 void fetch_cut_locked(struct cfile *cf, uint64_t first);
+/* Whether any writes to the local file now. */
+bool fetch_writing_locked(const struct cfile *cf);
 void fetch_unref_locked(struct fetch *f);
 
 /*

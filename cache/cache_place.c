@@ -187,15 +187,6 @@ void place_settle(struct cache *c, struct cache_entry *e)
 
 /* ---- open files ---- */
 
-static bool fetch_writing_locked(const struct cfile *cf)
-{
-    for (const GList *l = cf->fetches.head; l; l = l->next) {
-        if (((const struct fetch *)l->data)->writing)
-            return true;
-    }
-    return false;
-}
-
 /* Nobody saves, resizes, or (quiet) reads and writes the file until move_end(). False: it may not be moved, or (unless `wait`) somebody does. */
 static bool move_begin_locked(struct cfile *cf, bool quiet, bool wait) REQUIRES(cf->mu)
 {

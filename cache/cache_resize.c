@@ -14,15 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static bool fetch_writing_locked(const struct cfile *cf)
-{
-    for (const GList *l = cf->fetches.head; l; l = l->next) {
-        if (((const struct fetch *)l->data)->writing)
-            return true;
-    }
-    return false;
-}
-
 static void resize_begin_locked(struct cfile *cf) REQUIRES(cf->mu)
 {
     while (cf->resizing)

@@ -17,9 +17,8 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#define ID_FILE         "tier"
-#define TIER_VALUE_PATH "cache/tier/" /* number -> path it was last seen at */
-#define VALUE_AWAY      "cache/away/" /* number -> "": files of it may be in another tier meanwhile */
+#define ID_FILE    "tier"
+#define VALUE_AWAY "cache/away/" /* number -> "": files of it may be in another tier meanwhile */
 #define MEMORY_FILL                                                                                                    \
     97u /* percent up to which clean files come to memory unasked: as far as nothing is dropped for them */
 #define MEMORY_MAX_SHARE 8u
