@@ -370,6 +370,23 @@ START_TEST(a_write_moves_the_file_to_the_disk_with_all_its_bytes)
 }
 END_TEST
 
+START_TEST(room_for_a_file_that_leaves_memory_is_asked_of_the_disk)
+{
+    struct cache_source srcs[1], big = put_object(&fx, "big", 40 * MIB, 3);
+    big.pin = PIN_MEMORY;
+    struct cfile *pinned = open_object(&fx, 300, &big, 40 * MIB);
+    assert_reads(pinned, 0, 40 * MIB, 3);
+    fill(1, srcs);
+    struct cfile *cf = open_object(&fx, 100, &srcs[0], SIZE);
+    ck_assert(cache_file_in_memory(pinned) && cache_file_in_memory(cf));
+    ck_assert_int_eq(cache_file_fallocate(cf, 0, 0, 40 * MIB), 0); /* more than memory has left */
+    ck_assert(!cache_file_in_memory(cf));
+    assert_reads(cf, 0, SIZE, 0);
+    cache_file_unref(cf);
+    cache_file_unref(pinned);
+}
+END_TEST
+
 static void *write_one(void *arg)
 {
     ck_assert_int_eq(cache_file_write(arg, "x", 1, 0), 1);
@@ -551,6 +568,7 @@ int main(void)
     if (geteuid() == 0) { /* a memory file system needs CAP_SYS_ADMIN */
         tcase_add_test(memory, memory_takes_small_clean_files_and_forgets_them);
         tcase_add_test(memory, a_write_moves_the_file_to_the_disk_with_all_its_bytes);
+        tcase_add_test(memory, room_for_a_file_that_leaves_memory_is_asked_of_the_disk);
         tcase_add_test(memory, a_punch_that_is_saved_does_not_hold_up_a_move);
         tcase_add_test(memory, a_file_the_kernel_has_in_memory_is_not_changed);
         tcase_add_test(memory, pinned_in_memory_moves_there_and_back);
