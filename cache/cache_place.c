@@ -152,6 +152,7 @@ static uint64_t disk_bytes(int fd)
 
 /* ---- closed files ---- */
 
+/* The old file goes before the record says where the new one is: what a crash leaves of the two is a record without a file, made again when it is opened. */
 static int move_closed(struct cache *c, struct cache_entry *e, struct cache_tier *to)
 {
     struct cache_tier *from = entry_tier(e);
@@ -160,14 +161,14 @@ static int move_closed(struct cache *c, struct cache_entry *e, struct cache_tier
     CLEANUP_FD int copy = fd < 0 ? fd : make_copy(to, e->vid, fd, !(flags & CACHED_SEGMENTS));
     if (copy < 0)
         return copy;
-    space_entry_move(c, e, to, disk_bytes(copy));
-    (void)space_entry_flags(c, e, 0, CACHED_GIVEN);
-    int r = index_save_entry(c, e);
-    if (r < 0)
-        return r;
     if (c->cfg.dropped)
         c->cfg.dropped(c->cfg.dropped_ctx, e->ino);
-    return tier_data_unlink(from, e->vid);
+    int r = tier_data_unlink(from, e->vid);
+    if (r < 0)
+        return tier_data_unlink(to, e->vid) < 0 ? -EIO : r;
+    space_entry_move(c, e, to, disk_bytes(copy));
+    (void)space_entry_flags(c, e, 0, CACHED_GIVEN);
+    return index_save_entry(c, e);
 }
 
 void place_settle(struct cache *c, struct cache_entry *e)

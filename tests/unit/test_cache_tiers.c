@@ -464,6 +464,36 @@ START_TEST(pinned_in_memory_moves_there_and_back)
 }
 END_TEST
 
+/* What a kill at this moment would leave: the record must know of the file. */
+static void on_dropped(void *ctx, uint64_t ino)
+{
+    struct meta_cached rec;
+    if (!has_file(fx.dir, 300))
+        return; /* it is being made */
+    ck_assert_int_eq(meta_cached_get(fx.meta, 300, &rec), 0);
+    ck_assert_uint_eq(rec.tier, TIER_NUMBER_FIRST);
+    (void)__atomic_add_fetch((unsigned *)ctx, 1, __ATOMIC_ACQ_REL);
+}
+
+START_TEST(no_moment_of_a_move_to_memory_leaves_a_file_nobody_knows)
+{
+    unsigned n = 0;
+    fixture_stop(&fx);
+    fx.cfg.dropped_ctx = &n;
+    fx.cfg.dropped = on_dropped;
+    fixture_start(&fx);
+    struct cache_source big = put_object(&fx, "big", 20 * MIB, 3);
+    struct cfile *cf = open_object(&fx, 300, &big, 20 * MIB);
+    assert_reads(cf, 0, MIB, 3);
+    cache_file_unref(cf);
+    ck_assert_int_eq(cache_pin(fx.cache, 300, PIN_MEMORY), 0);
+    EVENTUALLY(!has_file(fx.dir, 300));
+    ck_assert_uint_eq(__atomic_load_n(&n, __ATOMIC_ACQUIRE), 1);
+    fx.cfg.dropped = NULL; /* n goes */
+    fixture_restart(&fx);
+}
+END_TEST
+
 START_TEST(what_a_pin_needs_is_taken_from_other_files_in_memory)
 {
     struct cache_source srcs[20];
@@ -572,6 +602,7 @@ int main(void)
         tcase_add_test(memory, a_punch_that_is_saved_does_not_hold_up_a_move);
         tcase_add_test(memory, a_file_the_kernel_has_in_memory_is_not_changed);
         tcase_add_test(memory, pinned_in_memory_moves_there_and_back);
+        tcase_add_test(memory, no_moment_of_a_move_to_memory_leaves_a_file_nobody_knows);
         tcase_add_test(memory, what_a_pin_needs_is_taken_from_other_files_in_memory);
         tcase_add_test(memory, no_disk_left_reads_go_past_the_cache_and_changes_fail);
         tcase_add_test(memory, a_file_opened_while_there_was_no_disk_goes_to_the_one_that_is_back);
