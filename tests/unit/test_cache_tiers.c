@@ -165,6 +165,63 @@ START_TEST(a_disk_that_works_again_is_cleared_of_what_moved)
 }
 END_TEST
 
+static bool noted_away(unsigned number)
+{
+    g_autoptr(GBytes) value = NULL;
+    g_autofree char *name = g_strdup_printf("cache/away/%u", number);
+    return meta_value_get(fx.meta, name, &value) == 0;
+}
+
+static void on_lost(void *ctx, uint64_t ino, const char *path)
+{
+    (void)__atomic_add_fetch((unsigned *)ctx, noted_away(1) ? 1 : 1000, __ATOMIC_ACQ_REL);
+}
+
+START_TEST(a_bypassed_disk_is_noted_before_anything_is_done_without_it)
+{
+    struct cfile *cf[2];
+    unsigned n = 0;
+    fixture_stop(&fx);
+    fx.cfg.lost = on_lost;
+    fx.cfg.lost_ctx = &n;
+    fixture_start(&fx);
+    for (unsigned i = 0; i < 2; i++) {
+        ck_assert_int_eq(cache_file_new(fx.cache, 10 + i, &cf[i]), 0);
+        ck_assert_int_eq(cache_file_write(cf[i], "precious", 8, 0), 8);
+    }
+    disk_fault(second, "eio");
+    EVENTUALLY(__atomic_load_n(&n, __ATOMIC_ACQUIRE) > 0);
+    ck_assert_uint_eq(n, 1);
+    for (unsigned i = 0; i < 2; i++)
+        cache_file_unref(cf[i]);
+    disk_fault(second, NULL);
+    fx.cfg.lost = NULL; /* n goes */
+    fixture_restart(&fx);
+}
+END_TEST
+
+START_TEST(a_disk_that_fails_while_it_is_looked_through_stays_noted)
+{
+    struct cache_source srcs[6];
+    fill(6, srcs);
+    uint64_t moved = has_file(second, 100) ? 100 : 101;
+    disk_fault(second, "eio");
+    EVENTUALLY(state_is(second, "bypassed"));
+    check(6, srcs);
+    for (struct cfile *open; (open = table_claim(fx.cache, moved)); g_usleep(1000)) /* the look stops there */
+        cache_file_unref(open);
+    disk_fault(second, NULL);
+    EVENTUALLY(state_is(second, "ok"));
+    g_usleep(100000);
+    disk_fault(second, "eio");
+    EVENTUALLY(state_is(second, "bypassed"));
+    table_release(fx.cache, moved);
+    g_usleep(100000);
+    EVENTUALLY(noted_away(1));
+    disk_fault(second, NULL);
+}
+END_TEST
+
 START_TEST(a_restart_clears_a_disk_that_was_bypassed)
 {
     struct cache_source srcs[6];
@@ -584,6 +641,8 @@ int main(void)
     tcase_add_test(disks, new_files_go_where_most_is_free);
     tcase_add_test(disks, restart_finds_files_on_both_disks);
     tcase_add_test(disks, a_disk_that_works_again_is_cleared_of_what_moved);
+    tcase_add_test(disks, a_bypassed_disk_is_noted_before_anything_is_done_without_it);
+    tcase_add_test(disks, a_disk_that_fails_while_it_is_looked_through_stays_noted);
     tcase_add_test(disks, a_restart_clears_a_disk_that_was_bypassed);
     tcase_add_test(disks, a_hanging_disk_is_bypassed_and_an_open_file_leaves_it);
     tcase_add_test(disks, who_watches_the_disks_does_not_wait_for_a_file_on_a_hanging_one);
