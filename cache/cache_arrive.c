@@ -3,7 +3,11 @@
  *
  * The network delivers small pieces. They are gathered and written by GATHER_BYTES, aligned, because the page cache then holds them in large folios, which
  * are read several times faster than small ones, and because each write costs locks and wakes the readers. Who waits for a chunk waits at most
- * GATHER_NS longer for that, and a GET's end writes what is left, so a short GET is not delayed at all.
+ * GATHER_NS longer for that while bytes keep coming, and a GET's end writes what is left, so a short GET is not delayed at all. When a connection stalls, what is
+ * gathered is written when it goes on, is resumed or given up.
+ *
+ * Concurrency: buffer and checksum are the worker's; what the file and cf get is decided anew under cf->mu at each flush (cut_bytes, move_gen), so bytes that
+ * nobody wants any more are dropped however long they were gathered.
  */
 #include "base/clock.h"
 #include "base/crc32c.h"
@@ -19,10 +23,11 @@
 #define GATHER_NS     3000000u
 #define GATHER_CHUNKS (GATHER_BYTES / META_CHUNK_BYTES)
 
-void arrival_begin(struct arrival *a, uint64_t off, uint64_t len)
+int arrival_begin(struct arrival *a, uint64_t off, uint64_t len)
 {
     *a = (struct arrival){.room = MIN(len, GATHER_BYTES), .next = off};
-    a->buf = g_malloc(a->room);
+    a->buf = g_try_malloc(a->room);
+    return a->buf ? 0 : -ENOMEM;
 }
 
 void arrival_end(struct arrival *a)
@@ -57,7 +62,8 @@ static void note_arrival_locked(struct cfile *cf, const struct chunk_crc *crcs, 
         chunkset_set(&cf->present, first, n);
         chunkset_unset(&cf->busy, first, n);
         cfile_touch_segments_locked(cf, first, first + n);
-        for (size_t i = 0; i < n && cfile_windowed_locked(cf); i++)
+        bool windowed = cfile_windowed_locked(cf);
+        for (size_t i = 0; windowed && i < n; i++)
             g_queue_push_tail(&cf->arrived, GSIZE_TO_POINTER(crcs[i].chunk));
     }
     cf->progress += len;

@@ -180,28 +180,39 @@ static void note_speed(struct fetch *f, uint64_t began_ns, uint64_t len, bool sl
     mutex_unlock(&f->cf->mu);
 }
 
-/* The GET itself, with room for it. No lock held. */
-static int transfer(struct fetch *f, const char *key, const struct etag *etag, uint64_t start, uint64_t len)
+/* What keeps bytes from the file without a word from the store: whoever waits may ask the store himself. */
+static int fail_locally(struct fetch *f, int r)
 {
-    struct cfile *cf = f->cf;
-    struct cache *c = cf->c;
-    cfile_punch_window(cf, len);
-    struct cache_tier *t = cfile_tier(cf);
-    int r = space_reserve(t, len, SPACE_FETCH);
-    if (r < 0) {
-        mutex_lock(&cf->mu);
-        f->local_failure = r == -ENOSPC;
-        mutex_unlock(&cf->mu);
-        return r;
-    }
+    mutex_lock(&f->cf->mu);
+    f->local_failure = r == -ENOSPC || r == -ENOMEM;
+    mutex_unlock(&f->cf->mu);
+    return r;
+}
+
+static int get_into_file(struct fetch *f, const char *key, const struct etag *etag, uint64_t start, uint64_t len)
+{
     uint64_t began = clock_mono_ns();
     int64_t slowdowns = metric_get(M_store_slowdowns);
-    arrival_begin(&f->arrival, start, len);
-    r = objstore_get(c->store, key, start, len, etag_is_set(etag) ? etag : NULL, fetch_on_body, f, NULL);
+    int r = arrival_begin(&f->arrival, start, len);
+    if (r < 0)
+        return fail_locally(f, r);
+    r = objstore_get(f->cf->c->store, key, start, len, etag_is_set(etag) ? etag : NULL, fetch_on_body, f, NULL);
     if (r == 0)
         note_speed(f, began, len, metric_get(M_store_slowdowns) != slowdowns);
     int end_r = fetch_flush(f);
-    r = r < 0 ? r : end_r;
+    return r < 0 ? r : end_r;
+}
+
+/* The GET, with room for it. No lock held. */
+static int transfer(struct fetch *f, const char *key, const struct etag *etag, uint64_t start, uint64_t len)
+{
+    struct cfile *cf = f->cf;
+    cfile_punch_window(cf, len);
+    struct cache_tier *t = cfile_tier(cf);
+    int r = space_reserve(t, len, SPACE_FETCH);
+    if (r < 0)
+        return fail_locally(f, r);
+    r = get_into_file(f, key, etag, start, len);
     arrival_end(&f->arrival);
     cfile_account(cf);
     space_release(t, len);

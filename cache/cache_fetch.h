@@ -35,8 +35,8 @@ struct fetch {
 
 /* ---- arrival ---- */
 
-/* For the len bytes from off of one GET. */
-void arrival_begin(struct arrival *a, uint64_t off, uint64_t len);
+/* For the len bytes from off of one GET, len > 0. arrival_end() also after a failure. */
+int arrival_begin(struct arrival *a, uint64_t off, uint64_t len) MUST_CHECK;
 void arrival_end(struct arrival *a);
 /* Sink of objstore_get; ctx is the fetch. */
 int fetch_on_body(void *ctx, uint64_t off, const void *buf, size_t len) MUST_CHECK;
