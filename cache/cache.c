@@ -159,6 +159,7 @@ void cache_close(struct cache *c)
     fetch_pool_stop(c);
     follow_stop(c);
     space_stop(c);
+    upload_pool_free(c);
     int r = c->broken ? 0 : space_save_index(c);
     if (r < 0)
         log_warn("cache", "cannot write the index r=%s", err_name(r));

@@ -1,7 +1,7 @@
 /*
  * Fetching: one GET for a chunk however many want it, a pool of max_downloads workers, three priorities.
  *
- * A fetch owns its chunks (cf->busy) from when it is queued. Its sink writes the bytes as they arrive and makes each chunk present at once, so readers of
+ * A fetch owns its chunks (cf->busy) from when it is queued. What arrives is written and present soon (cache_arrive.c), so readers of
  * the first chunk do not wait for the last. Presence goes to the database when the GET has ended, readers do not wait for that. Readers who find
  * a chunk owned by a queued fetch of lower priority carve it out and queue it as urgent, so they never wait for what is only wanted ahead.
  *
@@ -11,7 +11,6 @@
 #include "cache_fetch.h"
 
 #include "base/clock.h"
-#include "base/crc32c.h"
 #include "base/log.h"
 #include "base/metric.h"
 #include "cache_file.h"
@@ -95,17 +94,23 @@ struct fetch *fetch_find_locked(struct cfile *cf, uint64_t chunk)
     return NULL;
 }
 
-/* Only out of fetches that are less urgent than this, an enum fetch_prio or -1 for all. */
+/* Only out of fetches that are less urgent than this, an enum fetch_prio or -1 for all. Looks no further than where the last chunk's owner was found. */
 static void carve_below_locked(struct cfile *cf, uint64_t first, uint64_t end, int prio)
 {
     mutex_assert_held(&cf->mu);
-    for (GList *l = cf->fetches.head, *next; l; l = next) {
+    uint64_t owned = chunkset_count(&cf->busy, first, end - first);
+    bool carved = false;
+    for (GList *l = cf->fetches.head, *next; l && owned; l = next) {
         struct fetch *f = l->data;
         next = l->next;
         uint64_t a = MAX(first, f->first), b = MIN(end, f->end);
-        if (f->running || a >= b || (int)f->prio <= prio)
+        if (a >= b)
+            continue;
+        owned -= chunkset_count(&cf->busy, a, b - a);
+        if (f->running || (int)f->prio <= prio)
             continue;
         uint64_t old_end = f->end;
+        carved = true;
         chunkset_unset(&cf->busy, a, b - a);
         if (a == f->first) {
             f->first = b;
@@ -117,7 +122,8 @@ static void carve_below_locked(struct cfile *cf, uint64_t first, uint64_t end, i
             }
         }
     }
-    cond_broadcast(&cf->changed);
+    if (carved)
+        cond_broadcast(&cf->changed);
 }
 
 void fetch_carve_locked(struct cfile *cf, uint64_t first, uint64_t end)
@@ -148,6 +154,15 @@ void fetch_cut_locked(struct cfile *cf, uint64_t first)
     }
 }
 
+bool fetch_writing_locked(const struct cfile *cf)
+{
+    for (const GList *l = cf->fetches.head; l; l = l->next) {
+        if (((const struct fetch *)l->data)->writing)
+            return true;
+    }
+    return false;
+}
+
 void fetch_unref_locked(struct fetch *f)
 {
     assert(f->refs > 0);
@@ -157,113 +172,48 @@ void fetch_unref_locked(struct fetch *f)
 
 /* ---- the worker ---- */
 
-/* Chunks that are whole now: from the last one to where the bytes are. */
-static void note_arrival_locked(struct cfile *cf, struct fetch *f, uint64_t from, const uint8_t *buf, uint64_t len)
-{
-    uint64_t pos = from;
-    while (pos < from + len) {
-        uint64_t chunk = chunk_of(pos);
-        uint64_t whole = MIN(chunk_start(chunk + 1), f->cut_bytes);
-        uint64_t n = MIN(whole, from + len) - pos;
-        f->crc = crc32c(f->crc, buf + (pos - from), n);
-        pos += n;
-        if (pos < whole)
-            break;
-        struct chunk_crc cc = {.chunk = chunk, .crc = f->crc};
-        g_array_append_val(cf->unsaved_crcs, cc);
-        f->crc = 0;
-        chunkset_set(&cf->present, chunk, 1);
-        chunkset_unset(&cf->busy, chunk, 1);
-        cfile_touch_segments_locked(cf, chunk, chunk + 1);
-        if (cfile_windowed_locked(cf))
-            g_queue_push_tail(&cf->arrived, GSIZE_TO_POINTER(chunk));
-    }
-    cf->progress += len;
-}
-
-static int write_all(int fd, const uint8_t *buf, size_t len, uint64_t off)
-{
-    while (len) {
-        ssize_t n = RET_ERRNO(pwrite(fd, buf, len, (off_t)off));
-        if (n == -EINTR)
-            continue;
-        if (n <= 0)
-            return n < 0 ? (int)n : -EIO;
-        buf += n;
-        off += (uint64_t)n;
-        len -= (size_t)n;
-    }
-    return 0;
-}
-
-static int on_body(void *ctx, uint64_t off, const void *buf, size_t len)
-{
-    struct fetch *f = ctx;
-    struct cfile *cf = f->cf;
-    if (!f->first_byte_ns)
-        f->first_byte_ns = clock_mono_ns();
-    mutex_lock(&cf->mu);
-    while (cf->resizing)
-        cond_wait(&cf->changed, &cf->mu);
-    uint64_t n = off >= f->cut_bytes ? 0 : MIN(len, f->cut_bytes - off);
-    bool in_order = off == f->done_bytes;
-    f->writing = n > 0 && in_order;
-    mutex_unlock(&cf->mu);
-    if (n == 0)
-        return -ECANCELED;
-    if (!in_order)
-        return -EBADMSG;
-    struct cache_tier *t = cfile_tier(cf);
-    int r = cfile_wfd_get(cf);
-    if (r >= 0) {
-        r = tier_fault(t) ? -EIO : write_all(r, buf, n, off);
-        cfile_wfd_put(cf);
-    }
-    tier_note_io(t, r);
-    mutex_lock(&cf->mu);
-    f->writing = false;
-    if (r == 0 && f->move_gen != cf->move_gen)
-        r = -EIO; /* the bytes are in a file that was left behind */
-    if (r < 0) {
-        f->local_failure = true;
-    } else {
-        f->done_bytes = off + n;
-        note_arrival_locked(cf, f, off, buf, n);
-    }
-    cond_broadcast(&cf->changed);
-    mutex_unlock(&cf->mu);
-    if (r == 0 && f->prio != FETCH_URGENT)
-        metric_add(M_readahead_bytes, (int64_t)n);
-    return r < 0 ? r : n < len ? -ECANCELED : 0;
-}
-
 static void note_speed(struct fetch *f, uint64_t began_ns, uint64_t len, bool slowed)
 {
-    uint64_t now = clock_mono_ns(), first = f->first_byte_ns ? f->first_byte_ns : now;
+    uint64_t now = clock_mono_ns(), first = f->arrival.first_ns ? f->arrival.first_ns : now;
     mutex_lock(&f->cf->mu);
     ra_speed_note(&f->cf->speed, first - began_ns, now - first, len, slowed);
     mutex_unlock(&f->cf->mu);
 }
 
-/* The GET itself, with room for it. No lock held. */
+/* What keeps bytes from the file without a word from the store: whoever waits may ask the store himself. */
+static int fail_locally(struct fetch *f, int r)
+{
+    mutex_lock(&f->cf->mu);
+    f->local_failure = r == -ENOSPC || r == -ENOMEM;
+    mutex_unlock(&f->cf->mu);
+    return r;
+}
+
+static int get_into_file(struct fetch *f, const char *key, const struct etag *etag, uint64_t start, uint64_t len)
+{
+    uint64_t began = clock_mono_ns();
+    int64_t slowdowns = metric_get(M_store_slowdowns);
+    int r = arrival_begin(&f->arrival, start, len);
+    if (r < 0)
+        return fail_locally(f, r);
+    r = objstore_get(f->cf->c->store, key, start, len, etag_is_set(etag) ? etag : NULL, fetch_on_body, f, NULL);
+    if (r == 0)
+        note_speed(f, began, len, metric_get(M_store_slowdowns) != slowdowns);
+    int end_r = fetch_flush(f);
+    return r < 0 ? r : end_r;
+}
+
+/* The GET, with room for it. No lock held. */
 static int transfer(struct fetch *f, const char *key, const struct etag *etag, uint64_t start, uint64_t len)
 {
     struct cfile *cf = f->cf;
-    struct cache *c = cf->c;
     cfile_punch_window(cf, len);
     struct cache_tier *t = cfile_tier(cf);
     int r = space_reserve(t, len, SPACE_FETCH);
-    if (r < 0) {
-        mutex_lock(&cf->mu);
-        f->local_failure = r == -ENOSPC;
-        mutex_unlock(&cf->mu);
-        return r;
-    }
-    uint64_t began = clock_mono_ns();
-    int64_t slowdowns = metric_get(M_store_slowdowns);
-    r = objstore_get(c->store, key, start, len, etag_is_set(etag) ? etag : NULL, on_body, f, NULL);
-    if (r == 0)
-        note_speed(f, began, len, metric_get(M_store_slowdowns) != slowdowns);
+    if (r < 0)
+        return fail_locally(f, r);
+    r = get_into_file(f, key, etag, start, len);
+    arrival_end(&f->arrival);
     cfile_account(cf);
     space_release(t, len);
     return r;
@@ -282,6 +232,7 @@ static void finish_locked(struct cfile *cf, struct fetch *f, int r)
     f->err = r;
     f->running = false;
     f->finished = true;
+    (void)__atomic_add_fetch(&cf->c->fetch.progress, 1, __ATOMIC_RELAXED);
     g_queue_unlink(&cf->fetches, &f->cf_link);
     cond_broadcast(&cf->changed);
 }
@@ -400,19 +351,27 @@ void fetch_pool_stop(struct cache *c)
 
 /* ---- waiting ---- */
 
+/* What shows that waiting for f is not in vain: bytes of the file, or while f is queued whatever any fetch achieves. */
+static uint64_t progress_locked(const struct cfile *cf, const struct fetch *f)
+{
+    return f->running ? cf->progress : __atomic_load_n(&cf->c->fetch.progress, __ATOMIC_RELAXED);
+}
+
 /* Waits for f to bring chunk; f is ours by a reference. */
 static int wait_for_fetch_locked(struct cfile *cf, struct fetch *f, uint64_t chunk, bool *ret_local) REQUIRES(cf->mu)
 {
-    uint64_t seen = cf->progress, deadline = clock_mono_ns() + 2 * cf->c->cfg.op_timeout_ns;
+    uint64_t seen = progress_locked(cf, f), deadline = clock_mono_ns() + 2 * cf->c->cfg.op_timeout_ns;
     int r = 0;
     f->refs++;
     while (!f->finished && chunk >= f->first && chunk < f->end && !cfile_readable_locked(cf, chunk)) {
-        if (!cond_wait_until(&cf->changed, &cf->mu, deadline) && seen == cf->progress) {
+        bool late = !cond_wait_until(&cf->changed, &cf->mu, deadline);
+        uint64_t now = progress_locked(cf, f);
+        if (late && seen == now) {
             r = -ETIMEDOUT; /* the fetch goes on behind */
             break;
         }
-        if (seen != cf->progress) {
-            seen = cf->progress;
+        if (seen != now) {
+            seen = now;
             deadline = clock_mono_ns() + 2 * cf->c->cfg.op_timeout_ns;
         }
     }

@@ -5,6 +5,16 @@
 #pragma once
 #include "cache_internal.h"
 
+/* Bytes of a GET between the network and the file: cache_arrive.c. Owned by the worker. */
+struct arrival {
+    uint8_t *buf;      /* owned; NULL outside a transfer */
+    size_t room, len;  /* of buf; bytes in it */
+    uint64_t next;     /* offset of the byte that comes next */
+    uint64_t since_ns; /* when the first byte in buf came */
+    uint64_t first_ns; /* when the first byte of all came; 0: none did */
+    uint32_t crc;      /* of the chunk that the next byte to be written belongs to, so far */
+};
+
 struct fetch {
     /* immutable */
     struct cfile *cf;     /* holds a reference while queued or running */
@@ -20,10 +30,20 @@ struct fetch {
     bool running, writing, finished;
     bool local_failure; /* the disk or the space, not the store */
     int err;
-    /* owned by the worker */
-    uint32_t crc;
-    uint64_t first_byte_ns; /* 0: none came */
+    struct arrival arrival; /* owned by the worker */
 };
+
+/* ---- arrival ---- */
+
+/* For the len bytes from off of one GET, len > 0. arrival_end() also after a failure. */
+int arrival_begin(struct arrival *a, uint64_t off, uint64_t len) MUST_CHECK;
+void arrival_end(struct arrival *a);
+/* Sink of objstore_get; ctx is the fetch. */
+int fetch_on_body(void *ctx, uint64_t off, const void *buf, size_t len) MUST_CHECK;
+/* Writes what came and is not in the file yet: at the end of the GET, also of one that failed. 0 or -errno; -ECANCELED: the rest is not wanted. */
+int fetch_flush(struct fetch *f) MUST_CHECK;
+
+/* ---- queue ---- */
 
 int fetch_pool_start(struct cache *c) MUST_CHECK;
 /* Drops what is queued, waits for what runs. */
@@ -39,6 +59,8 @@ struct fetch *fetch_find_locked(struct cfile *cf, uint64_t chunk);
 void fetch_carve_locked(struct cfile *cf, uint64_t first, uint64_t end);
 /* Chunks from `first` on are no more wanted: carves queued fetches, shortens running ones. No running one may be writing. */
 void fetch_cut_locked(struct cfile *cf, uint64_t first);
+/* Whether any writes to the local file now. */
+bool fetch_writing_locked(const struct cfile *cf);
 void fetch_unref_locked(struct fetch *f);
 
 /*

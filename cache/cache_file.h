@@ -80,10 +80,13 @@ int index_reset(struct cache *c, const struct cache_entry *e, bool sync) MUST_CH
 /* data/00 ... data/ff */
 int cache_make_folders(int dir_fd) MUST_CHECK;
 
-/* ---- cache_recover.c ---- */
+/* ---- cache_scan.c ---- */
 
 /* "data/3f/00000000000a123f" */
 void cache_data_path(uint64_t vid, char ret[32]);
+
+/* ---- cache_recover.c ---- */
+
 int recover_index(struct cache *c) MUST_CHECK;
 /* Compares a chunk that is marked `verify` with its checksum; a bad one becomes absent. cf->mu is released meanwhile. */
 void cfile_verify_chunk_locked(struct cfile *cf, uint64_t chunk) REQUIRES(cf->mu);

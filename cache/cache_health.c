@@ -8,6 +8,9 @@
  * new files go elsewhere, clean ones are taken for absent and fetched again, open ones leave it as soon as nobody has them through the kernel, unpublished ones
  * are named. Probes go on: after an unbroken time of good ones the disk is used again.
  * A disk that is the only one is not probed while no operation fails.
+ *
+ * The database is on the first disk. While that one hangs, so does whoever commits, the watcher included once it has said that the disk is bypassed. What
+ * other disks and memory hold can be read, and no more.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -199,9 +202,20 @@ static void abandon_open_files(struct cache_tier *t)
             place_abandon(files->pdata[i]);
 }
 
+static void note_away(struct cache_tier *t)
+{
+    (void)__atomic_add_fetch(&t->n_away, 1, __ATOMIC_ACQ_REL);
+    int r = tier_note_away(t->c, t->number);
+    if (r < 0)
+        log_warn("cache", "a bypassed disk could not be noted path='%s' r=%s", t->dir, err_name(r));
+}
+
+/* Noted before anything can go elsewhere, but for the first disk: the note is on it, and would be waited for. */
 static void bypass(struct cache_tier *t, const char *why)
 {
     struct cache *c = t->c;
+    if (t->number != TIER_NUMBER_FIRST)
+        note_away(t);
     __atomic_store_n(&t->state, TIER_BYPASSED, __ATOMIC_RELEASE);
     mutex_lock(&c->space.mu);
     cond_broadcast(&c->space.changed); /* nobody waits for room on it */
@@ -210,9 +224,8 @@ static void bypass(struct cache_tier *t, const char *why)
     log_err("cache", "cache disk is bypassed path='%s' because='%s' unpublished_files=%u", t->dir, why, list->len);
     for (guint i = 0; c->cfg.lost && i < list->len; i++)
         c->cfg.lost(c->cfg.lost_ctx, g_array_index(list, struct lost, i).ino, t->dir);
-    int r = tier_note_away(c, t->number);
-    if (r < 0)
-        log_warn("cache", "a bypassed disk could not be noted path='%s' r=%s", t->dir, err_name(r));
+    if (t->number == TIER_NUMBER_FIRST)
+        note_away(t);
 }
 
 static void use_again(struct cache_tier *t)

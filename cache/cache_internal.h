@@ -99,7 +99,8 @@ struct cache_fetch {
     bool stop;
     pthread_t *threads;
     unsigned n_threads;
-    unsigned n_max; /* immutable: threads wanted */
+    unsigned n_max;    /* immutable: threads wanted */
+    uint64_t progress; /* atomic: grows with bytes that came and fetches that ended */
 };
 
 /* Files that the kernel writes: cache_follow.c. */
@@ -130,7 +131,7 @@ struct cache {
     GPtrArray *tiers;            /* struct cache_tier, owned; [0] is the first disk */
     struct meta *meta;           /* borrowed */
     struct objstore *store;      /* borrowed */
-    struct upload_pool *uploads; /* owned by the upload code: set by upload_pool_start, cleared by upload_pool_stop */
+    struct upload_pool *uploads; /* owned by the upload code: set by upload_pool_start, cleared by upload_pool_free */
 
     struct cache_table table;
     struct cache_fetch fetch;
@@ -225,3 +226,4 @@ void upload_cfile_free(struct cfile *cf);
 void upload_vid_forgotten(struct cache *c, uint64_t vid);
 int upload_pool_start(struct cache *c) MUST_CHECK;
 void upload_pool_stop(struct cache *c); /* half-started allowed */
+void upload_pool_free(struct cache *c); /* when no thread is left that lets go of files */

@@ -28,6 +28,7 @@ struct reader {
     uint64_t off, pos, end;
     unsigned tries;
     uint64_t missed;
+    bool careful; /* the disk failed in a longer run: chunk by chunk, to see which it was */
 };
 
 static ssize_t pread_all(int fd, uint8_t *buf, size_t len, uint64_t off)
@@ -46,16 +47,16 @@ static ssize_t pread_all(int fd, uint8_t *buf, size_t len, uint64_t off)
     return (ssize_t)got;
 }
 
-/* The disk cannot give back chunks: clean ones go, to be fetched again. 0, or -EIO when one was changed here. */
-static int drop_unreadable_locked(struct cfile *cf, uint64_t first, uint64_t end)
+/* The disk cannot give back the chunk: a clean one goes, to be fetched again. 0, or -EIO when it was changed here. */
+static int drop_unreadable_locked(struct cfile *cf, uint64_t chunk)
 {
-    if (cf->all_present || !cf->src_key || chunkset_any(&cf->dirty_chunks, first, end - first) ||
-        chunk_start(end - 1) >= cf->limit)
+    if (!cf->src_key || chunk_start(chunk) >= cf->limit || !cfile_track_presence_locked(cf) ||
+        chunkset_get(&cf->dirty_chunks, chunk))
         return -EIO;
-    if (cfile_io_overlaps_locked(cf, first, end))
-        return 0; /* others are still reading: they or the next try will drop them */
-    chunkset_unset(&cf->present, first, end - first);
-    cfile_touch_segments_locked(cf, first, end);
+    if (cfile_io_overlaps_locked(cf, chunk, chunk + 1))
+        return 0; /* others are still reading: they or the next try will drop it */
+    chunkset_unset(&cf->present, chunk, 1);
+    cfile_touch_segments_locked(cf, chunk, chunk + 1);
     return 0;
 }
 
@@ -85,7 +86,11 @@ static int read_run_locked(struct reader *rd, uint64_t run_end) NO_TSA
         return 0;
     }
     log_debug("cache", "cannot read back chunks vid=%" PRIu64 " r=%zd", cf->vid, got);
-    return drop_unreadable_locked(cf, chunk_of(rd->pos), run_end);
+    rd->careful = true;
+    if (run_end > chunk_of(rd->pos) + 1)
+        return 0;
+    rd->tries = MAX_TRIES; /* past the cache this time: whoever comes next sees whether the disk takes it again */
+    return drop_unreadable_locked(cf, chunk_of(rd->pos));
 }
 
 /* From rd->pos to the next readable chunk straight from the store. cf->mu is released meanwhile. */
@@ -176,7 +181,7 @@ static ssize_t read_range(struct cfile *cf, void *buf, size_t len, uint64_t off,
         rd.end = MIN(rd.end, cf->size);
         if (rd.pos >= rd.end)
             break;
-        uint64_t i = chunk_of(rd.pos), last = chunks_for(rd.end);
+        uint64_t i = chunk_of(rd.pos), last = rd.careful ? i + 1 : chunks_for(rd.end);
         while (i < last && cfile_readable_locked(cf, i))
             i++;
         r = i > chunk_of(rd.pos) ? read_run_locked(&rd, i) : read_miss_locked(&rd);

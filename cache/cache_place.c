@@ -152,6 +152,7 @@ static uint64_t disk_bytes(int fd)
 
 /* ---- closed files ---- */
 
+/* The old file goes before the record says where the new one is: what a crash leaves of the two is a record without a file, made again when it is opened. */
 static int move_closed(struct cache *c, struct cache_entry *e, struct cache_tier *to)
 {
     struct cache_tier *from = entry_tier(e);
@@ -160,14 +161,14 @@ static int move_closed(struct cache *c, struct cache_entry *e, struct cache_tier
     CLEANUP_FD int copy = fd < 0 ? fd : make_copy(to, e->vid, fd, cached_unchecked(flags));
     if (copy < 0)
         return copy;
-    space_entry_move(c, e, to, disk_bytes(copy));
-    (void)space_entry_flags(c, e, 0, CACHED_GIVEN);
-    int r = index_save_entry(c, e);
-    if (r < 0)
-        return r;
     if (c->cfg.dropped)
         c->cfg.dropped(c->cfg.dropped_ctx, e->ino);
-    return tier_data_unlink(from, e->vid);
+    int r = tier_data_unlink(from, e->vid);
+    if (r < 0)
+        return tier_data_unlink(to, e->vid) < 0 ? -EIO : r;
+    space_entry_move(c, e, to, disk_bytes(copy));
+    (void)space_entry_flags(c, e, 0, CACHED_GIVEN);
+    return index_save_entry(c, e);
 }
 
 void place_settle(struct cache *c, struct cache_entry *e)
@@ -187,18 +188,11 @@ void place_settle(struct cache *c, struct cache_entry *e)
 
 /* ---- open files ---- */
 
-static bool fetch_writing_locked(const struct cfile *cf)
+/* Nobody saves, resizes, or (quiet) reads and writes the file until move_end(). False: it may not be moved, or (unless `wait`) somebody does. */
+static bool move_begin_locked(struct cfile *cf, bool quiet, bool wait) REQUIRES(cf->mu)
 {
-    for (const GList *l = cf->fetches.head; l; l = l->next) {
-        if (((const struct fetch *)l->data)->writing)
-            return true;
-    }
-    return false;
-}
-
-/* Nobody saves, resizes, or (quiet) reads and writes the file until move_end(). */
-static bool move_begin_locked(struct cfile *cf, bool quiet) REQUIRES(cf->mu)
-{
+    if (!wait && (cf->resizing || cf->saving))
+        return false;
     while (cf->resizing)
         cond_wait(&cf->changed, &cf->mu);
     if (cf->dirty || !cf->src_key || cf->pass != CACHE_PASS_OFF)
@@ -266,10 +260,10 @@ static int take_place(struct cfile *cf, struct cache_tier *to, int fd, bool abse
     return r < 0 ? r : tier_data_unlink(from, cf->vid);
 }
 
-static int move_open(struct cfile *cf, struct cache_tier *to, bool absent)
+static int move_open(struct cfile *cf, struct cache_tier *to, bool absent, bool wait)
 {
     mutex_lock(&cf->mu);
-    bool begun = move_begin_locked(cf, !absent);
+    bool begun = move_begin_locked(cf, !absent, wait);
     uint64_t size = cf->size;
     bool sync = cached_unchecked(space_entry_flags(cf->c, cf->entry, 0, 0));
     mutex_unlock(&cf->mu);
@@ -296,7 +290,7 @@ int place_for_writing(struct cfile *cf)
         log_err("cache", "no cache disk can be used: a change of a file is refused vid=%lu", (unsigned long)cf->vid);
         return -EIO;
     }
-    int r = move_open(cf, to, from->kind == TIER_NOWHERE);
+    int r = move_open(cf, to, from->kind == TIER_NOWHERE, true);
     if (r == 0 && cfile_tier(cf)->kind == TIER_NOWHERE)
         return -EIO;
     if (r == 0 && cfile_tier(cf)->kind == TIER_MEMORY) {
@@ -310,11 +304,15 @@ int place_for_writing(struct cfile *cf)
 
 void place_abandon(struct cfile *cf)
 {
-    struct cache_tier *to = tier_choose(cf->c, cache_file_size(cf), TIER_WANT_DISK);
     struct cache_tier *from = cfile_tier(cf);
-    if (to == from || (from->kind != TIER_NOWHERE && tier_state(from) == TIER_OK))
+    bool nowhere = from->kind == TIER_NOWHERE;
+    if (!nowhere && tier_state(from) == TIER_OK)
         return;
-    int r = move_open(cf, to, true);
+    mutex_lock(&cf->mu);
+    uint64_t size = cf->size;
+    mutex_unlock(&cf->mu);
+    struct cache_tier *to = tier_choose(cf->c, size, TIER_WANT_DISK);
+    int r = to != from ? move_open(cf, to, true, nowhere) : 0;
     if (r < 0)
         log_warn("cache", "an open file could not go to another disk vid=%lu r=%s", (unsigned long)cf->vid,
                  err_name(r));

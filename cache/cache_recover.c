@@ -1,12 +1,11 @@
 /*
  * What is known after a start: the index is loaded, half-finished removals are ended, and chunks fetched before the
  * machine went down are verified before their first use. Nothing here reads the data folder; a file that is missing or of the wrong size is
- * noticed when it is opened (cache_file.c). cache_scan_intents() is for fsck and reads the folder without the database.
+ * noticed when it is opened (cache_place.c).
  *
  * After a power loss the file system may have lost data of chunks whose bits the database kept, so a change of the boot id marks every
  * record CACHED_SUSPECT once; the mark goes when all chunks of the file were verified.
  */
-#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/log.h"
@@ -14,24 +13,13 @@
 #include "cache_file.h"
 #include "cache_space.h"
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/xattr.h>
 #include <unistd.h>
 
 #define BOOT_VALUE "cache/boot"
 #define BATCH_ROWS 1000u
-#define INTENT_MAX 65536
-
-void cache_data_path(uint64_t vid, char ret[32])
-{
-    (void)snprintf(ret, 32, "data/%02x/%016" PRIx64, (unsigned)(vid & 0xff), vid);
-}
 
 static int on_record(void *ctx, const struct meta_cached *rec)
 {
@@ -96,6 +84,14 @@ static int drop_record(struct cache *c, struct meta_batch *b, const struct meta_
     return disk && g_hash_table_add(away, GUINT_TO_POINTER(rec->tier)) ? tier_note_away(c, rec->tier) : 0;
 }
 
+/* One file that cannot be removed is no reason to do without the cache: its record stays, the next start tries again. */
+static void end_removal(struct cache_tier *t, uint64_t vid)
+{
+    int r = index_remove(t, vid, false);
+    if (r < 0)
+        log_warn("cache", "a dropped cache file could not be removed vid=%" PRIu64 " r=%s", vid, err_name(r));
+}
+
 int recover_index(struct cache *c)
 {
     g_autoptr(GArray) recs = g_array_new(FALSE, FALSE, sizeof(struct meta_cached));
@@ -117,7 +113,7 @@ int recover_index(struct cache *c)
         if (t && !(rec->flags & CACHED_DYING))
             space_entry_restore(t, rec);
         else if (t)
-            r = index_remove(t, rec->vid, false);
+            end_removal(t, rec->vid);
         else
             r = drop_record(c, b, rec, away);
         if (r == 0 && i % BATCH_ROWS == BATCH_ROWS - 1)
@@ -173,62 +169,4 @@ void cfile_verify_chunk_locked(struct cfile *cf, uint64_t chunk) REQUIRES(cf->mu
         cf->record_unsaved = true;
     }
     cfile_io_end_locked(cf, &io);
-}
-
-/* ---- fsck ---- */
-
-typedef int intent_fn(void *ctx, const char *path, uint64_t vid, uint64_t size, const char *text);
-
-static int scan_file(int dir_fd, const char *path, const char *name, intent_fn *fn, void *ctx)
-{
-    struct stat st;
-    char *end;
-    uint64_t vid = strtoull(name, &end, 16);
-    if (strlen(name) != 16 || *end != '\0')
-        return 0;
-    CLEANUP_FD int fd = openat(dir_fd, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
-        return errno == ENOENT || errno == ELOOP ? 0 : -errno;
-    g_autofree char *text = g_malloc(INTENT_MAX + 1);
-    ssize_t n = RET_ERRNO(fgetxattr(fd, INTENT_NAME, text, INTENT_MAX));
-    if (n == -ENODATA || n == -EOPNOTSUPP)
-        return 0;
-    if (n < 0)
-        return (int)n;
-    text[n] = '\0';
-    int r = RET_ERRNO(fstat(fd, &st));
-    return r < 0 ? r : fn(ctx, path, vid, (uint64_t)st.st_size, text);
-}
-
-static int scan_folder(int dir_fd, const char *folder, intent_fn *fn, void *ctx)
-{
-    int fd = openat(dir_fd, folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return errno == ENOENT ? 0 : -errno;
-    DIR *d = fdopendir(fd);
-    if (!d) {
-        (void)close(fd);
-        return -ENOMEM;
-    }
-    int r = 0;
-    for (struct dirent *de; r == 0 && (de = readdir(d));) {
-        g_autofree char *path = g_strdup_printf("%s/%s", folder, de->d_name);
-        r = scan_file(dir_fd, path, de->d_name, fn, ctx);
-    }
-    (void)closedir(d);
-    return r;
-}
-
-int cache_scan_intents(const char *dir, intent_fn *fn, void *ctx)
-{
-    CLEANUP_FD int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (dir_fd < 0)
-        return -errno;
-    int r = 0;
-    for (unsigned i = 0; r == 0 && i < 256; i++) {
-        char folder[16];
-        (void)snprintf(folder, sizeof folder, "data/%02x", i);
-        r = scan_folder(dir_fd, folder, fn, ctx);
-    }
-    return r;
 }

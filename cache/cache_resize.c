@@ -8,20 +8,12 @@
 #include "base/log.h"
 #include "cache_fetch.h"
 #include "cache_file.h"
+#include "cache_place.h"
 #include "cache_space.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static bool fetch_writing_locked(const struct cfile *cf)
-{
-    for (const GList *l = cf->fetches.head; l; l = l->next) {
-        if (((const struct fetch *)l->data)->writing)
-            return true;
-    }
-    return false;
-}
 
 static void resize_begin_locked(struct cfile *cf) REQUIRES(cf->mu)
 {
@@ -234,13 +226,16 @@ int cache_file_fallocate(struct cfile *cf, int mode, uint64_t off, uint64_t len)
         return -EOPNOTSUPP;
     if (len == 0 || off + len < off || off + len > INT64_MAX)
         return len ? -EFBIG : -EINVAL;
+    int r = place_for_writing(cf); /* before room is asked of its tier */
+    if (r < 0)
+        return r;
     cfile_refresh_size(cf);
     mutex_lock(&cf->mu);
     cf->preallocated = true;
     mutex_unlock(&cf->mu);
     uint64_t need = mode & FALLOC_FL_PUNCH_HOLE ? 0 : len;
     struct cache_tier *t = cfile_tier(cf);
-    int r = space_reserve(t, need, SPACE_WRITE);
+    r = space_reserve(t, need, SPACE_WRITE);
     if (r < 0)
         return r;
     if (zero)

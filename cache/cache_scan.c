@@ -2,19 +2,28 @@
  * The data folder read without the database, for fsck: every data file is data/<low byte of vid>/<vid>, both in hex. Needs no open cache; whoever calls
  * holds the folder's instance lock, so nothing changes meanwhile. Files with other names are not ours and are left alone.
  */
-#include "base/cleanup.h"
-#include "cache_tier.h"
+#include "cache_file.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
 
-static char *data_path(uint64_t vid)
+#define INTENT_MAX 65536
+
+void cache_data_path(uint64_t vid, char ret[32])
 {
-    return g_strdup_printf("data/%02x/%016" PRIx64, (unsigned)(vid & 0xff), vid);
+    (void)snprintf(ret, 32, "data/%02x/%016" PRIx64, (unsigned)(vid & 0xff), vid);
+}
+
+static char *full_path(const char *dir, uint64_t vid)
+{
+    char rel[32];
+    cache_data_path(vid, rel);
+    return g_build_filename(dir, rel, NULL);
 }
 
 /* True for exactly `digits` lower-case hex digits. */
@@ -25,8 +34,7 @@ static bool is_hex(const char *name, size_t digits)
 
 int cache_scan_file(const char *dir, uint64_t vid, struct cache_scanned *ret)
 {
-    g_autofree char *rel = data_path(vid);
-    g_autofree char *path = g_build_filename(dir, rel, NULL);
+    g_autofree char *path = full_path(dir, vid);
     struct stat st;
     int r = RET_ERRNO(lstat(path, &st));
     if (r < 0)
@@ -39,8 +47,7 @@ int cache_scan_file(const char *dir, uint64_t vid, struct cache_scanned *ret)
 
 int cache_scan_remove(const char *dir, uint64_t vid)
 {
-    g_autofree char *rel = data_path(vid);
-    g_autofree char *path = g_build_filename(dir, rel, NULL);
+    g_autofree char *path = full_path(dir, vid);
     return RET_ERRNO(unlink(path));
 }
 
@@ -92,8 +99,9 @@ static int scan_entry(const char *dir, const char *sub, const char *name,
         return 0;
     struct cache_scanned file;
     uint64_t vid = strtoull(name, NULL, 16);
-    g_autofree char *rel = data_path(vid);
+    char rel[32];
     g_autofree char *found = g_strdup_printf("data/%s/%s", sub, name);
+    cache_data_path(vid, rel);
     if (!g_str_equal(rel, found))
         return 0; /* in another folder than ours would be */
     int r = cache_scan_file(dir, vid, &file);
@@ -128,4 +136,33 @@ int cache_scan_files(const char *dir, int (*fn)(void *ctx, const struct cache_sc
             r = scan_sub(dir, e->d_name, fn, ctx);
     closedir(d);
     return r;
+}
+
+/* ---- unpublished bytes ---- */
+
+struct intents {
+    const char *dir;
+    int (*fn)(void *ctx, const char *path, uint64_t vid, uint64_t size, const char *text);
+    void *ctx;
+};
+
+static int on_intent(void *ctx, const struct cache_scanned *file)
+{
+    struct intents *in = ctx;
+    g_autofree char *path = full_path(in->dir, file->vid);
+    g_autofree char *text = g_malloc(INTENT_MAX + 1);
+    ssize_t n = RET_ERRNO(lgetxattr(path, INTENT_NAME, text, INTENT_MAX));
+    if (n == -ENODATA || n == -EOPNOTSUPP || n == -ENOENT)
+        return 0;
+    if (n < 0)
+        return (int)n;
+    text[n] = '\0';
+    return in->fn(in->ctx, file->path, file->vid, file->size, text);
+}
+
+int cache_scan_intents(const char *dir,
+                       int (*fn)(void *ctx, const char *path, uint64_t vid, uint64_t size, const char *text), void *ctx)
+{
+    struct intents in = {dir, fn, ctx};
+    return cache_scan_files(dir, on_intent, &in);
 }

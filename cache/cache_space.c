@@ -266,9 +266,9 @@ void space_entry_account(struct cache *c, struct cache_entry *e, uint64_t bytes,
     struct cache_tier *t = e->tier;
     if (e->bytes != bytes) {
         bool shrunk = bytes < e->bytes;
-        uint64_t grown = shrunk ? 0 : bytes - e->bytes;
+        uint64_t before = t->fs_free_bytes + e->bytes;
         charge_locked(e, false);
-        t->fs_free_bytes -= MIN(grown, t->fs_free_bytes);
+        t->fs_free_bytes = before - MIN(bytes, before);
         e->bytes = bytes;
         e->stale = true;
         charge_locked(e, true);
@@ -511,6 +511,15 @@ static void account_open_files(struct cache_tier *t)
             cfile_account(files->pdata[i]);
 }
 
+/* What those that wait lack, below the limit or free on the disk, whichever is more. */
+static uint64_t lacking_locked(const struct cache_tier *t)
+{
+    uint64_t held = t->used_bytes + t->reserved_bytes + t->waiting_bytes;
+    uint64_t kept = t->free_limit_bytes + t->reserved_bytes + t->waiting_bytes;
+    uint64_t over = held - MIN(held, t->limit_bytes), missing = kept - MIN(kept, t->fs_free_bytes);
+    return MAX(MAX(over, missing), META_CHUNK_BYTES);
+}
+
 static void reclaim(struct cache_tier *t)
 {
     struct cache_space *s = &t->c->space;
@@ -518,8 +527,7 @@ static void reclaim(struct cache_tier *t)
         mutex_lock(&s->mu);
         bool more = !s->stop && over_locked(t, t->waiting_bytes, LOW_WATER_PERCENT);
         bool hard = t->waiting_bytes && over_locked(t, t->waiting_bytes, 100);
-        uint64_t want = t->used_bytes + t->reserved_bytes + t->waiting_bytes;
-        want = want > t->limit_bytes ? want - t->limit_bytes : META_CHUNK_BYTES;
+        uint64_t want = lacking_locked(t);
         mutex_unlock(&s->mu);
         if (!more || space_evict_one(t) > 0) {
             if (!more)

@@ -17,9 +17,8 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#define ID_FILE         "tier"
-#define TIER_VALUE_PATH "cache/tier/" /* number -> path it was last seen at */
-#define VALUE_AWAY      "cache/away/" /* number -> "": files of it may be in another tier meanwhile */
+#define ID_FILE    "tier"
+#define VALUE_AWAY "cache/away/" /* number -> "": files of it may be in another tier meanwhile */
 #define MEMORY_FILL                                                                                                    \
     97u /* percent up to which clean files come to memory unasked: as far as nothing is dropped for them */
 #define MEMORY_MAX_SHARE 8u
@@ -115,9 +114,12 @@ int tier_note_away(struct cache *c, uint32_t number)
 bool tier_sweep(struct cache_tier *t)
 {
     struct sweep s = {.t = t};
+    unsigned n_away = __atomic_load_n(&t->n_away, __ATOMIC_ACQUIRE);
     int r = cache_scan_files(t->dir, sweep_file, &s);
     if (r == 0 && s.open == 0)
         r = put_value(t->c, VALUE_AWAY, t->number, NULL);
+    if (n_away != __atomic_load_n(&t->n_away, __ATOMIC_ACQUIRE))
+        r = tier_note_away(t->c, t->number); /* what was just removed may be the note of this time */
     log_notice("cache", "cache disk is back path='%s' stale_files_removed=%u still_open=%u r=%s", t->dir, s.n, s.open,
                err_name(r));
     return s.open == 0;

@@ -42,6 +42,7 @@ struct cache_tier {
     uint64_t probe_since_ns; /* start of the probe in progress, 0 none */
     uint64_t good_since_ns;  /* first of the good probes in a row, 0: the last one failed */
     unsigned n_good;         /* of them */
+    unsigned n_away;         /* grows before it is noted that the tier is away */
     /* owned by the prober */
     pthread_t prober;
     bool prober_running;
@@ -77,7 +78,7 @@ int health_start(struct cache *c) MUST_CHECK;
 void health_stop(struct cache *c); /* half-started allowed */
 /* In the database: files of the tier may be elsewhere before it is used again. */
 int tier_note_away(struct cache *c, uint32_t number) MUST_CHECK;
-/* Removes data files that are not the tier's any more, then forgets that it was away. False: some are in use, to be looked at again. */
+/* Removes data files that are not the tier's any more, then forgets that it was away, unless it is again. False: some are in use, to be looked at again. */
 bool tier_sweep(struct cache_tier *t);
 
 enum tier_want { TIER_WANT_DISK, TIER_WANT_ANY, TIER_WANT_MEMORY };

@@ -10,7 +10,8 @@
  *
  * A worker that carries a file's last part lets go of the file, and may close it.
  *
- * Threads upload-N: started by upload_pool_start, end in upload_pool_stop; they block on store, disk and database.
+ * Threads upload-N: started by upload_pool_start, end in upload_pool_stop; they block on store, disk and database. Other threads may let go of files, and so
+ * ask for aborts, until upload_pool_free: nobody carries those out any more, the next start does.
  */
 #include "base/log.h"
 #include "upload.h"
@@ -130,8 +131,16 @@ void upload_pool_stop(struct cache *c)
     mutex_unlock(&pool->mu);
     for (unsigned i = 0; i < pool->n_threads; i++)
         (void)pthread_join(pool->threads[i], NULL); /* joinable and ours */
+    pool->n_threads = 0;
     drop_queued(pool);
     g_assert(g_queue_is_empty(&pool->ready) && pool->used_bytes == 0);
+}
+
+void upload_pool_free(struct cache *c)
+{
+    struct upload_pool *pool = c->uploads;
+    if (!pool)
+        return;
     for (struct meta_upload *rec; (rec = g_queue_pop_head(&pool->aborts)) != NULL;)
         abort_free(rec);
     cond_fini(&pool->room);

@@ -157,6 +157,7 @@ static int open_meta(struct fs *fs, bool *ret_fresh, char **ret_msg)
     int r = meta_open(fs->cache_dir, objstore_identity(fs->store), &fs->meta, ret_fresh, ret_msg);
     if (r < 0)
         return r;
+    meta_keep_space(fs->meta);
     r = make_root(fs);
     if (r < 0)
         *ret_msg = g_strdup_printf("cannot write the database in %s: %s", fs->cache_dir, err_text(r));

@@ -20,34 +20,45 @@ struct reap {
     uint64_t ino;
 };
 
-/* A file or directory without a name, and now without users: record, unfinished marks and content go. */
+/* Without a name, and without users. The caller holds fs->ns and clears rec. */
+static bool is_left_over(struct fs *fs, uint64_t ino, struct meta_inode *rec)
+{
+    mutex_lock(&fs->table_mu);
+    bool used = g_hash_table_contains(fs->inodes, &ino);
+    mutex_unlock(&fs->table_mu);
+    return !used && meta_inode_get(fs->meta, ino, rec) == 0 && rec->nlink == 0;
+}
+
+/*
+ * Content, record and unfinished marks of a file or directory that is left over go. The content first: a kill in between leaves a record that the next start
+ * reaps. Content whose record is gone would hold its room for ever.
+ */
 static void reap_run(void *arg)
 {
     struct reap *job = arg;
     struct fs *fs = job->fs;
-    struct meta_inode rec = {0};
+    struct meta_inode rec = {0}, again = {0};
     char orphan[32], open[32];
     g_snprintf(orphan, sizeof(orphan), "orphan/%016" G_GINT64_MODIFIER "x", job->ino);
     g_snprintf(open, sizeof(open), "open/%016" G_GINT64_MODIFIER "x", job->ino);
     struct meta_batch *b = meta_batch_new(fs->meta);
-    uint64_t vid = 0;
     mutex_lock(&fs->ns);
-    mutex_lock(&fs->table_mu);
-    bool used = g_hash_table_contains(fs->inodes, &job->ino);
-    mutex_unlock(&fs->table_mu);
-    bool reap = !used && meta_inode_get(fs->meta, job->ino, &rec) == 0 && rec.nlink == 0;
-    if (reap) {
-        vid = rec.vid;
+    bool reap = is_left_over(fs, job->ino, &rec);
+    mutex_unlock(&fs->ns);
+    if (reap && rec.vid)
+        cache_forget(fs->cache, rec.vid); /* an upload begun for it is aborted behind */
+    mutex_lock(&fs->ns);
+    if (reap && is_left_over(fs, job->ino, &again)) {
         meta_inode_del(b, job->ino);
         meta_value_del(b, orphan);
         meta_value_del(b, open);
-        reap = meta_commit(b, false) == 0;
+        if (meta_commit(b, false) < 0)
+            log_debug("fs", "the record of a removed file stays for the next start ino=%" G_GUINT64_FORMAT, job->ino);
     }
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
-    if (reap && vid)
-        cache_forget(fs->cache, vid); /* an upload begun for it is aborted behind */
     meta_inode_clear(&rec);
+    meta_inode_clear(&again);
     g_free(job);
 }
 

@@ -7,7 +7,7 @@
  * instead of being started afresh.
  *
  * Failure: after a write that failed nothing more is written; what the disk holds then is not known, and writing on could put
- * newer records after a hole. meta_failed() tells; a restart reads what was kept.
+ * newer records after a hole. meta_failed() tells; a restart reads what was kept. A full disk need not come to that: meta_space.c.
  *
  * Ranges are removed key by key up to SINGLE_DELETES and by one range tombstone above: many tombstones slow every later read,
  * one is cheap, and most inodes and cache files have only a handful of records.
@@ -417,6 +417,7 @@ static int batch_write(struct meta_batch *b, bool sync)
         return -EIO;
     if (rocksdb_writebatch_count(b->wb) == 0)
         return sync ? meta_db_sync(db) : 0;
+    meta_space_look(&b->m->space);
     char *text = NULL;
     rocksdb_write(db->rocks, sync ? db->synced_writes : db->writes, b->wb, &text);
     int r = db_error(db, "commit", text);

@@ -11,7 +11,28 @@
 #include "meta.h"
 #include "meta_key.h"
 
+#include <stdatomic.h>
+
 struct meta_db;
+
+/* ---- space kept back (meta_space.c) ---- */
+
+struct meta_space {
+    char *path;               /* owned */
+    int fd;                   /* -1: none */
+    bool kept;                /* ours to remove */
+    _Atomic bool busy;        /* somebody looks */
+    _Atomic uint64_t next_ns; /* no look before */
+    /* owned by who looks */
+    uint64_t want_bytes; /* 0: only given back, not made */
+    bool low;            /* some of it was given back */
+};
+/* Takes over what a kill left in dir. */
+void meta_space_open(struct meta_space *s, const char *dir);
+void meta_space_keep(struct meta_space *s);
+/* Before a commit: gives back what the disk lacks, or makes it whole again. */
+void meta_space_look(struct meta_space *s);
+void meta_space_close(struct meta_space *s);
 
 struct meta_ids {
     uint64_t next, limit;
@@ -27,6 +48,7 @@ struct meta {
     struct meta_ids ino, seq;
     struct cond refilled;
     _Atomic uint64_t last_seq; /* atomic */
+    struct meta_space space;
 };
 
 /* A value as the store holds it. */

@@ -141,16 +141,14 @@ int meta_open(const char *dir, const char *identity, struct meta **ret_meta, boo
         *ret_msg = g_strdup_printf("cannot make the folder %s: %s", path, err_text(r));
         return r;
     }
-    struct meta_db *db = NULL;
-    int r = meta_db_open(path, &db, ret_msg);
-    if (r < 0)
-        return r;
     struct meta *m = g_new0(struct meta, 1);
-    m->db = db;
     mutex_init(&m->mu, LOCK_META);
     cond_init(&m->refilled);
+    meta_space_open(&m->space, dir); /* opening writes */
     bool fresh = false;
-    r = load(m, path, identity, &fresh, ret_msg);
+    int r = meta_db_open(path, &m->db, ret_msg);
+    if (r == 0)
+        r = load(m, path, identity, &fresh, ret_msg);
     if (r < 0) {
         meta_close(m);
         return r;
@@ -165,9 +163,15 @@ void meta_close(struct meta *m)
     if (!m)
         return;
     meta_db_close(m->db);
+    meta_space_close(&m->space);
     cond_fini(&m->refilled);
     mutex_fini(&m->mu);
     g_free(m);
+}
+
+void meta_keep_space(struct meta *m)
+{
+    meta_space_keep(&m->space);
 }
 
 int meta_sync(struct meta *m)

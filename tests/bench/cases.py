@@ -112,7 +112,8 @@ def mixed(bench, side, row):
     for _ in range(2):
         io("read", side.root / "big", MIB)
     try:
-        took = {"": measured(side, lambda: io("mixed", side.root, side.root / "big", 16, size))}
+        sample = measured(side, lambda: io("mixed", side.root, side.root / "big", 16, size))
+        took = {"": sample, "memory": {"MiB": sample.get("daemon_peak_mib"), "mode": sample["mode"]}}
         io("check-files", side.root, names, size)
     finally:
         side.forget(*written)

@@ -15,7 +15,7 @@ COLOURS = {"native": "#777777", "native+put": "#aaaaaa", "s3fs": "#d98c3f", "rcl
 
 
 def values(samples, field="seconds"):
-    return [s[field] for s in samples if field in s]
+    return [s[field] for s in samples if s.get(field) is not None]
 
 
 def short(number):
@@ -55,10 +55,17 @@ def ratio_text(row, results, base):
     return f"{name}: {spread(numbers)}" if numbers else ""
 
 
-def verdict(row, numbers):
-    if not row.bar or not numbers:
-        return None
-    return statistics.median(numbers) >= row.bar
+def verdict(row, results):
+    """Whether the bar or the limit is met; None: there is none, or nothing was measured."""
+    if row.limit:
+        took = values(results.get(row.of, []), value_of(row))
+        return statistics.median(took) <= row.limit if took else None
+    numbers = ratios(row, results, row.base)
+    return statistics.median(numbers) >= row.bar if row.bar and numbers else None
+
+
+def bar_text(row):
+    return f"at most {row.limit} {row.unit}" if row.limit else row.bar or ""
 
 
 def cell(row, samples):
@@ -85,10 +92,10 @@ def markdown(bench):
         if row.name in bench.skipped:
             lines.append(f"| {row.name} | {row.title} | skipped: {bench.skipped[row.name]} |" + " |" * (len(sides) + 4))
             continue
-        met = {True: "yes", False: "**no**", None: ""}[verdict(row, ratios(row, results, row.base))]
+        met = {True: "yes", False: "**no**", None: ""}[verdict(row, results)]
         unit = "" if row.unit == "s" else f" ({row.unit})"
         lines.append(f"| {row.name} | {row.title}{unit} | {row.warm} | " + " | ".join(cell(row, results.get(s)) for s in sides) +
-                     f" | {ratio_text(row, results, row.base)} | {row.bar or ''} | {met} | {ratio_text(row, results, row.also)} |")
+                     f" | {ratio_text(row, results, row.base)} | {bar_text(row)} | {met} | {ratio_text(row, results, row.also)} |")
     return "\n".join(lines + costs(bench) + notes(bench)) + "\n"
 
 
@@ -110,6 +117,16 @@ def middle(numbers, digits):
     return f"{statistics.median(numbers):.{digits}f}" if numbers else ""
 
 
+def stored_shares(results):
+    """One a run: what Sluice had stored at close / what the raw PUT of that run stores in the time of the write, at most all of it."""
+    found = []
+    for ours, raw in zip(results.get("sluice", []), results.get("raw", [])):
+        if "uploaded_at_close" in ours and "seconds" in raw:
+            possible = min(ours["bytes"], raw["bytes"] / raw["seconds"] * ours["seconds"])
+            found.append(ours["uploaded_at_close"] / possible)
+    return found
+
+
 def notes(bench):
     lines = [""]
     for row in bench.rows:
@@ -119,6 +136,9 @@ def notes(bench):
                 if values(samples, field):
                     lines.append(f"- {row.name}, {side}: {spread(values(samples, field))} {text}; "
                                  f"{values(samples, 'bytes')[0]} bytes in all")
+        shares = stored_shares(bench.results[row.name])
+        if shares:
+            lines.append(f"- {row.name}, sluice: {spread(shares)} of what a raw PUT stores in that time were stored when close returned")
     p50, took = ({link: middle(values(bench.results.get(f"{row}-{link}", {}).get("raw", []), field), 4) for link in ("near", "far")}
                  for row, field in (("delay", "p50_ms"), ("rate", "seconds")))
     if p50["near"] and p50["far"]:
@@ -142,7 +162,7 @@ def as_json(bench):
         rows.append({"name": row.name, "title": row.title, "in_cache_before": row.warm, "unit": row.unit, "link": row.link,
                      "options": row.options, "skipped": bench.skipped.get(row.name), "of": row.of, "base": row.base, "bar": row.bar or None,
                      "ratios": numbers, "median_ratio": statistics.median(numbers) if numbers else None,
-                     "met": verdict(row, numbers), "also": row.also, "also_ratios": ratios(row, bench.results[row.name], row.also),
+                     "limit": row.limit or None, "met": verdict(row, bench.results[row.name]), "also": row.also, "also_ratios": ratios(row, bench.results[row.name], row.also),
                      "samples": bench.results[row.name]})
     return {"when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "machine": machine(), "runs": bench.runs,
             "sizes": vars(bench.sizes), "rows": rows}

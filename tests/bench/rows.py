@@ -54,6 +54,7 @@ class Row:
     of: str = "sluice"     # the side that is compared ...
     base: tuple = ()       # ... with the fastest of these; ("slowest", A, B): with the slower of two
     bar: float = 0         # base seconds / side seconds must be at least this; 0: no bar
+    limit: float = 0       # in the row's unit: the side may take at most this; 0: no limit. A row has a bar or a limit
     also: tuple = ()       # compared with the fastest of these too, without a bar
     link: str = "near"     # or "far", behind the delaying relay
     options: tuple = ()    # of sluice mount
@@ -69,6 +70,7 @@ NEW = "nothing: new mount, empty cache directory, page cache dropped"
 PAGES = "page cache, cache disk, dentries"
 DISK = "cache disk; page cache and dentries dropped"
 PEERS = ("s3fs", "rclone")
+BUSY = "native+put"  # the upload goes on while Sluice writes: the disk is measured with one of the same rate beside it
 
 
 def issue_rows(s):
@@ -76,8 +78,8 @@ def issue_rows(s):
     big, few = f"{s.big // MIB} MiB", f"{s.small_n} x 100 KiB"
     ranges, files = Raw("get", s.part, s.big, 8), Raw("get", s.small, s.small * s.small_n, 16)
     tree, read = ("tree",), ("big",)
-    yield Row("write-close", f"write {big} by 1 MiB, until close returns", "write", "close", NEW, args=("big", MIB), base=("native",),
-              bar=0.9, also=PEERS)
+    yield Row("write-close", f"write {big} by 1 MiB, until close returns", "write", "close", NEW, args=("big", MIB),
+              sides=(*MOUNTED, BUSY), base=(BUSY,), bar=0.9, also=PEERS)
     yield Row("write-visible", f"write {big}, until the object is visible", "write", "visible", NEW, args=("big", MIB),
               sides=MOUNTED[1:], base=("raw",), bar=0.87, also=PEERS, raw=Raw("put", s.part, s.big, 8))
     yield Row("read-cold", f"read {big} by 1 MiB, cold", "read", "cold", NEW, read, read, base=("raw",), bar=0.91, also=PEERS, raw=ranges)
@@ -103,7 +105,7 @@ def file_rows(s):
         yield Row("warm-" + key, title, "warm", key, warm, ("huge",), bar=bar, **ours)
     for name, block, bar in (("1m", MIB, 0.9), ("64k", 64 * KIB, 0.75), ("4k", 4 * KIB, 0.7)):
         yield Row("write-" + name, f"write {huge} by {block // KIB} KiB, until close returns", "write", "close", NEW, args=("huge", block),
-                  sides=(*OURS, "native+put"), base=("native",), bar=bar, also=("native+put",))
+                  sides=(*OURS, BUSY), base=(BUSY,), bar=bar, also=("native",), raw=Raw("put", s.part, s.huge, 8))
     yield Row("publish", f"write {s.big // MIB} MiB, from the first write until visible and verified", "publish", "verified", NEW,
               args=("big",), sides=OURS, base=("slowest", "native", "raw"), bar=0.87, raw=Raw("put", s.part, s.big, 8))
     for link, tail in (("near", ""), ("far", ", 30 ms away")):
@@ -112,6 +114,8 @@ def file_rows(s):
                   raw=Raw("get", 64 * KIB, 64 * KIB * s.preads, 1))
     yield Row("mixed", f"16 writers and 16 readers of {s.mixed // MIB} MiB each", "mixed", "", "the file read: " + PAGES, ("big",), bar=0.9,
               **ours)
+    yield Row("mixed-memory", f"peak memory of the daemon under 16 writers and 16 readers of {s.mixed // MIB} MiB each", "mixed", "memory",
+              "the file read: " + PAGES, ("big",), sides=OURS, limit=512, unit="MiB")
 
 
 def torch_rows(s):
@@ -137,7 +141,7 @@ def tree_rows(s):
     yield Row("readdir", f"readdir of {s.many_n} known files", "metadata", "readdir", known, ("many",), ("many",), bar=1, **ours)
     yield Row("ls-restart", f"first ls -lR of {s.many_n} files after a restart", "metadata", "restart",
               "cache disk with metadata; page cache and dentries dropped", ("many",), ("many",), bar=0.5, **ours)
-    yield Row("idle", "memory of an idle daemon", "idle", "", NEW, sides=MOUNTED[1:], base=PEERS, unit="MiB")
+    yield Row("idle", "memory of an idle daemon", "idle", "", NEW, sides=MOUNTED[1:], base=PEERS, limit=64, unit="MiB")
 
 
 def raw_rows(s):

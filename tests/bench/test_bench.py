@@ -32,7 +32,21 @@ def test_ratio_to_the_slower_of_two_needs_both():
 
 
 def test_bar_is_met_or_not_or_unknown():
-    assert [report.verdict(ROW, numbers) for numbers in ([0.9], [0.8, 0.89, 1], [])] == [True, False, None]
+    runs = [seconds(10), seconds(10, 9, 11), []]
+    base = [seconds(9), seconds(8, 8, 11), seconds(9)]
+    assert [report.verdict(ROW, {"sluice": s, "a": b}) for s, b in zip(runs, base)] == [True, False, None]
+
+
+def test_limit_is_met_or_not_or_unknown():
+    row = Row("m", "M", "idle", "", "nothing", limit=64, unit="MiB")
+    assert [report.verdict(row, {"sluice": [{"MiB": v}]}) for v in (64, 65, None)] == [True, False, None]
+    assert report.bar_text(row) == "at most 64 MiB"
+
+
+def test_stored_share_is_of_what_the_raw_put_could_store():
+    raw = [{"seconds": 4, "bytes": 800}]
+    for took, share in ((2, 0.5), (8, 0.25)):  # 400 of 800 bytes possible, then all 800
+        assert report.stored_shares({"sluice": [{"seconds": took, "bytes": 800, "uploaded_at_close": 200}], "raw": raw}) == [share]
 
 
 def test_failure_is_shown_in_the_cell():

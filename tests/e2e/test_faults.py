@@ -243,6 +243,38 @@ def test_full_cache_disk_gives_enospc_and_loses_nothing(make_mount, store, base)
         sh(f"umount {base}/small || umount -l {base}/small")
 
 
+def test_disk_filled_past_us_is_a_failure_of_nothing_but_writes(make_mount, store, base):
+    """Close, rename, unlink and upload at no free bytes: what passthrough writers and other programs do to the disk is not held back."""
+    sh(f"truncate -s 512M {base}/disk && mkfs.ext4 -q {base}/disk && mkdir {base}/small && mount -o loop {base}/disk {base}/small")
+    try:
+        m = make_mount(cache_dir=base / "small/cache", free_space="16M", fault=NO_WRITES)
+        assert (base / "small/cache/reserve").stat().st_size >= 32 * MIB
+        (m.path / "d").mkdir()
+        for i in range(8):
+            (m.path / f"d/f{i}").write_bytes(os.urandom(MIB))
+        late = open(m.path / "d/late", "wb")
+        late.write(b"before")
+        late.flush()
+        subprocess.run(["dd", "if=/dev/zero", f"of={base}/small/filler", "bs=64K"], stderr=subprocess.DEVNULL)
+        fs = os.statvfs(base / "small")
+        assert fs.f_bfree * fs.f_frsize < 32 * MIB
+        late.close()
+        for i in range(8):
+            os.rename(m.path / f"d/f{i}", m.path / f"d/g{i}")
+        for i in range(4):
+            os.unlink(m.path / f"d/g{i}")
+        m.remount(fault=None)
+        m.wait()
+        assert sorted(store.list()) == [f"d/g{i}" for i in range(4, 8)] + ["d/late"]
+        os.unlink(base / "small/filler")
+        (m.path / "after").write_bytes(b"room again")
+        m.wait()
+        m.umount()
+        assert not (base / "small/cache/reserve").exists()
+    finally:
+        sh(f"umount {base}/small || umount -l {base}/small")
+
+
 def test_dirty_data_beyond_the_cache_size_is_held_back_then_enospc(make_mount, store):
     m = make_mount(cache_size="64M", fault=NO_WRITES, op_timeout="2s")
     data, failed = {}, None

@@ -1,4 +1,5 @@
 /* Reading, fetching and changing cache files against a file store with faults. */
+#include "base/crc32c.h"
 #include "cache_file.h"
 #include "cache_fixture.h"
 
@@ -299,6 +300,31 @@ START_TEST(broken_get_is_an_error_and_heals)
 }
 END_TEST
 
+START_TEST(what_came_before_a_get_broke_off_is_kept)
+{
+    struct cache_source src = put_object(&fx, "a", MIB, 1);
+    struct cfile *cf = open_object(&fx, 50, &src, MIB);
+    fault(&fx, "op=get,nth=1,action=short:300000;op=get,nth=2,count=99,action=error:-EIO");
+    ck_assert_int_eq(cache_file_fill(cf, true, true, NULL, NULL), -EIO);
+    ck_assert_uint_eq(cache_file_present_bytes(cf), 4 * CHUNK);
+    fault(&fx, "op=get,action=error:-EIO");
+    assert_reads(cf, 0, 4 * CHUNK, 1);
+    cache_file_unref(cf);
+    fixture_restart(&fx);
+    for (uint64_t i = 0; i < 5; i++) {
+        uint8_t want[CHUNK / 16];
+        uint32_t stored, sum = 0;
+        int r = meta_chunk_crc_get(fx.meta, 50, i, &stored);
+        ck_assert_int_eq(r, i < 4 ? 0 : -ENOENT);
+        for (uint64_t at = i * CHUNK; i < 4 && at < (i + 1) * CHUNK; at += sizeof want) {
+            pattern(want, sizeof want, at, 1);
+            sum = crc32c(sum, want, sizeof want);
+        }
+        ck_assert(i == 4 || sum == stored);
+    }
+}
+END_TEST
+
 START_TEST(changed_object_is_estale)
 {
     struct cache_source src = put_object(&fx, "a", SIZE, 1);
@@ -446,6 +472,7 @@ int main(void)
     tcase_add_test(tc, new_file_is_local_and_grows);
     tcase_add_test(tc, fallocate_zeroes_and_grows);
     tcase_add_test(tc, broken_get_is_an_error_and_heals);
+    tcase_add_test(tc, what_came_before_a_get_broke_off_is_kept);
     tcase_add_test(tc, changed_object_is_estale);
     tcase_add_test(tc, shorter_object_than_said_is_an_error);
     tcase_add_test(tc, source_may_move_while_absent);

@@ -109,6 +109,43 @@ START_TEST(reader_inside_a_queued_fill_reads_ahead)
 }
 END_TEST
 
+START_TEST(waiting_in_the_queue_is_no_lack_of_progress)
+{
+    struct cache_source big = put_object(&fx, "big", SIZE, 1), other = put_object(&fx, "other", MIB, 1);
+    fixture_stop(&fx);
+    fx.cfg.op_timeout_ns = NS_PER_S / 2;
+    fixture_start(&fx);
+    struct cfile *cf = open_object(&fx, 50, &big, SIZE), *cf2 = open_object(&fx, 51, &other, MIB);
+    fault(&fx, "op=get,action=delay:100ms"); /* two seconds and more for all of the first file */
+    ck_assert_int_eq(cache_file_fill(cf, false, false, NULL, NULL), 0);
+    ck_assert_int_eq(cache_file_fill(cf2, false, true, NULL, NULL), 0);
+    ck_assert(cache_file_complete(cf2));
+    cache_file_unref(cf);
+    cache_file_unref(cf2);
+}
+END_TEST
+
+START_TEST(file_forgotten_while_its_fetches_are_queued_goes_at_the_stop)
+{
+    struct cache_source big = put_object(&fx, "big", SIZE, 1);
+    struct cfile *cf = open_object(&fx, 50, &big, SIZE);
+    struct meta_upload rec = {.vid = 50, .key = g_strdup("big"), .upload_id = g_strdup("1"), .part_bytes = MIB};
+    struct meta_batch *b = meta_batch_new(fx.meta);
+    meta_upload_put(b, &rec);
+    meta_upload_clear(&rec);
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    meta_batch_free(b);
+    fault(&fx, "op=get,action=delay:200ms");
+    ck_assert_int_eq(cache_file_fill(cf, false, false, NULL, NULL), 0);
+    cache_forget(fx.cache, 50);
+    cache_file_unref(cf); /* only the fetches have it now */
+    fixture_restart(&fx);
+    struct cache_usage u;
+    cache_usage(fx.cache, &u);
+    ck_assert_uint_eq(u.files, 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cache_ahead");
@@ -121,6 +158,8 @@ int main(void)
     tcase_add_test(tc, weights_are_filled_once_more_than_the_header_is_read);
     tcase_add_test(tc, fill_leaves_a_download_to_readers);
     tcase_add_test(tc, reader_inside_a_queued_fill_reads_ahead);
+    tcase_add_test(tc, waiting_in_the_queue_is_no_lack_of_progress);
+    tcase_add_test(tc, file_forgotten_while_its_fetches_are_queued_goes_at_the_stop);
     suite_add_tcase(suite, tc);
     SRunner *sr = srunner_create(suite);
     srunner_run_all(sr, CK_ENV);

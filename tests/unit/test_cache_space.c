@@ -1,10 +1,12 @@
 /* What survives restarts and crashes, what is dropped for space, and what never is. */
+#include "cache/cache_file.h"
 #include "cache_fixture.h"
 
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -116,6 +118,17 @@ static int open_lost(uint64_t vid, const struct cache_source *src)
     return r;
 }
 
+/* The same: opened from the disk, where it is not whole. */
+static struct cfile *open_from_disk(uint64_t vid, const struct cache_source *src)
+{
+    struct cfile *cf;
+    while (cache_file_complete(cf = open_object(&fx, vid, src, SIZE))) {
+        cache_file_unref(cf);
+        g_usleep(1000);
+    }
+    return cf;
+}
+
 START_TEST(missing_data_file_is_fetched_again_or_reported)
 {
     struct cache_source src = put_object(&fx, "a", SIZE, 1);
@@ -124,12 +137,11 @@ START_TEST(missing_data_file_is_fetched_again_or_reported)
     cache_file_unref(cf);
     g_autofree char *path = data_file(50);
     ck_assert_int_eq(unlink(path), 0);
-    cf = open_object(&fx, 50, &src, SIZE);
-    ck_assert(!cache_file_complete(cf));
+    cf = open_from_disk(50, &src);
     assert_reads(cf, 0, SIZE, 1);
     cache_file_unref(cf);
     ck_assert_int_eq(truncate(path, 100), 0); /* and one of the wrong size */
-    cf = open_object(&fx, 50, &src, SIZE);
+    cf = open_from_disk(50, &src);
     assert_reads(cf, 0, SIZE, 1);
     ck_assert_int_eq(try_write(cf, 0, 10, 2), 10);
     cache_file_unref(cf);
@@ -158,6 +170,65 @@ START_TEST(after_another_boot_bad_chunks_are_fetched_again)
     ck_assert_int_eq(metric_get(M_corrupt_chunks) - corrupt, 1);
     ck_assert_int_eq(metric_get(M_requests_get) - gets, 1);
     cache_file_unref(cf);
+}
+END_TEST
+
+START_TEST(published_file_the_disk_cannot_read_is_fetched_again)
+{
+    struct cfile *cf;
+    ck_assert_int_eq(cache_file_new(fx.cache, 9, &cf), 0);
+    ck_assert_int_eq(try_write(cf, 0, MIB, 3), MIB);
+    struct cache_source src = put_object(&fx, "mine", MIB, 3);
+    g_autofree char *path = data_file(cache_file_vid(cf));
+    int bad = open(path, O_WRONLY | O_CLOEXEC), good = fcntl(cf->fd, F_DUPFD_CLOEXEC, 0);
+    ck_assert_int_eq(dup2(bad, cf->fd), cf->fd); /* reading fails from now on */
+    g_autofree uint8_t *buf = g_malloc(MIB);
+    ck_assert_int_eq(cache_file_read(cf, buf, MIB, 0), -EIO); /* nobody else has it */
+    ck_assert_int_eq(cache_file_set_source(cf, &src), 0);
+    ck_assert_int_eq(cache_file_set_dirty(cf, false), 0);
+    assert_reads(cf, 0, MIB, 3);
+    ck_assert_int_eq(dup2(good, cf->fd), cf->fd);
+    assert_reads(cf, 0, MIB, 3);
+    ck_assert(cache_file_complete(cf));
+    close(bad);
+    close(good);
+    cache_file_unref(cf);
+}
+END_TEST
+
+START_TEST(changed_chunk_does_not_keep_an_unreadable_neighbour_from_being_fetched)
+{
+    struct cache_source src = put_object(&fx, "a", SIZE, 1);
+    struct cfile *cf = open_object(&fx, 50, &src, SIZE);
+    assert_reads(cf, 0, 8 * CHUNK, 1);
+    ck_assert_int_eq(try_write(cf, CHUNK, CHUNK, 2), CHUNK);
+    g_autofree char *path = data_file(50);
+    ck_assert_int_eq(truncate(path, 5 * CHUNK), 0); /* what the disk has lost */
+    g_autofree uint8_t *buf = g_malloc(8 * CHUNK);
+    ck_assert_int_eq(cache_file_read(cf, buf, 8 * CHUNK, 0), 8 * CHUNK);
+    assert_pattern(buf, CHUNK, 0, 1);
+    assert_pattern(buf + CHUNK, CHUNK, CHUNK, 2);
+    assert_pattern(buf + 2 * CHUNK, 6 * CHUNK, 2 * CHUNK, 1);
+    cache_file_unref(cf);
+}
+END_TEST
+
+START_TEST(start_goes_on_when_a_dropped_file_cannot_be_removed)
+{
+    struct cache_source src = put_object(&fx, "a", SIZE, 1);
+    struct cfile *cf = open_object(&fx, 50, &src, SIZE);
+    assert_reads(cf, 0, SIZE, 1);
+    cache_file_unref(cf);
+    g_autofree char *path = data_file(50);
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(mkdir(path, 0700), 0); /* no unlink() removes that */
+    cache_forget(fx.cache, 50);
+    fixture_restart(&fx);
+    ck_assert_uint_eq(usage().files, 0);
+    ck_assert_int_eq(rmdir(path), 0);
+    fixture_restart(&fx);
+    struct meta_cached rec;
+    ck_assert_int_eq(meta_cached_get(fx.meta, 50, &rec), -ENOENT);
 }
 END_TEST
 
@@ -363,6 +434,33 @@ START_TEST(file_larger_than_half_the_cache_keeps_a_window)
 }
 END_TEST
 
+/* On a file system of its own, whose free space nobody else changes. */
+START_TEST(scarce_free_space_takes_no_more_from_open_files_than_needed)
+{
+    struct cache_source src = put_object(&fx, "a", 40 * MIB, 1);
+    fixture_stop(&fx);
+    ck_assert_int_eq(mount("none", fx.dir, "tmpfs", 0, "size=256m,mode=0700"), 0);
+    fx.cfg.size_bytes = 1024 * MIB;
+    fixture_start(&fx);
+    struct cfile *cf = open_object(&fx, 50, &src, 40 * MIB), *other;
+    assert_reads(cf, 0, 40 * MIB, 1);
+    struct cache_tier *t = cfile_tier(cf);
+    mutex_lock(&fx.cache->space.mu);
+    t->free_limit_bytes = t->fs_free_bytes - MIB;
+    mutex_unlock(&fx.cache->space.mu);
+    ck_assert_int_eq(cache_file_new(fx.cache, 9, &other), 0);
+    ck_assert_int_eq(try_write(other, 0, 8 * MIB, 2), 8 * MIB);
+    uint64_t left = cache_file_present_bytes(cf);
+    ck_assert_uint_le(left, 34 * MIB);
+    ck_assert_uint_ge(left, 16 * MIB);
+    cache_file_unref(cf);
+    cache_file_unref(other);
+    fixture_stop(&fx);
+    ck_assert_int_eq(umount(fx.dir), 0);
+    fixture_start(&fx);
+}
+END_TEST
+
 START_TEST(punched_chunks_are_fetched_again_after_restart)
 {
     uint64_t size = 48 * MIB;
@@ -516,6 +614,9 @@ int main(int argc, char **argv)
     tcase_add_test(tc, restart_keeps_dirty_marks_and_ranges);
     tcase_add_test(tc, missing_data_file_is_fetched_again_or_reported);
     tcase_add_test(tc, after_another_boot_bad_chunks_are_fetched_again);
+    tcase_add_test(tc, published_file_the_disk_cannot_read_is_fetched_again);
+    tcase_add_test(tc, changed_chunk_does_not_keep_an_unreadable_neighbour_from_being_fetched);
+    tcase_add_test(tc, start_goes_on_when_a_dropped_file_cannot_be_removed);
     tcase_add_test(tc, kill_keeps_written_bytes);
     tcase_add_test(tc, space_comes_from_clean_files_only);
     tcase_add_test(tc, writers_get_enospc_after_the_timeout);
@@ -525,6 +626,8 @@ int main(int argc, char **argv)
     tcase_add_test(tc, reads_work_while_dirty_data_fills_the_cache);
     tcase_add_test(tc, file_larger_than_half_the_cache_keeps_a_window);
     tcase_add_test(tc, punched_chunks_are_fetched_again_after_restart);
+    if (geteuid() == 0)
+        tcase_add_test(tc, scarce_free_space_takes_no_more_from_open_files_than_needed);
     tcase_add_test(tc, cyclic_epochs_over_twice_the_cache_hit_forty_percent);
     tcase_add_test(tc, intents_are_found_without_the_database);
     tcase_add_test(tc, passthrough_growth_is_seen_and_never_punched);

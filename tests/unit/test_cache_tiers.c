@@ -167,6 +167,63 @@ START_TEST(a_disk_that_works_again_is_cleared_of_what_moved)
 }
 END_TEST
 
+static bool noted_away(unsigned number)
+{
+    g_autoptr(GBytes) value = NULL;
+    g_autofree char *name = g_strdup_printf("cache/away/%u", number);
+    return meta_value_get(fx.meta, name, &value) == 0;
+}
+
+static void on_lost(void *ctx, uint64_t ino, const char *path)
+{
+    (void)__atomic_add_fetch((unsigned *)ctx, noted_away(1) ? 1 : 1000, __ATOMIC_ACQ_REL);
+}
+
+START_TEST(a_bypassed_disk_is_noted_before_anything_is_done_without_it)
+{
+    struct cfile *cf[2];
+    unsigned n = 0;
+    fixture_stop(&fx);
+    fx.cfg.lost = on_lost;
+    fx.cfg.lost_ctx = &n;
+    fixture_start(&fx);
+    for (unsigned i = 0; i < 2; i++) {
+        ck_assert_int_eq(cache_file_new(fx.cache, 10 + i, &cf[i]), 0);
+        ck_assert_int_eq(cache_file_write(cf[i], "precious", 8, 0), 8);
+    }
+    disk_fault(second, "eio");
+    EVENTUALLY(__atomic_load_n(&n, __ATOMIC_ACQUIRE) > 0);
+    ck_assert_uint_eq(n, 1);
+    for (unsigned i = 0; i < 2; i++)
+        cache_file_unref(cf[i]);
+    disk_fault(second, NULL);
+    fx.cfg.lost = NULL; /* n goes */
+    fixture_restart(&fx);
+}
+END_TEST
+
+START_TEST(a_disk_that_fails_while_it_is_looked_through_stays_noted)
+{
+    struct cache_source srcs[6];
+    fill(6, srcs);
+    uint64_t moved = has_file(second, 100) ? 100 : 101;
+    disk_fault(second, "eio");
+    EVENTUALLY(state_is(second, "bypassed"));
+    check(6, srcs);
+    for (struct cfile *open; (open = table_claim(fx.cache, moved)); g_usleep(1000)) /* the look stops there */
+        cache_file_unref(open);
+    disk_fault(second, NULL);
+    EVENTUALLY(state_is(second, "ok"));
+    g_usleep(100000);
+    disk_fault(second, "eio");
+    EVENTUALLY(state_is(second, "bypassed"));
+    table_release(fx.cache, moved);
+    g_usleep(100000);
+    EVENTUALLY(noted_away(1));
+    disk_fault(second, NULL);
+}
+END_TEST
+
 START_TEST(a_restart_clears_a_disk_that_was_bypassed)
 {
     struct cache_source srcs[6];
@@ -199,6 +256,26 @@ START_TEST(a_hanging_disk_is_bypassed_and_an_open_file_leaves_it)
         cache_file_unref(open[i]);
     }
     disk_fault(second, NULL);
+}
+END_TEST
+
+START_TEST(who_watches_the_disks_does_not_wait_for_a_file_on_a_hanging_one)
+{
+    struct cache_source srcs[2];
+    fill(2, srcs);
+    struct cfile *cf = open_object(&fx, has_file(second, 100) ? 100 : 101, &srcs[has_file(second, 100) ? 0 : 1], SIZE);
+    mutex_lock(&cf->mu);
+    cf->resizing = true; /* a truncate that the disk does not end */
+    mutex_unlock(&cf->mu);
+    disk_fault(second, "hang");
+    EVENTUALLY(state_is(second, "bypassed"));
+    disk_fault(second, NULL);
+    EVENTUALLY(state_is(second, "ok"));
+    mutex_lock(&cf->mu);
+    cf->resizing = false;
+    cond_broadcast(&cf->changed);
+    mutex_unlock(&cf->mu);
+    cache_file_unref(cf);
 }
 END_TEST
 
@@ -352,6 +429,23 @@ START_TEST(a_write_moves_the_file_to_the_disk_with_all_its_bytes)
 }
 END_TEST
 
+START_TEST(room_for_a_file_that_leaves_memory_is_asked_of_the_disk)
+{
+    struct cache_source srcs[1], big = put_object(&fx, "big", 40 * MIB, 3);
+    big.pin = PIN_MEMORY;
+    struct cfile *pinned = open_object(&fx, 300, &big, 40 * MIB);
+    assert_reads(pinned, 0, 40 * MIB, 3);
+    fill(1, srcs);
+    struct cfile *cf = open_object(&fx, 100, &srcs[0], SIZE);
+    ck_assert(cache_file_in_memory(pinned) && cache_file_in_memory(cf));
+    ck_assert_int_eq(cache_file_fallocate(cf, 0, 0, 40 * MIB), 0); /* more than memory has left */
+    ck_assert(!cache_file_in_memory(cf));
+    assert_reads(cf, 0, SIZE, 0);
+    cache_file_unref(cf);
+    cache_file_unref(pinned);
+}
+END_TEST
+
 static void *write_one(void *arg)
 {
     ck_assert_int_eq(cache_file_write(arg, "x", 1, 0), 1);
@@ -426,6 +520,36 @@ START_TEST(pinned_in_memory_moves_there_and_back)
     ck_assert_int_eq(cache_pin(fx.cache, 300, PIN_NONE), 0);
     ck_assert_int_eq(cache_evict(fx.cache, 300), 0);
     ck_assert_uint_eq(tier("memory").used_bytes, 0);
+}
+END_TEST
+
+/* What a kill at this moment would leave: the record must know of the file. */
+static void on_dropped(void *ctx, uint64_t ino)
+{
+    struct meta_cached rec;
+    if (!has_file(fx.dir, 300))
+        return; /* it is being made */
+    ck_assert_int_eq(meta_cached_get(fx.meta, 300, &rec), 0);
+    ck_assert_uint_eq(rec.tier, TIER_NUMBER_FIRST);
+    (void)__atomic_add_fetch((unsigned *)ctx, 1, __ATOMIC_ACQ_REL);
+}
+
+START_TEST(no_moment_of_a_move_to_memory_leaves_a_file_nobody_knows)
+{
+    unsigned n = 0;
+    fixture_stop(&fx);
+    fx.cfg.dropped_ctx = &n;
+    fx.cfg.dropped = on_dropped;
+    fixture_start(&fx);
+    struct cache_source big = put_object(&fx, "big", 20 * MIB, 3);
+    struct cfile *cf = open_object(&fx, 300, &big, 20 * MIB);
+    assert_reads(cf, 0, MIB, 3);
+    cache_file_unref(cf);
+    ck_assert_int_eq(cache_pin(fx.cache, 300, PIN_MEMORY), 0);
+    EVENTUALLY(!has_file(fx.dir, 300));
+    ck_assert_uint_eq(__atomic_load_n(&n, __ATOMIC_ACQUIRE), 1);
+    fx.cfg.dropped = NULL; /* n goes */
+    fixture_restart(&fx);
 }
 END_TEST
 
@@ -559,8 +683,11 @@ int main(void)
     tcase_add_test(disks, new_files_go_where_most_is_free);
     tcase_add_test(disks, restart_finds_files_on_both_disks);
     tcase_add_test(disks, a_disk_that_works_again_is_cleared_of_what_moved);
+    tcase_add_test(disks, a_bypassed_disk_is_noted_before_anything_is_done_without_it);
+    tcase_add_test(disks, a_disk_that_fails_while_it_is_looked_through_stays_noted);
     tcase_add_test(disks, a_restart_clears_a_disk_that_was_bypassed);
     tcase_add_test(disks, a_hanging_disk_is_bypassed_and_an_open_file_leaves_it);
+    tcase_add_test(disks, who_watches_the_disks_does_not_wait_for_a_file_on_a_hanging_one);
     tcase_add_test(disks, a_file_that_is_not_here_is_opened_without_a_look_at_a_bypassed_disk);
     tcase_add_test(disks, unpublished_files_stay_on_a_bypassed_disk);
     tcase_add_test(disks, an_unpublished_file_removed_while_its_disk_is_bypassed_is_gone);
@@ -572,9 +699,11 @@ int main(void)
     if (geteuid() == 0) { /* a memory file system needs CAP_SYS_ADMIN */
         tcase_add_test(memory, memory_takes_small_clean_files_and_forgets_them);
         tcase_add_test(memory, a_write_moves_the_file_to_the_disk_with_all_its_bytes);
+        tcase_add_test(memory, room_for_a_file_that_leaves_memory_is_asked_of_the_disk);
         tcase_add_test(memory, a_punch_that_is_saved_does_not_hold_up_a_move);
         tcase_add_test(memory, a_file_the_kernel_has_in_memory_is_not_changed);
         tcase_add_test(memory, pinned_in_memory_moves_there_and_back);
+        tcase_add_test(memory, no_moment_of_a_move_to_memory_leaves_a_file_nobody_knows);
         tcase_add_test(memory, what_a_pin_needs_is_taken_from_other_files_in_memory);
         tcase_add_test(memory, no_disk_left_reads_go_past_the_cache_and_changes_fail);
         tcase_add_test(memory, a_change_that_waits_while_the_file_loses_its_disk_fails);

@@ -1,6 +1,8 @@
 /* What a crash, a damaged file, another format or a full disk does to the database, and that numbers never repeat. */
 #include "meta_fixture.h"
 
+#include <sys/mount.h>
+
 static int stop_at_second(void *ctx, const struct meta_inode *in)
 {
     uint64_t *last = ctx;
@@ -250,6 +252,96 @@ START_TEST(removal_that_could_not_be_read_stops_all_further_writes)
 }
 END_TEST
 
+static uint64_t size_of(const char *path)
+{
+    GStatBuf st;
+    return g_stat(path, &st) == 0 ? (uint64_t)st.st_size : 0;
+}
+
+/* Takes all that is free. */
+static void fill_disk(const char *path)
+{
+    static const char zeros[65536];
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    ck_assert_int_ge(fd, 0);
+    while (write(fd, zeros, sizeof zeros) > 0)
+        ;
+    close(fd);
+}
+
+#define PAST_THE_LOG 640u /* 40 MiB: the first 35 MiB of the write-ahead log were allocated before */
+
+static int commit_much(unsigned n)
+{
+    g_autofree char *big = g_strnfill(64 << 10, 'x');
+    struct meta_batch *b = meta_batch_new(m);
+    int r = 0;
+    for (unsigned i = 0; r == 0 && i < n; i++) {
+        meta_value_put(b, "big", big, 64 << 10);
+        r = meta_commit(b, false);
+    }
+    meta_batch_free(b);
+    return r;
+}
+
+static void begin_on_small_disk(void)
+{
+    meta_close(m);
+    ck_assert_int_eq(mount("none", dir, "tmpfs", 0, "size=160m,mode=0700"), 0);
+    m = open_as("link", 0, NULL);
+}
+
+static void end_on_small_disk(void)
+{
+    meta_close(m);
+    ck_assert_int_eq(umount(dir), 0);
+    m = open_as("link", 0, NULL);
+}
+
+START_TEST(full_disk_without_reserve_ends_all_writes)
+{
+    begin_on_small_disk();
+    g_autofree char *filler = g_build_filename(dir, "filler", NULL);
+    fill_disk(filler);
+    ck_assert_int_lt(commit_much(PAST_THE_LOG), 0);
+    ck_assert(meta_failed(m));
+    end_on_small_disk();
+}
+END_TEST
+
+START_TEST(commits_go_on_while_the_disk_is_full)
+{
+    begin_on_small_disk();
+    g_autofree char *filler = g_build_filename(dir, "filler", NULL), *reserve = g_build_filename(dir, "reserve", NULL);
+    meta_keep_space(m);
+    ck_assert_uint_eq(size_of(reserve), 20 << 20);
+    fill_disk(filler);
+    ck_assert_int_eq(commit_much(PAST_THE_LOG), 0);
+    ck_assert(!meta_failed(m));
+    ck_assert_int_eq(unlink(filler), 0);
+    for (unsigned i = 0; i < 100 && size_of(reserve) < 20 << 20; i++) {
+        g_usleep(5000);
+        ck_assert_int_eq(commit_much(1), 0);
+    }
+    ck_assert_uint_eq(size_of(reserve), 20 << 20);
+    end_on_small_disk();
+}
+END_TEST
+
+START_TEST(full_disk_with_a_reserve_that_a_kill_left_opens)
+{
+    begin_on_small_disk();
+    g_autofree char *filler = g_build_filename(dir, "filler", NULL), *reserve = g_build_filename(dir, "reserve", NULL);
+    g_autofree char *text = g_strnfill(20 << 20, 'x');
+    meta_close(m);
+    ck_assert(g_file_set_contents(reserve, text, 20 << 20, NULL));
+    fill_disk(filler);
+    m = open_as("link", 0, NULL);
+    ck_assert_int_eq(commit_much(16), 0);
+    end_on_small_disk();
+}
+END_TEST
+
 #define ID_THREADS 4
 #define ID_EACH    5000
 
@@ -300,6 +392,11 @@ int main(void)
     ADD(failed_write_stops_all_further_writes);
     ADD(removal_that_could_not_be_read_stops_all_further_writes);
     ADD(counters_are_unique_across_threads);
+    if (geteuid() == 0) { /* a disk of its own */
+        ADD(full_disk_without_reserve_ends_all_writes);
+        ADD(commits_go_on_while_the_disk_is_full);
+        ADD(full_disk_with_a_reserve_that_a_kill_left_opens);
+    }
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
