@@ -230,6 +230,14 @@ int content_begin_change(struct inode *in)
     return r;
 }
 
+static void note_change_locked(struct inode *in) REQUIRES(in->mu)
+{
+    in->rec.mtime_ns = in->rec.ctime_ns = clock_wall_ns();
+    in->rec.flags &= ~(uint32_t)INODE_MTIME_SET;
+    in->changed = true;
+    in->n_changes++;
+}
+
 int content_truncate(struct inode *in, uint64_t size)
 {
     int r = content_begin_change(in);
@@ -244,12 +252,19 @@ int content_truncate(struct inode *in, uint64_t size)
         return r;
     mutex_lock(&in->mu);
     in->rec.size = size;
-    in->rec.mtime_ns = in->rec.ctime_ns = clock_wall_ns();
-    in->changed = true;
+    note_change_locked(in);
     mutex_unlock(&in->mu);
     if (size == 0)
         content_begin_stream(in);
     return 0;
+}
+
+void content_note_write(struct inode *in, uint64_t end)
+{
+    mutex_lock(&in->mu);
+    in->rec.size = MAX(in->rec.size, end);
+    note_change_locked(in);
+    mutex_unlock(&in->mu);
 }
 
 /* ---- flush, seal ---- */
@@ -275,10 +290,11 @@ int content_flush(struct inode *in, bool want_sync)
 {
     content_gate_enter(in);
     int r = open_cfile(in);
+    (void)io_mode_look(in);
     mutex_lock(&in->mu);
-    bool open = in->rec.content == CONTENT_OPEN;
+    bool missed = in->rec.content != CONTENT_OPEN && in->n_changes != in->flushed_changes; /* by another's flush */
     mutex_unlock(&in->mu);
-    if (r == 0 && io_mode_take_unflushed(in) && !open)
+    if (r == 0 && missed)
         r = content_begin_change_gated(in);
     if (r == 0)
         r = flush_gated(in, want_sync);
@@ -391,11 +407,10 @@ int content_sync(struct inode *in)
     int r = cache_file_sync(in->cf);
     if (r < 0)
         return r;
-    uint64_t size = cache_file_size(in->cf);
+    (void)io_mode_look(in);
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     mutex_lock(&in->mu);
-    in->rec.size = size;
     if (!in->gone)
         meta_inode_put(b, &in->rec);
     mutex_unlock(&in->mu);

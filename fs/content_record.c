@@ -129,15 +129,15 @@ int record_open(struct inode *in)
 int record_closing(struct inode *in, bool synced)
 {
     struct fs *fs = in->fs;
-    uint64_t size = cache_file_size(in->cf), limit = cache_file_limit(in->cf);
+    uint64_t limit = cache_file_limit(in->cf);
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     mutex_lock(&in->mu);
     struct meta_inode *rec = &in->rec;
     if (in->changed && in->snap_gen == rec->gen)
         rec->gen++;
-    rec->size = size;
     rec->base_limit = limit;
+    in->flushed_changes = in->n_changes;
     if (limit == 0)
         g_clear_pointer(&rec->base_key, g_free);
     rec->flags = synced ? rec->flags | INODE_DATA_SYNCED : rec->flags & ~(uint32_t)INODE_DATA_SYNCED;
@@ -162,6 +162,7 @@ int record_sealed(struct inode *in)
     mutex_lock(&in->mu);
     if (in->changed && in->snap_gen == in->rec.gen)
         in->rec.gen++; /* a write that began before a snapshot and ended after it: two contents never share a token */
+    in->flushed_changes = in->n_changes;
     move_to(in, CONTENT_SEALED);
     if (!in->gone)
         meta_inode_put(b, &in->rec);
@@ -179,11 +180,10 @@ int record_sealed(struct inode *in)
 int content_store(struct inode *in)
 {
     struct fs *fs = in->fs;
-    uint64_t size = cache_file_size(in->cf), limit = cache_file_limit(in->cf);
+    uint64_t limit = cache_file_limit(in->cf);
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     mutex_lock(&in->mu);
-    in->rec.size = size;
     in->rec.base_limit = limit;
     if (!cache_file_has_source(in->cf))
         g_clear_pointer(&in->rec.base_key, g_free);

@@ -1,5 +1,8 @@
 /*
  * What a change of a file's content state writes: one batch under ns each, in memory and in the database. For content.c, with the content gate held.
+ *
+ * The gate does not keep writes out, so the size is the record's own, which each of them brings up to date when it is done (content_note_write, io_mode_look): what is
+ * read of the cache file here may be older than what is stored meanwhile.
  */
 #pragma once
 #include "fs.h"

@@ -50,7 +50,6 @@ struct io_state {
     unsigned n_handles, n_writers; /* open in the kernel */
     bool kernel_writes;            /* handles or mappings may write past us */
     unsigned n_news;               /* looks that found it written */
-    unsigned flushed_news;         /* n_news as of the last flush */
     bool was_passed;               /* the kernel's page cache may be older than the file */
     uint64_t seen_size;            /* of the cache file, as of the last look */
     int64_t seen_mtime_ns;
@@ -77,9 +76,11 @@ struct inode {
     struct cfile *cf;         /* owned reference while n_open > 0 or somebody works on the content */
     unsigned n_open, n_writers;
     unsigned n_cf_users;
-    bool gate_held;       /* content gate */
-    pthread_t gate_owner; /* valid while gate_held */
-    bool changed;         /* bytes were written since the last snapshot was begun */
+    bool gate_held;           /* content gate */
+    pthread_t gate_owner;     /* valid while gate_held */
+    bool changed;             /* bytes were written since the last snapshot was begun */
+    uint64_t n_changes;       /* writes through us, and looks that found the kernel's */
+    uint64_t flushed_changes; /* n_changes as of the last flush or seal that was stored */
     struct io_state io;
     bool flushed_watched;  /* in fs.mapped.flushed */
     bool mapped;           /* no handle writes any more, but a mapping may (mapped.h) */

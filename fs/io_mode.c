@@ -190,6 +190,21 @@ void io_kept_free(struct io_kept *kept)
     g_free(kept);
 }
 
+static bool take_news_locked(struct inode *in, uint64_t size, int64_t mtime_ns) REQUIRES(in->mu)
+{
+    bool news = in->io.kernel_writes && (size != in->io.seen_size || mtime_ns != in->io.seen_mtime_ns);
+    if (news) {
+        in->io.seen_size = in->rec.size = size;
+        in->io.seen_mtime_ns = in->rec.mtime_ns = in->rec.ctime_ns = mtime_ns;
+        in->rec.flags &= ~(uint32_t)INODE_MTIME_SET;
+        in->changed = true;
+        in->n_changes++;
+        in->io.n_news++;
+        g_clear_pointer(&in->io.kept, io_kept_free);
+    }
+    return news;
+}
+
 bool io_mode_look(struct inode *in)
 {
     uint64_t size = 0;
@@ -201,15 +216,7 @@ bool io_mode_look(struct inode *in)
         return false;
     bool known = stat_local(in, cf, &size, &mtime_ns);
     mutex_lock(&in->mu);
-    bool news = known && in->io.kernel_writes && (size != in->io.seen_size || mtime_ns != in->io.seen_mtime_ns);
-    if (news) {
-        in->io.seen_size = in->rec.size = size;
-        in->io.seen_mtime_ns = in->rec.mtime_ns = in->rec.ctime_ns = mtime_ns;
-        in->rec.flags &= ~(uint32_t)INODE_MTIME_SET;
-        in->changed = true;
-        in->io.n_news++;
-        g_clear_pointer(&in->io.kept, io_kept_free);
-    }
+    bool news = known && take_news_locked(in, size, mtime_ns);
     mutex_unlock(&in->mu);
     cache_file_unref(cf);
     return news;
@@ -222,16 +229,6 @@ unsigned io_mode_news(struct inode *in)
     unsigned n = in->io.n_news;
     mutex_unlock(&in->mu);
     return n;
-}
-
-bool io_mode_take_unflushed(struct inode *in)
-{
-    (void)io_mode_look(in);
-    mutex_lock(&in->mu);
-    bool news = in->io.flushed_news != in->io.n_news;
-    in->io.flushed_news = in->io.n_news;
-    mutex_unlock(&in->mu);
-    return news;
 }
 
 /* ---- modes ---- */
@@ -439,8 +436,12 @@ bool io_mode_end_writing(struct inode *in, bool *ret_same)
         return true;
     if (!settled(in->cf))
         return false;
-    (void)io_mode_look(in);
+    uint64_t size = 0;
+    int64_t mtime_ns = 0;
+    bool known = stat_local(in, in->cf, &size, &mtime_ns);
     mutex_lock(&in->mu);
+    if (known) /* the last look: one begun before it must not have the last word */
+        (void)take_news_locked(in, size, mtime_ns);
     struct io_kept *kept = g_steal_pointer(&in->io.kept);
     bool readers = in->io.n_handles > 0;
     in->io.kernel_writes = false;

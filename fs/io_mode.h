@@ -27,8 +27,6 @@ void io_mode_leave(struct inode *in, bool writes);
 bool io_mode_look(struct inode *in);
 /* A number that changes when it was written, as far as only the kernel knows: each handle compares it with that of its open. */
 unsigned io_mode_news(struct inode *in);
-/* Whether it was written since the last call: for content_flush(). */
-bool io_mode_take_unflushed(struct inode *in);
 /* With the content gate held and no writer left: the kernel's writing ends. False: a mapping can still write. *ret_same: nothing was
  * written, and the source that was put away at open is back. */
 bool io_mode_end_writing(struct inode *in, bool *ret_same);

@@ -242,16 +242,6 @@ static void kill_suid(struct inode *in, const struct fuse_ctx *ctx)
     meta_batch_free(b);
 }
 
-static void note_written(struct inode *in, uint64_t end)
-{
-    mutex_lock(&in->mu);
-    in->rec.mtime_ns = in->rec.ctime_ns = clock_wall_ns();
-    in->rec.flags &= ~(uint32_t)INODE_MTIME_SET;
-    in->rec.size = MAX(in->rec.size, end);
-    in->changed = true;
-    mutex_unlock(&in->mu);
-}
-
 void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
@@ -265,7 +255,7 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_
         kill_suid(h->in, fuse_req_ctx(req));
     ssize_t n = r < 0 ? r : cache_file_write(h->in->cf, buf, size, (uint64_t)off);
     if (n >= 0) {
-        note_written(h->in, (uint64_t)off + (uint64_t)n);
+        content_note_write(h->in, (uint64_t)off + (uint64_t)n);
         atomic_store_explicit(&h->wrote, true, memory_order_relaxed);
     }
     metric_inc(M_fuse_requests);
@@ -343,7 +333,7 @@ void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
     if (r == 0)
         r = cache_file_fallocate(h->in->cf, mode, (uint64_t)off, (uint64_t)len);
     if (r == 0) {
-        note_written(h->in, mode & FALLOC_FL_KEEP_SIZE ? 0 : (uint64_t)off + (uint64_t)len);
+        content_note_write(h->in, mode & FALLOC_FL_KEEP_SIZE ? 0 : (uint64_t)off + (uint64_t)len);
         atomic_store(&h->wrote, true);
     }
     reply_err(req, OP_ID_fallocate, r);
@@ -373,7 +363,7 @@ static ssize_t copy_range(struct inode *from, uint64_t off_in, struct inode *to,
         if (n == 0)
             break;
         done += (size_t)n;
-        note_written(to, off_out + done);
+        content_note_write(to, off_out + done);
     }
     return (ssize_t)done;
 }
@@ -392,7 +382,7 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in, struct 
     if (changes && off_in == off_out)
         n = copy_in_store(from->in, to->in, (uint64_t)off_out, len);
     if (n > 0)
-        note_written(to->in, (uint64_t)off_out + (uint64_t)n);
+        content_note_write(to->in, (uint64_t)off_out + (uint64_t)n);
     else if (changes)
         n = copy_range(from->in, (uint64_t)off_in, to->in, (uint64_t)off_out, MIN(len, COPY_MAX));
     atomic_store(&to->wrote, true);

@@ -40,7 +40,7 @@ static struct inode *begin(const char *name, const char *text)
     ck_assert_int_eq(tree_create(fx.fs, &spec, true, &in), 0);
     ck_assert_int_eq(content_open_new(in), 0);
     ck_assert_int_eq(content_begin_change(in), 0);
-    ck_assert_int_eq(cache_file_write(in->cf, text, strlen(text), 0), (ssize_t)strlen(text));
+    fs_fixture_pwrite(in, text, strlen(text), 0);
     return in;
 }
 
@@ -119,7 +119,7 @@ START_TEST(file_written_on_after_a_published_snapshot_is_published_again)
     INODE_REF again = fs_fixture_inode(&fx, "f");
     ck_assert_int_eq(content_open(again, true, false), 0);
     ck_assert_int_eq(content_begin_change(again), 0);
-    ck_assert_int_eq(cache_file_write(again->cf, "TEXT", 4, 0), 4);
+    fs_fixture_pwrite(again, "TEXT", 4, 0);
     ck_assert_int_eq(content_flush(again, false), 0);
     content_release(again, true);
     inode_put(g_steal_pointer(&again));

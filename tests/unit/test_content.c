@@ -1,0 +1,114 @@
+/* What flushes and seals of open files store, beside writes in flight and when the database fails. Without FUSE: the tests do what the operations do. */
+#include "fs/content.h"
+#include "fs/mapped.h"
+#include "fs/publish.h"
+#include "fs/tree.h"
+#include "fs_fixture.h"
+
+#include <check.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static struct fs_fixture fx;
+
+static void setup(void)
+{
+    fs_fixture_init(&fx);
+    fs_fixture_open(&fx);
+}
+
+static void teardown(void)
+{
+    fs_fixture_fini(&fx);
+}
+
+/* Never let go: the inode belongs to the table, which is taken down with it. */
+static struct inode *begin(const char *name, const char *text)
+{
+    struct node_spec spec = {.parent = META_ROOT_INO, .name = name, .mode = S_IFREG | 0644};
+    struct inode *in = NULL;
+    ck_assert_int_eq(tree_create(fx.fs, &spec, true, &in), 0);
+    ck_assert_int_eq(content_open_new(in), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    fs_fixture_pwrite(in, text, strlen(text), 0);
+    return in;
+}
+
+static struct meta_inode stored(struct inode *in)
+{
+    struct meta_inode rec = {0};
+    ck_assert_int_eq(meta_inode_get(fx.fs->meta, in->ino, &rec), 0);
+    meta_inode_clear(&rec); /* its numbers stay */
+    return rec;
+}
+
+static void *flush(void *in)
+{
+    ck_assert_int_eq(content_flush(in, false), 0);
+    return NULL;
+}
+
+struct holder {
+    atomic_int stage; /* 1: held, 2: to be let go */
+};
+
+static void *hold_ns(void *arg)
+{
+    struct holder *h = arg;
+    mutex_lock(&fx.fs->ns);
+    atomic_store(&h->stage, 1);
+    while (atomic_load(&h->stage) != 2)
+        g_usleep(1000);
+    mutex_unlock(&fx.fs->ns);
+    return NULL;
+}
+
+START_TEST(size_of_a_write_beside_a_flush_is_kept)
+{
+    struct inode *in = begin("f", "0123");
+    struct holder h = {0};
+    pthread_t holder, flusher;
+    ck_assert_int_eq(pthread_create(&holder, NULL, hold_ns, &h), 0);
+    while (atomic_load(&h.stage) != 1)
+        g_usleep(1000);
+    ck_assert_int_eq(pthread_create(&flusher, NULL, flush, in), 0);
+    g_usleep(50000); /* the flush has looked at the file and waits for its turn to store */
+    fs_fixture_pwrite(in, "4567", 4, 4);
+    atomic_store(&h.stage, 2);
+    (void)pthread_join(holder, NULL);
+    (void)pthread_join(flusher, NULL);
+    ck_assert_uint_eq(in->rec.size, 8);
+    ck_assert_uint_eq(stored(in).size, 8);
+}
+END_TEST
+
+START_TEST(write_that_ends_after_another_close_is_flushed_by_its_own)
+{
+    struct inode *in = begin("f", "0123");
+    ck_assert_int_eq(content_flush(in, false), 0);
+    fs_fixture_pwrite(in, "4567", 4, 4); /* begun before that close */
+    ck_assert_int_eq(content_flush(in, false), 0);
+    ck_assert_uint_eq(stored(in).size, 8);
+    fs_fixture_close(&fx); /* as a kill would */
+    fs_fixture_open(&fx);
+    INODE_REF again = fs_fixture_inode(&fx, "f");
+    ck_assert_uint_eq(again->rec.content, CONTENT_SEALED);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("content");
+    TCase *t = tcase_create("states");
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, size_of_a_write_beside_a_flush_is_kept);
+    tcase_add_test(t, write_that_ends_after_another_close_is_flushed_by_its_own);
+    suite_add_tcase(s, t);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
