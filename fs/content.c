@@ -269,17 +269,37 @@ void content_note_write(struct inode *in, uint64_t end)
 
 /* ---- flush, seal ---- */
 
-static int flush_gated(struct inode *in, bool want_sync)
+/* fdatasync of the cache file; n_changes says later whether anything came after it. */
+static int sync_bytes(struct inode *in)
+{
+    (void)io_mode_look(in);
+    mutex_lock(&in->mu);
+    uint64_t as_of = in->n_changes;
+    mutex_unlock(&in->mu);
+    int r = cache_file_sync(in->cf);
+    mutex_lock(&in->mu);
+    in->synced_changes = r == 0 ? as_of + 1 : 0;
+    mutex_unlock(&in->mu);
+    return r;
+}
+
+/* What was synced by its writer and not written since is synced once more, which costs little: the times of a file that the kernel writes are too coarse
+ * to show every write. */
+static int sync_again(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool synced = in->synced_changes == in->n_changes + 1;
+    mutex_unlock(&in->mu);
+    return synced ? sync_bytes(in) : 0;
+}
+
+static int flush_gated(struct inode *in)
 {
     mutex_lock(&in->mu);
     bool open = in->rec.content == CONTENT_OPEN;
     mutex_unlock(&in->mu);
-    if (!open)
-        return want_sync ? cache_file_sync(in->cf) : 0;
-    int r = want_sync ? cache_file_sync(in->cf) : 0;
-    if (r == 0)
-        r = record_closing(in, want_sync);
-    if (r < 0)
+    int r = open ? record_closing(in) : 0;
+    if (r < 0 || !open)
         return r;
     content_write_intent(in);
     publish_content_state(in->fs, in->ino, CONTENT_CLOSING);
@@ -297,7 +317,9 @@ int content_flush(struct inode *in, bool want_sync)
     if (r == 0 && missed)
         r = content_begin_change_gated(in);
     if (r == 0)
-        r = flush_gated(in, want_sync);
+        r = want_sync ? sync_bytes(in) : sync_again(in);
+    if (r == 0)
+        r = flush_gated(in);
     content_gate_leave(in);
     if (r == 0 && want_sync)
         r = meta_sync(in->fs->meta);
@@ -333,14 +355,17 @@ static int seal_gated(struct inode *in, bool *ret_sealed)
         mutex_lock(&in->mu);
         bool mapped = in->mapped && clock_mono_ns() - in->mapped_at_ns > LET_GO_NS;
         mutex_unlock(&in->mu);
-        r = flush_gated(in, false);
+        r = flush_gated(in);
         if (r == 0 && mapped)
             publish_content_state(in->fs, in->ino, CONTENT_OPEN); /* blocks nothing */
         return r == 0 ? mapped_add(in) : r;
     }
     if (same)
         return 0;
-    r = flush_gated(in, false);
+    if (sync_again(in) < 0)
+        log_warn("content", "a closed file could not be synced ino=%" G_GUINT64_FORMAT,
+                 in->ino); /* so its record does not say it is */
+    r = flush_gated(in);
     if (r == 0)
         r = record_sealed(in);
     if (r == 0)
@@ -403,21 +428,10 @@ void content_abandon(struct inode *in, bool for_write)
 
 int content_sync(struct inode *in)
 {
-    struct fs *fs = in->fs;
-    int r = cache_file_sync(in->cf);
-    if (r < 0)
-        return r;
-    (void)io_mode_look(in);
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    mutex_lock(&fs->ns);
-    mutex_lock(&in->mu);
-    if (!in->gone)
-        meta_inode_put(b, &in->rec);
-    mutex_unlock(&in->mu);
-    r = meta_commit(b, false);
-    mutex_unlock(&fs->ns);
-    meta_batch_free(b);
-    return r < 0 ? r : meta_sync(fs->meta);
+    int r = sync_bytes(in);
+    if (r == 0)
+        r = record_synced(in);
+    return r < 0 ? r : meta_sync(in->fs->meta);
 }
 
 /* unclosed: its writer never said that it is whole, and neither do we. */

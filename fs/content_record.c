@@ -109,9 +109,10 @@ int record_open(struct inode *in)
     struct meta_inode *rec = &in->rec;
     if (rec->content != CONTENT_OPEN || in->snap_gen == rec->gen)
         rec->gen++;
+    if (rec->content == CONTENT_CLEAN || rec->content == CONTENT_QUARANTINED)
+        rec->flags &= ~(uint32_t)INODE_DATA_SYNCED;
     move_to(in, CONTENT_OPEN);
     in->changed = true;
-    rec->flags &= ~(uint32_t)INODE_DATA_SYNCED;
     if (!rec->dirty_since_ns)
         rec->dirty_since_ns = clock_wall_ns();
     g_strlcpy(rec->boot_id, clock_boot_id(), sizeof(rec->boot_id));
@@ -126,7 +127,13 @@ int record_open(struct inode *in)
     return r;
 }
 
-int record_closing(struct inode *in, bool synced)
+static void note_synced_locked(struct inode *in) REQUIRES(in->mu)
+{
+    bool synced = in->synced_changes == in->n_changes + 1;
+    in->rec.flags = synced ? in->rec.flags | INODE_DATA_SYNCED : in->rec.flags & ~(uint32_t)INODE_DATA_SYNCED;
+}
+
+int record_closing(struct inode *in)
 {
     struct fs *fs = in->fs;
     uint64_t limit = cache_file_limit(in->cf);
@@ -140,7 +147,7 @@ int record_closing(struct inode *in, bool synced)
     in->flushed_changes = in->n_changes;
     if (limit == 0)
         g_clear_pointer(&rec->base_key, g_free);
-    rec->flags = synced ? rec->flags | INODE_DATA_SYNCED : rec->flags & ~(uint32_t)INODE_DATA_SYNCED;
+    note_synced_locked(in);
     move_to(in, CONTENT_CLOSING);
     if (!in->gone)
         meta_inode_put(b, rec);
@@ -163,6 +170,7 @@ int record_sealed(struct inode *in)
     if (in->changed && in->snap_gen == in->rec.gen)
         in->rec.gen++; /* a write that began before a snapshot and ended after it: two contents never share a token */
     in->flushed_changes = in->n_changes;
+    note_synced_locked(in);
     move_to(in, CONTENT_SEALED);
     if (!in->gone)
         meta_inode_put(b, &in->rec);
@@ -172,6 +180,25 @@ int record_sealed(struct inode *in)
     if (r == 0)
         r = meta_commit(b, false);
     publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
+int record_synced(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    if (in->rec.content == CONTENT_OPEN)
+        in->rec.flags |= INODE_DATA_SYNCED;
+    else
+        note_synced_locked(in);
+    if (!in->gone)
+        meta_inode_put(b, &in->rec);
+    mutex_unlock(&in->mu);
+    int r = meta_commit(b, false);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     return r;

@@ -11,8 +11,10 @@
 int record_vid(struct inode *in, uint64_t vid) MUST_CHECK;
 /* Any state becomes OPEN. */
 int record_open(struct inode *in) MUST_CHECK;
-/* OPEN becomes CLOSING, with a journal record for each name. synced: its bytes are on the disk. */
-int record_closing(struct inode *in, bool synced) MUST_CHECK;
+/* OPEN becomes CLOSING, with a journal record for each name. */
+int record_closing(struct inode *in) MUST_CHECK;
+/* The bytes are on the disk as of in->synced_changes. */
+int record_synced(struct inode *in) MUST_CHECK;
 /* CLOSING becomes SEALED. */
 int record_sealed(struct inode *in) MUST_CHECK;
 /* OPEN becomes CLEAN with its old origin. 1: that is not what it was, so the file is to be published. */

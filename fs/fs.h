@@ -81,6 +81,7 @@ struct inode {
     bool changed;             /* bytes were written since the last snapshot was begun */
     uint64_t n_changes;       /* writes through us, and looks that found the kernel's */
     uint64_t flushed_changes; /* n_changes as of the last flush or seal that was stored */
+    uint64_t synced_changes;  /* n_changes + 1 as of the last fdatasync, 0 none */
     struct io_state io;
     bool flushed_watched;  /* in fs.mapped.flushed */
     bool mapped;           /* no handle writes any more, but a mapping may (mapped.h) */
