@@ -56,17 +56,68 @@ static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino, bool
     return r;
 }
 
+/* ---- all or nothing ---- */
+
+/* What these functions set in memory, as it was before. */
+struct before {
+    struct meta_inode rec; /* owned */
+    bool changed;
+    uint64_t flushed_changes;
+};
+
+static void save_locked(struct inode *in, struct before *ret) REQUIRES(in->mu)
+{
+    meta_inode_copy(&ret->rec, &in->rec);
+    ret->changed = in->changed;
+    ret->flushed_changes = in->flushed_changes;
+}
+
+/* Size, times and attributes are not ours: they may have changed meanwhile. */
+static void put_back_locked(struct inode *in, struct before *before) REQUIRES(in->mu)
+{
+    struct meta_inode *rec = &in->rec, *old = &before->rec;
+    rec->content = old->content;
+    rec->gen = old->gen;
+    rec->vid = old->vid;
+    rec->dirty_since_ns = old->dirty_since_ns;
+    g_strlcpy(rec->boot_id, old->boot_id, sizeof(rec->boot_id));
+    rec->flags = (rec->flags & ~(uint32_t)INODE_DATA_SYNCED) | (old->flags & INODE_DATA_SYNCED);
+    g_free(rec->base_key);
+    rec->base_key = g_steal_pointer(&old->base_key);
+    rec->base_etag = old->base_etag;
+    rec->base_limit = old->base_limit;
+    in->changed |= before->changed;
+    in->flushed_changes = before->flushed_changes;
+}
+
+/* Commits the batch if r is 0 so far. What cannot be stored is not so in memory either: nothing may rest on it. */
+static int commit(struct fs *fs, struct inode *in, struct meta_batch *b, int r, struct before *before) REQUIRES(fs->ns)
+{
+    if (r == 0)
+        r = meta_commit(b, false);
+    if (r < 0) {
+        mutex_lock(&in->mu);
+        put_back_locked(in, before);
+        mutex_unlock(&in->mu);
+    }
+    publish_apply(fs, r == 0);
+    meta_inode_clear(&before->rec);
+    return r;
+}
+
 int record_vid(struct inode *in, uint64_t vid)
 {
     struct fs *fs = in->fs;
     struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
     mutex_lock(&fs->ns);
     mutex_lock(&in->mu);
+    save_locked(in, &before);
     in->rec.vid = vid;
     if (!in->gone)
         meta_inode_put(b, &in->rec);
     mutex_unlock(&in->mu);
-    int r = meta_commit(b, false);
+    int r = commit(fs, in, b, 0, &before);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     return r;
@@ -76,8 +127,10 @@ int content_set_base(struct inode *in, const struct cache_source *src)
 {
     struct fs *fs = in->fs;
     struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
     mutex_lock(&fs->ns);
     mutex_lock(&in->mu);
+    save_locked(in, &before);
     struct meta_inode *rec = &in->rec;
     int r = in->gone || rec->nlink == 0 ? -ENOENT : 0;
     if (r == 0) {
@@ -90,9 +143,7 @@ int content_set_base(struct inode *in, const struct cache_source *src)
     mutex_unlock(&in->mu);
     if (r == 0)
         r = journal_names(fs, b, in->ino, false);
-    if (r == 0)
-        r = meta_commit(b, false);
-    publish_apply(fs, r == 0);
+    r = commit(fs, in, b, r, &before);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     return r;
@@ -104,8 +155,10 @@ int record_open(struct inode *in)
 {
     struct fs *fs = in->fs;
     struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
     mutex_lock(&fs->ns);
     mutex_lock(&in->mu);
+    save_locked(in, &before);
     struct meta_inode *rec = &in->rec;
     if (rec->content != CONTENT_OPEN || in->snap_gen == rec->gen)
         rec->gen++;
@@ -121,7 +174,7 @@ int record_open(struct inode *in)
         open_value(b, in->ino, true);
     }
     mutex_unlock(&in->mu);
-    int r = meta_commit(b, false);
+    int r = commit(fs, in, b, 0, &before);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     return r;
@@ -138,8 +191,10 @@ int record_closing(struct inode *in)
     struct fs *fs = in->fs;
     uint64_t limit = cache_file_limit(in->cf);
     struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
     mutex_lock(&fs->ns);
     mutex_lock(&in->mu);
+    save_locked(in, &before);
     struct meta_inode *rec = &in->rec;
     if (in->changed && in->snap_gen == rec->gen)
         rec->gen++;
@@ -153,9 +208,7 @@ int record_closing(struct inode *in)
         meta_inode_put(b, rec);
     mutex_unlock(&in->mu);
     int r = journal_names(fs, b, in->ino, false);
-    if (r == 0)
-        r = meta_commit(b, false);
-    publish_apply(fs, r == 0);
+    r = commit(fs, in, b, r, &before);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     return r;
@@ -165,8 +218,10 @@ int record_sealed(struct inode *in)
 {
     struct fs *fs = in->fs;
     struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
     mutex_lock(&fs->ns);
     mutex_lock(&in->mu);
+    save_locked(in, &before);
     if (in->changed && in->snap_gen == in->rec.gen)
         in->rec.gen++; /* a write that began before a snapshot and ended after it: two contents never share a token */
     in->flushed_changes = in->n_changes;
@@ -177,9 +232,7 @@ int record_sealed(struct inode *in)
     open_value(b, in->ino, false);
     mutex_unlock(&in->mu);
     int r = journal_names(fs, b, in->ino, true); /* a snapshot may have used up the record */
-    if (r == 0)
-        r = meta_commit(b, false);
-    publish_apply(fs, r == 0);
+    r = commit(fs, in, b, r, &before);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     return r;
@@ -189,8 +242,10 @@ int record_synced(struct inode *in)
 {
     struct fs *fs = in->fs;
     struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
     mutex_lock(&fs->ns);
     mutex_lock(&in->mu);
+    save_locked(in, &before);
     if (in->rec.content == CONTENT_OPEN)
         in->rec.flags |= INODE_DATA_SYNCED;
     else
@@ -198,7 +253,7 @@ int record_synced(struct inode *in)
     if (!in->gone)
         meta_inode_put(b, &in->rec);
     mutex_unlock(&in->mu);
-    int r = meta_commit(b, false);
+    int r = commit(fs, in, b, 0, &before);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     return r;
@@ -209,15 +264,17 @@ int content_store(struct inode *in)
     struct fs *fs = in->fs;
     uint64_t limit = cache_file_limit(in->cf);
     struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
     mutex_lock(&fs->ns);
     mutex_lock(&in->mu);
+    save_locked(in, &before);
     in->rec.base_limit = limit;
     if (!cache_file_has_source(in->cf))
         g_clear_pointer(&in->rec.base_key, g_free);
     if (!in->gone)
         meta_inode_put(b, &in->rec);
     mutex_unlock(&in->mu);
-    int r = meta_commit(b, false);
+    int r = commit(fs, in, b, 0, &before);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     return r;
@@ -245,6 +302,7 @@ int record_restored(struct inode *in, const struct io_kept *kept)
 {
     struct fs *fs = in->fs;
     struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
     mutex_lock(&fs->ns);
     if (!kept_holds(fs, in, kept)) {
         mutex_unlock(&fs->ns);
@@ -252,6 +310,7 @@ int record_restored(struct inode *in, const struct io_kept *kept)
         return 1;
     }
     mutex_lock(&in->mu);
+    save_locked(in, &before);
     struct meta_inode *rec = &in->rec;
     move_to(in, CONTENT_CLEAN);
     g_free(rec->base_key);
@@ -266,7 +325,7 @@ int record_restored(struct inode *in, const struct io_kept *kept)
         meta_inode_put(b, rec);
     open_value(b, in->ino, false);
     mutex_unlock(&in->mu);
-    int r = meta_commit(b, false);
+    int r = commit(fs, in, b, 0, &before);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     return r;

@@ -98,6 +98,22 @@ static int journal_meta(struct fs *fs, struct meta_batch *b, struct inode *in) R
     return r;
 }
 
+#define ATTR_FLAGS (uint32_t)(INODE_MODE_KNOWN | INODE_MTIME_KNOWN | INODE_MTIME_SET)
+
+/* What cannot be stored is not so in memory either. */
+static void put_back(struct inode *in, const struct meta_inode *old)
+{
+    mutex_lock(&in->mu);
+    struct meta_inode *rec = &in->rec;
+    rec->mode = old->mode;
+    rec->uid = old->uid;
+    rec->gid = old->gid;
+    rec->mtime_ns = old->mtime_ns;
+    rec->ctime_ns = old->ctime_ns;
+    rec->flags = (rec->flags & ~ATTR_FLAGS) | (old->flags & ATTR_FLAGS);
+    mutex_unlock(&in->mu);
+}
+
 int attr_store(struct inode *in, const struct stat *st, int set)
 {
     struct fs *fs = in->fs;
@@ -105,6 +121,7 @@ int attr_store(struct inode *in, const struct stat *st, int set)
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     mutex_lock(&in->mu);
+    const struct meta_inode old = in->rec; /* its numbers: the strings are the record's */
     apply_attr(&in->rec, st, set);
     bool file = S_ISREG(in->rec.mode);
     if (!in->gone)
@@ -113,6 +130,8 @@ int attr_store(struct inode *in, const struct stat *st, int set)
     int r = file ? journal_meta(fs, b, in) : 0;
     if (r == 0)
         r = meta_commit(b, false);
+    if (r < 0)
+        put_back(in, &old);
     publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);

@@ -1,13 +1,16 @@
 /* What flushes and seals of open files store, beside writes in flight and when the database fails. Without FUSE: the tests do what the operations do. */
 #include "fs/content.h"
 #include "fs/mapped.h"
+#include "fs/op.h"
 #include "fs/publish.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
 
 #include <check.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static struct fs_fixture fx;
@@ -97,6 +100,56 @@ START_TEST(write_that_ends_after_another_close_is_flushed_by_its_own)
 }
 END_TEST
 
+/* No write reaches the disk any more, so the database fails, and then for good. */
+static void break_database(void)
+{
+    struct rlimit old, tight = {0};
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
+    tight.rlim_max = old.rlim_max;
+    signal(SIGXFSZ, SIG_IGN);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &tight), 0);
+    struct meta_batch *b = meta_batch_new(fx.fs->meta);
+    g_autofree char *big = g_strnfill(20000, 'x');
+    meta_value_put(b, "big", big, strlen(big));
+    ck_assert_int_lt(meta_commit(b, false), 0);
+    meta_batch_free(b);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
+}
+
+START_TEST(write_fails_with_the_database)
+{
+    struct inode *in = begin("f", "text");
+    ck_assert_int_eq(content_flush(in, false), 0);
+    break_database();
+    ck_assert_int_lt(content_begin_change(in), 0);
+    ck_assert_int_lt(content_begin_change(in), 0); /* also the next one */
+    ck_assert_uint_eq(in->rec.content, CONTENT_CLOSING);
+}
+END_TEST
+
+START_TEST(close_fails_with_the_database)
+{
+    struct inode *in = begin("f", "text");
+    break_database();
+    ck_assert_int_lt(content_flush(in, false), 0);
+    ck_assert_int_lt(content_flush(in, false), 0); /* also the next one */
+    ck_assert_uint_eq(in->rec.content, CONTENT_OPEN);
+    content_release(in, true);
+    ck_assert_uint_eq(in->rec.content, CONTENT_OPEN);
+}
+END_TEST
+
+START_TEST(attributes_stay_when_the_database_fails)
+{
+    struct inode *in = begin("f", "text");
+    struct stat st = {.st_mode = 0600, .st_uid = 7};
+    break_database();
+    ck_assert_int_lt(attr_store(in, &st, FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID), 0);
+    ck_assert_uint_eq(in->rec.mode, S_IFREG | 0644);
+    ck_assert_uint_ne(in->rec.uid, 7);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("content");
@@ -105,6 +158,9 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, size_of_a_write_beside_a_flush_is_kept);
     tcase_add_test(t, write_that_ends_after_another_close_is_flushed_by_its_own);
+    tcase_add_test(t, write_fails_with_the_database);
+    tcase_add_test(t, close_fails_with_the_database);
+    tcase_add_test(t, attributes_stay_when_the_database_fails);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
