@@ -21,7 +21,7 @@ void reply_entry(fuse_req_t req, enum op_id op, struct inode *in, double ttl);
 /* Fills an entry for readdirplus or create; the kernel's lookup is counted by inode_kernel_ref() of the caller. */
 void fill_entry(struct inode *in, double ttl, struct fuse_entry_param *e);
 
-/* Changes mode, owner or times (FUSE_SET_ATTR_* in set say which) and journals what has to go upstream. */
+/* Changes mode, owner or mtime (FUSE_SET_ATTR_* in set say which) and journals what has to go upstream: nothing if they are the same. */
 int attr_store(struct inode *in, const struct stat *st, int set) MUST_CHECK;
 
 /* Virtual files at the root of the mount: .stats and .config. */

@@ -98,6 +98,13 @@ static int journal_meta(struct fs *fs, struct meta_batch *b, struct inode *in) R
     return r;
 }
 
+/* Whether objects that carry the one carry the other. */
+static bool same_upstream(const struct meta_inode *a, const struct meta_inode *b)
+{
+    return a->mode == b->mode && a->uid == b->uid && a->gid == b->gid && a->mtime_ns == b->mtime_ns &&
+           (a->flags & INODE_MTIME_SET) == (b->flags & INODE_MTIME_SET);
+}
+
 #define ATTR_FLAGS (uint32_t)(INODE_MODE_KNOWN | INODE_MTIME_KNOWN | INODE_MTIME_SET)
 
 /* What cannot be stored is not so in memory either. */
@@ -123,11 +130,11 @@ int attr_store(struct inode *in, const struct stat *st, int set)
     mutex_lock(&in->mu);
     const struct meta_inode old = in->rec; /* its numbers: the strings are the record's */
     apply_attr(&in->rec, st, set);
-    bool file = S_ISREG(in->rec.mode);
+    bool differs = S_ISREG(in->rec.mode) && !same_upstream(&old, &in->rec);
     if (!in->gone)
         meta_inode_put(b, &in->rec);
     mutex_unlock(&in->mu);
-    int r = file ? journal_meta(fs, b, in) : 0;
+    int r = differs ? journal_meta(fs, b, in) : 0;
     if (r == 0)
         r = meta_commit(b, false);
     if (r < 0)
@@ -181,7 +188,7 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, s
                 ? set_size(in, fi ? handle_get(fs, fi->fh) : NULL, fuse_req_ctx(req), (uint64_t)attr->st_size)
                 : -EISDIR;
     int rest = to_set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID | FUSE_SET_ATTR_MTIME |
-                         FUSE_SET_ATTR_MTIME_NOW | FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW);
+                         FUSE_SET_ATTR_MTIME_NOW); /* no atime: it is not kept */
     if (r == 0 && rest)
         r = attr_store(in, attr, rest);
     if (r < 0)

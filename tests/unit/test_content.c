@@ -150,6 +150,26 @@ START_TEST(attributes_stay_when_the_database_fails)
 }
 END_TEST
 
+static unsigned n_queued(void)
+{
+    struct publish_counts c;
+    publish_count(fx.fs->pub, "", &c);
+    return (unsigned)c.ops;
+}
+
+START_TEST(attributes_that_are_the_same_go_nowhere)
+{
+    fs_fixture_object(&fx, "f", "text", 4);
+    INODE_REF in = fs_fixture_inode(&fx, "f");
+    struct stat st = {.st_mode = in->rec.mode, .st_uid = in->rec.uid, .st_gid = in->rec.gid};
+    ck_assert_int_eq(attr_store(in, &st, FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID), 0);
+    ck_assert_uint_eq(n_queued(), 0);
+    st.st_mode = 0600;
+    ck_assert_int_eq(attr_store(in, &st, FUSE_SET_ATTR_MODE), 0);
+    ck_assert_uint_eq(n_queued(), 1);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("content");
@@ -161,6 +181,7 @@ int main(void)
     tcase_add_test(t, write_fails_with_the_database);
     tcase_add_test(t, close_fails_with_the_database);
     tcase_add_test(t, attributes_stay_when_the_database_fails);
+    tcase_add_test(t, attributes_that_are_the_same_go_nowhere);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
