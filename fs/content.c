@@ -374,6 +374,22 @@ static int seal_gated(struct inode *in, bool *ret_sealed)
     return r;
 }
 
+/* A guess at what the next writers in its directories will bring (io_mode.c). */
+static void note_closed_size(struct inode *in)
+{
+    struct meta_dentry d = {0};
+    INODE_REF dir = NULL;
+    mutex_lock(&in->mu);
+    uint64_t size = in->rec.size;
+    mutex_unlock(&in->mu);
+    if (meta_link_first(in->fs->meta, in->ino, &d) == 0 && inode_get(in->fs, d.parent, &dir) == 0) {
+        mutex_lock(&dir->mu);
+        dir->largest_closed = MAX(dir->largest_closed, size);
+        mutex_unlock(&dir->mu);
+    }
+    meta_dentry_clear(&d);
+}
+
 int content_seal(struct inode *in)
 {
     content_gate_enter(in);
@@ -385,6 +401,8 @@ int content_seal(struct inode *in)
     int r = idle && (state == CONTENT_OPEN || state == CONTENT_CLOSING) ? seal_gated(in, &sealed) : 0;
     content_gate_leave(in);
     g_autofree char *path = NULL;
+    if (sealed)
+        note_closed_size(in);
     if (r == 0 && sealed && tree_path_of(in->fs, in->ino, &path) == 0)
         pin_rules_apply(in->fs, path);
     return r;

@@ -83,11 +83,12 @@ struct inode {
     uint64_t flushed_changes; /* n_changes as of the last flush or seal that was stored */
     uint64_t synced_changes;  /* n_changes + 1 as of the last fdatasync, 0 none */
     struct io_state io;
-    bool flushed_watched;  /* in fs.mapped.flushed */
-    bool mapped;           /* no handle writes any more, but a mapping may (mapped.h) */
-    uint64_t list_cost_ns; /* directories: what the last listing took */
-    uint64_t dir_seen;     /* directories: fs.ns_changes + 1 as of the last opendir, 0 none */
-    uint64_t mapped_at_ns; /* since when */
+    bool flushed_watched;    /* in fs.mapped.flushed */
+    bool mapped;             /* no handle writes any more, but a mapping may (mapped.h) */
+    uint64_t list_cost_ns;   /* directories: what the last listing took */
+    uint64_t largest_closed; /* directories: size of the largest file closed in it, as far as memory reaches back */
+    uint64_t dir_seen;       /* directories: fs.ns_changes + 1 as of the last opendir, 0 none */
+    uint64_t mapped_at_ns;   /* since when */
     uint64_t
         snap_gen; /* content generation of which a snapshot is published, 0 none: the next write begins a new one */
     int64_t posix_asked_ns;       /* last HEAD for metadata */

@@ -30,7 +30,7 @@ struct fuse_backing_map {
 #define SETTLE_TRIES   20u    /* the kernel lets go of a released file a little later */
 #define SETTLE_WAIT_US 500u
 #define CLOCK_STEP_NS  (20 * (int64_t)NS_PER_MS) /* times of files on older kernels are this coarse at worst */
-#define EXPECT_BYTES   (256u << 20)              /* a writer may bring this much before anybody looks */
+#define EXPECT_BYTES   (256u << 20)              /* a writer is expected to bring this much at least */
 
 /* ---- whether ---- */
 
@@ -271,6 +271,21 @@ static bool may_need_changing(struct inode *in)
     return !wished && !in->fs->cfg->read_only && cache_file_in_memory(in->cf);
 }
 
+/* What a writer may bring before anybody looks: twice the largest file that was closed beside it. */
+static uint64_t expected_bytes(struct inode *in)
+{
+    struct meta_dentry d = {0};
+    INODE_REF dir = NULL;
+    uint64_t largest = cache_file_size(in->cf);
+    if (meta_link_first(in->fs->meta, in->ino, &d) == 0 && inode_get(in->fs, d.parent, &dir) == 0) {
+        mutex_lock(&dir->mu);
+        largest = MAX(largest, dir->largest_closed);
+        mutex_unlock(&dir->mu);
+    }
+    meta_dentry_clear(&d);
+    return MAX(EXPECT_BYTES, 2 * largest);
+}
+
 static enum io_mode choose(struct inode *in, bool writes)
 {
     const char *why;
@@ -285,7 +300,7 @@ static enum io_mode choose(struct inode *in, bool writes)
         return IO_PASSTHROUGH;
     if (cache_file_has_source(in->cf) || suid)
         return IO_CACHED;
-    return cache_file_has_room(in->cf, MAX(EXPECT_BYTES, 2 * cache_file_size(in->cf))) ? IO_PASSTHROUGH : IO_CACHED;
+    return cache_file_has_room(in->cf, expected_bytes(in)) ? IO_PASSTHROUGH : IO_CACHED;
 }
 
 /* Readers already read past us, so a writer has to write past us too: nothing of the file may come from the store any more. */
