@@ -1,6 +1,7 @@
 /* Attributes: getattr, setattr. */
 #include "content.h"
 #include "io_mode.h"
+#include "mapped.h"
 #include "op.h"
 #include "publish.h"
 #include "tree.h"
@@ -161,6 +162,7 @@ static int set_size(struct inode *in, struct handle *h, const struct fuse_ctx *c
         r = content_truncate(in, size);
         if (r == 0)
             r = content_flush(in, in->fs->cfg->close == CLOSE_LOCAL);
+        mapped_flushed(in);
         content_release(in, true);
     }
     if (r == 0 && ctx->uid != 0) {

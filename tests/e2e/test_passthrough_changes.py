@@ -246,3 +246,13 @@ def test_open_file_once_flushed_blocks_nothing(both, store):
         f.write(b"b" * 1000)
         (m.path / "latest").write_text("x")
         assert eventually(lambda: store.head("latest") is not None, 10)
+
+
+def test_open_file_truncated_by_its_name_blocks_nothing(both, store):
+    m = both()
+    with open(m.path / "log", "wb", buffering=0) as f:
+        f.write(b"a" * 1000)
+        os.truncate(m.path / "log", 10)
+        f.write(b"b" * 1000)
+        (m.path / "latest").write_text("x")
+        assert eventually(lambda: store.head("latest") is not None, 10)
