@@ -170,6 +170,26 @@ START_TEST(attributes_that_are_the_same_go_nowhere)
 }
 END_TEST
 
+START_TEST(file_named_after_its_close_is_published)
+{
+    struct node_spec spec = {.parent = META_ROOT_INO, .mode = S_IFREG | 0644};
+    INODE_REF in = NULL;
+    INODE_REF named = NULL;
+    ck_assert_int_eq(tree_tmpfile(fx.fs, &spec, &in), 0);
+    ck_assert_int_eq(content_open_new(in), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    fs_fixture_pwrite(in, "text", 4, 0);
+    if (_i)
+        ck_assert_int_eq(content_flush(in, false), 0);
+    content_release(in, true);
+    ck_assert_int_eq(tree_link(fx.fs, in->ino, META_ROOT_INO, "f", &named), 0);
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+    ck_assert_uint_eq(in->rec.content, CONTENT_CLEAN);
+    ck_assert(fs_fixture_object_exists(&fx, "f"));
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("content");
@@ -182,6 +202,7 @@ int main(void)
     tcase_add_test(t, close_fails_with_the_database);
     tcase_add_test(t, attributes_stay_when_the_database_fails);
     tcase_add_test(t, attributes_that_are_the_same_go_nowhere);
+    tcase_add_loop_test(t, file_named_after_its_close_is_published, 0, 2);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
