@@ -189,6 +189,17 @@ START_TEST(synced_file_never_closed_stays_here_after_power_loss)
 }
 END_TEST
 
+START_TEST(start_after_a_kill_while_the_folder_was_bound)
+{
+    g_autofree char *path = g_build_filename(fx.cache_dir, "link", NULL), *text = NULL;
+    fs_fixture_close(&fx);
+    ck_assert(g_file_set_contents(path, "", 0, NULL));
+    fs_fixture_open(&fx);
+    ck_assert(g_file_get_contents(path, &text, NULL, NULL));
+    ck_assert_ptr_nonnull(strstr(text, fx.lake));
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("recover");
@@ -203,6 +214,7 @@ int main(void)
     tcase_add_loop_test(t, synced_and_closed_file_survives_power_loss, 0, 2);
     tcase_add_loop_test(t, file_written_after_its_sync_does_not, 0, 2);
     tcase_add_test(t, synced_file_never_closed_stays_here_after_power_loss);
+    tcase_add_test(t, start_after_a_kill_while_the_folder_was_bound);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
