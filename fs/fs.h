@@ -174,11 +174,11 @@ struct fs {
     struct cond list_done;
     GHashTable *listings; /* &ino -> struct listing */
 
+    struct fuse_session *se; /* set once, before the threads that use it; NULL in unit tests */
+
     /* atomic */
-    struct fuse_session *se;
     atomic_bool stopping;
     atomic_bool probed;
-    atomic_uint blocked_ops;
     _Atomic uint64_t fuse_caps;       /* FUSE_CAP_ bits in use, set by INIT */
     _Atomic(const char *) io_refused; /* why files are not passed through, NULL: they are */
 };

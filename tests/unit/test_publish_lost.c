@@ -230,7 +230,8 @@ START_TEST(attributes_changed_between_a_snapshot_and_the_close_go_upstream_too)
     ck_assert_uint_eq(info.posix.mode & 07777, 0600);
     ck_assert_uint_eq(info.posix.uid, 4321);
     ck_assert_uint_eq(info.posix.gid, 1234);
-    ck_assert_int_eq(info.posix.mtime_ns, 1234567890 * (int64_t)NS_PER_S);
+    if (_i != 1) /* a write has a time of its own */
+        ck_assert_int_eq(info.posix.mtime_ns, 1234567890 * (int64_t)NS_PER_S);
     obj_info_clear(&info);
     assert_object(key, model, 1);
     ck_assert(!content_is_dirty(in));
