@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 #define COPY_STEP (1u << 20)
 #define COPY_MAX  (64u << 20)
@@ -265,13 +266,35 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_
         (void)fuse_reply_write(req, (size_t)n); /* an interrupted request has nobody to tell */
 }
 
-/* A close by another process than the one that opened the file and still lives: an inherited descriptor. */
+/* Whether a process has the inode open for writing; where that cannot be seen: yes. What the kernel knows by itself is all that is asked for: our own mount
+ * would have to answer the rest. */
+static bool writes_to(struct fs *fs, int tgid, uint64_t ino)
+{
+    char dir[64];
+    struct statx root, file;
+    struct stat link;
+    g_snprintf(dir, sizeof(dir), "/proc/%d/fd", tgid);
+    g_autoptr(GDir) fds = g_dir_open(dir, 0, NULL);
+    if (!fds || statx(AT_FDCWD, fs->mountpoint, AT_STATX_DONT_SYNC, STATX_INO, &root) < 0)
+        return true;
+    const char *fd;
+    while ((fd = g_dir_read_name(fds))) {
+        g_autofree char *path = g_build_filename(dir, fd, NULL);
+        if (lstat(path, &link) == 0 && (link.st_mode & S_IWUSR) &&
+            statx(AT_FDCWD, path, AT_STATX_DONT_SYNC, STATX_INO, &file) == 0 && file.stx_ino == ino &&
+            file.stx_dev_major == root.stx_dev_major && file.stx_dev_minor == root.stx_dev_minor)
+            return true;
+    }
+    return false;
+}
+
+/* A close of an inherited descriptor while the process that opened the file has it open still. */
 static bool closed_by_heir(const struct handle *h, int tid)
 {
     if (tid == h->opener_tid)
         return false;
     int opener = tgid_of(h->opener_tid);
-    return opener && opener != tgid_of(tid);
+    return opener && opener != tgid_of(tid) && writes_to(h->in->fs, opener, h->in->ino);
 }
 
 void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)

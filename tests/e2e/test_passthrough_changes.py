@@ -94,6 +94,27 @@ sys.stdin.readline()
     assert got and got["size"] == 1000
 
 
+def test_close_remote_by_an_heir_whose_parent_closed_before(both, store):
+    m = both(close="remote")
+    fd = os.open(m.path / "f", os.O_WRONLY | os.O_CREAT)
+    r, w = os.pipe()
+    heir = os.fork()
+    if heir == 0:
+        done = 1
+        try:
+            os.read(r, 1)
+            os.write(fd, b"x" * 1000)
+            os.close(fd)
+            done = 0 if store.head("f")["size"] == 1000 else 2
+        finally:
+            os._exit(done)
+    os.close(fd)
+    os.write(w, b"1")
+    assert os.waitpid(heir, 0)[1] == 0
+    os.close(r)
+    os.close(w)
+
+
 def test_kept_and_fsync_remote(both, store):
     m = both(fsync="remote")
     data = blob(5, MIB)
