@@ -203,6 +203,11 @@ void inode_kernel_forget(struct fs *fs, uint64_t ino, uint64_t n);
 void inode_set_place(struct inode *in, const struct meta_dentry *d);
 /* Attributes for the kernel; asks the cache file for size and mtime of a file open for writing. */
 void inode_stat(struct inode *in, struct stat *ret);
+/* Whether a change by someone without CAP_FSETID takes setuid or setgid away. */
+static inline bool mode_has_suid(uint32_t mode)
+{
+    return (mode & S_ISUID) || (mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP);
+}
 static inline bool inode_is_dir(const struct inode *in)
 {
     return S_ISDIR(in->rec.mode);

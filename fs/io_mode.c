@@ -256,12 +256,6 @@ static void complete_small(struct inode *in, bool writes)
         log_debug("io", "a small file is not complete after open ino=%" G_GUINT64_FORMAT " r=%s", in->ino, err_name(r));
 }
 
-/* A write may have to take setuid away, which only a daemon that sees it can do. */
-static bool has_suid(uint32_t mode)
-{
-    return (mode & S_ISUID) || (mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP);
-}
-
 /* In memory, but not by a user's wish: given to the kernel it could not be changed as long as anybody has it open. */
 static bool may_need_changing(struct inode *in)
 {
@@ -294,11 +288,11 @@ static enum io_mode choose(struct inode *in, bool writes)
     if (!writes)
         return may_need_changing(in) ? IO_CACHED : IO_PASSTHROUGH;
     mutex_lock(&in->mu);
-    bool suid = has_suid(in->rec.mode), already = in->io.kernel_writes;
+    bool suid = mode_has_suid(in->rec.mode), already = in->io.kernel_writes;
     mutex_unlock(&in->mu);
     if (already)
         return IO_PASSTHROUGH;
-    if (cache_file_has_source(in->cf) || suid)
+    if (cache_file_has_source(in->cf) || suid) /* only who sees a write can take setuid away at the first */
         return IO_CACHED;
     return cache_file_has_room(in->cf, expected_bytes(in)) ? IO_PASSTHROUGH : IO_CACHED;
 }

@@ -55,7 +55,8 @@ static void apply_attr(struct meta_inode *rec, const struct stat *st, int set)
         rec->uid = st->st_uid;
     if (set & FUSE_SET_ATTR_GID)
         rec->gid = st->st_gid;
-    if ((set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)) && S_ISREG(rec->mode) && !(set & FUSE_SET_ATTR_MODE))
+    bool chowned = (set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)) && S_ISREG(rec->mode) && !(set & FUSE_SET_ATTR_MODE);
+    if (chowned || (set & FUSE_SET_ATTR_KILL_SUID))
         rec->mode &= ~(uint32_t)(S_ISUID | ((rec->mode & S_IXGRP) ? S_ISGID : 0));
     if (set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID))
         rec->flags |= INODE_MODE_KNOWN;
@@ -99,11 +100,11 @@ static int journal_meta(struct fs *fs, struct meta_batch *b, struct inode *in) R
     return r;
 }
 
-/* Whether objects that carry the one carry the other. */
+/* Whether objects that carry the one carry the other; they carry no setuid. */
 static bool same_upstream(const struct meta_inode *a, const struct meta_inode *b)
 {
-    return a->mode == b->mode && a->uid == b->uid && a->gid == b->gid && a->mtime_ns == b->mtime_ns &&
-           (a->flags & INODE_MTIME_SET) == (b->flags & INODE_MTIME_SET);
+    return ((a->mode ^ b->mode) & ~(uint32_t)(S_ISUID | S_ISGID)) == 0 && a->uid == b->uid && a->gid == b->gid &&
+           a->mtime_ns == b->mtime_ns && (a->flags & INODE_MTIME_SET) == (b->flags & INODE_MTIME_SET);
 }
 
 #define ATTR_FLAGS (uint32_t)(INODE_MODE_KNOWN | INODE_MTIME_KNOWN | INODE_MTIME_SET)
@@ -146,6 +147,14 @@ int attr_store(struct inode *in, const struct stat *st, int set)
     return r;
 }
 
+int attr_kill_suid(struct inode *in, const struct fuse_ctx *ctx)
+{
+    mutex_lock(&in->mu);
+    bool has = mode_has_suid(in->rec.mode);
+    mutex_unlock(&in->mu);
+    return ctx->uid != 0 && has ? attr_store(in, &(struct stat){0}, FUSE_SET_ATTR_KILL_SUID) : 0;
+}
+
 static int set_size(struct inode *in, struct handle *h, const struct fuse_ctx *ctx, uint64_t size)
 {
     if (size > objstore_limits(in->fs->store)->object_max_bytes)
@@ -165,14 +174,8 @@ static int set_size(struct inode *in, struct handle *h, const struct fuse_ctx *c
         mapped_flushed(in);
         content_release(in, true);
     }
-    if (r == 0 && ctx->uid != 0) {
-        struct stat st = {.st_mode = in->rec.mode};
-        bool sgid = (st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP);
-        if ((st.st_mode & S_ISUID) || sgid) {
-            st.st_mode &= ~(mode_t)(S_ISUID | (sgid ? S_ISGID : 0));
-            r = attr_store(in, &st, FUSE_SET_ATTR_MODE);
-        }
-    }
+    if (r == 0)
+        r = attr_kill_suid(in, ctx);
     return r;
 }
 

@@ -105,6 +105,11 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         if (r < 0)
             content_release(in, writes);
     }
+    if (r == 0 && writes && (trunc || fi->backing_id)) { /* we do not see what is written past us: at once, then */
+        r = attr_kill_suid(in, fuse_req_ctx(req));
+        if (r < 0)
+            undo_open(fs, inode_ref(in), fi->fh, writes);
+    }
     if (r < 0) {
         inode_put(in);
         reply_err(req, OP_ID_open,
@@ -221,28 +226,6 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
         (void)fuse_reply_buf(req, buf, (size_t)n); /* as above */
 }
 
-/* A write by someone without CAP_FSETID takes setuid and setgid away (FUSE_HANDLE_KILLPRIV_V2 leaves that to us). */
-static void kill_suid(struct inode *in, const struct fuse_ctx *ctx)
-{
-    mutex_lock(&in->mu);
-    uint32_t mode = in->rec.mode;
-    mutex_unlock(&in->mu);
-    bool sgid = (mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP);
-    if (ctx->uid == 0 || !((mode & S_ISUID) || sgid))
-        return;
-    struct meta_batch *b = meta_batch_new(in->fs->meta);
-    mutex_lock(&in->fs->ns);
-    mutex_lock(&in->mu);
-    in->rec.mode &= ~(uint32_t)(S_ISUID | (sgid ? S_ISGID : 0));
-    if (!in->gone)
-        meta_inode_put(b, &in->rec);
-    mutex_unlock(&in->mu);
-    if (meta_commit(b, false) < 0)
-        log_warn("fuse", "mode could not be stored ino=%" G_GUINT64_FORMAT, in->ino);
-    mutex_unlock(&in->fs->ns);
-    meta_batch_free(b);
-}
-
 void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
@@ -253,7 +236,7 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_
     }
     int r = (uint64_t)off + size > objstore_limits(fs->store)->object_max_bytes ? -EFBIG : content_begin_change(h->in);
     if (r == 0)
-        kill_suid(h->in, fuse_req_ctx(req));
+        r = attr_kill_suid(h->in, fuse_req_ctx(req));
     ssize_t n = r < 0 ? r : cache_file_write(h->in->cf, buf, size, (uint64_t)off);
     if (n >= 0) {
         content_note_write(h->in, (uint64_t)off + (uint64_t)n);
@@ -354,6 +337,8 @@ void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
     struct handle *h = handle_get(fuse_req_userdata(req), fi->fh);
     int r = !h || !h->in ? -EBADF : content_begin_change(h->in);
     if (r == 0)
+        r = attr_kill_suid(h->in, fuse_req_ctx(req));
+    if (r == 0)
         r = cache_file_fallocate(h->in->cf, mode, (uint64_t)off, (uint64_t)len);
     if (r == 0) {
         content_note_write(h->in, mode & FALLOC_FL_KEEP_SIZE ? 0 : (uint64_t)off + (uint64_t)len);
@@ -401,6 +386,8 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in, struct 
         return;
     }
     ssize_t n = content_begin_change(to->in);
+    if (n == 0)
+        n = attr_kill_suid(to->in, fuse_req_ctx(req));
     bool changes = n == 0;
     if (changes && off_in == off_out)
         n = copy_in_store(from->in, to->in, (uint64_t)off_out, len);

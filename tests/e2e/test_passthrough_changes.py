@@ -277,3 +277,23 @@ def test_open_file_truncated_by_its_name_blocks_nothing(both, store):
         f.write(b"b" * 1000)
         (m.path / "latest").write_text("x")
         assert eventually(lambda: store.head("latest") is not None, 10)
+
+
+CHANGES = ("f.write(b'x')", "f.truncate(1)", "open(sys.argv[1], 'wb')", "os.posix_fallocate(f.fileno(), 0, 8192)",
+           "os.copy_file_range(os.open(sys.argv[1] + '.from', os.O_RDONLY), f.fileno(), 2)")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs two users")
+@pytest.mark.parametrize("beside_a_reader", [True, False])
+def test_a_change_by_another_user_takes_setuid_away(both, beside_a_reader):
+    m = both(allow_other=True)
+    for i, change in enumerate(CHANGES):
+        path = m.path / f"{i}"
+        for p in path, path.with_suffix(".from"):
+            p.write_bytes(b"data")
+            os.chmod(p, 0o6777)
+        m.wait()
+        with open(path if beside_a_reader else os.devnull, "rb"):
+            code = f"import os, sys; f = open(sys.argv[1], 'r+b', buffering=0); {change}"
+            sh(f'setpriv --reuid 65534 --clear-groups {sys.executable} -c "{code}" {path}')
+            assert os.stat(path).st_mode & 0o6000 == 0, change
