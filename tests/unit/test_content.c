@@ -49,7 +49,22 @@ static struct meta_inode stored(struct inode *in)
 static void *flush(void *in)
 {
     ck_assert_int_eq(content_flush(in, false), 0);
+    mapped_flushed(in);
     return NULL;
+}
+
+static void *sync_file(void *in)
+{
+    ck_assert_int_eq(content_sync(in), 0);
+    return NULL;
+}
+
+static bool synced_once(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool synced = in->synced_changes > 0;
+    mutex_unlock(&in->mu);
+    return synced;
 }
 
 struct holder {
@@ -97,6 +112,76 @@ START_TEST(write_that_ends_after_another_close_is_flushed_by_its_own)
     fs_fixture_open(&fx);
     INODE_REF again = fs_fixture_inode(&fx, "f");
     ck_assert_uint_eq(again->rec.content, CONTENT_SEALED);
+}
+END_TEST
+
+START_TEST(sync_beside_a_writer_keeps_an_open_file)
+{
+    struct inode *in = begin("f", "0123");
+    struct holder h = {0};
+    pthread_t holder, syncer;
+    ck_assert_int_eq(pthread_create(&holder, NULL, hold_ns, &h), 0);
+    while (atomic_load(&h.stage) != 1)
+        g_usleep(1000);
+    ck_assert_int_eq(pthread_create(&syncer, NULL, sync_file, in), 0);
+    while (!synced_once(in))
+        g_usleep(1000);
+    fs_fixture_pwrite(in, "4567", 4, 4);
+    atomic_store(&h.stage, 2);
+    (void)pthread_join(holder, NULL);
+    (void)pthread_join(syncer, NULL);
+    ck_assert(stored(in).flags & INODE_DATA_SYNCED); /* nobody has closed it: what was synced is to survive */
+    ck_assert_int_eq(content_flush(in, false), 0);
+    ck_assert(!(stored(in).flags & INODE_DATA_SYNCED)); /* now that would say all of it was */
+}
+END_TEST
+
+static void kernel_writes(struct inode *in, const char *text)
+{
+    g_autofree char *path = g_strdup_printf("/proc/self/fd/%d", cache_file_fd(in->cf));
+    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    ck_assert_int_eq(close(fd), 0);
+}
+
+static uint32_t state_of(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    uint32_t state = in->rec.content;
+    mutex_unlock(&in->mu);
+    return state;
+}
+
+START_TEST(watched_file_is_opened_again_by_what_no_flush_stored)
+{
+    struct inode *in = begin("f", "0123");
+    pthread_t flusher;
+    ck_assert_int_eq(cache_file_set_passthrough(in->cf, CACHE_PASS_WRITE), 0);
+    mutex_lock(&in->mu);
+    in->io.kernel_writes = true;
+    in->io.n_writers = in->io.n_handles = 1;
+    mutex_unlock(&in->mu);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    content_gate_enter(in);
+    kernel_writes(in, "4567");
+    ck_assert_int_eq(pthread_create(&flusher, NULL, flush, in), 0); /* in the queue before the watcher */
+    g_usleep(50000);
+    fs_fixture_start(&fx);
+    mapped_flushed(in);
+    g_usleep(1500000); /* the watcher has seen the write, or waits for the gate */
+    content_gate_leave(in);
+    (void)pthread_join(flusher, NULL);
+    g_usleep(100000);
+    ck_assert_uint_eq(stored(in).size, 8);
+    ck_assert_uint_eq(state_of(in), CONTENT_CLOSING);
+    kernel_writes(in, "89");
+    while (state_of(in) != CONTENT_OPEN)
+        g_usleep(10000);
+    mutex_lock(&in->mu);
+    in->io.n_writers = in->io.n_handles = 0;
+    mutex_unlock(&in->mu);
+    content_release(in, true);
 }
 END_TEST
 
@@ -203,6 +288,8 @@ int main(void)
     tcase_add_test(t, attributes_stay_when_the_database_fails);
     tcase_add_test(t, attributes_that_are_the_same_go_nowhere);
     tcase_add_loop_test(t, file_named_after_its_close_is_published, 0, 2);
+    tcase_add_test(t, sync_beside_a_writer_keeps_an_open_file);
+    tcase_add_test(t, watched_file_is_opened_again_by_what_no_flush_stored);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
