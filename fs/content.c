@@ -72,6 +72,16 @@ static int open_cfile(struct inode *in)
     return 0;
 }
 
+bool content_is_here(struct inode *in)
+{
+    struct meta_cached c;
+    mutex_lock(&in->mu);
+    bool here = in->cf != NULL; /* perhaps too new for a record */
+    uint64_t vid = in->rec.vid;
+    mutex_unlock(&in->mu);
+    return here || (vid && meta_cached_get(in->fs->meta, vid, &c) == 0);
+}
+
 int content_use(struct inode *in, struct cfile **ret)
 {
     mutex_lock(&in->mu);

@@ -21,6 +21,8 @@ int content_open_new(struct inode *in) MUST_CHECK;
 void content_release(struct inode *in, bool for_write);
 /* The same without sealing: the connection ended while the file was open, so nobody said that it is whole. */
 void content_abandon(struct inode *in, bool for_write);
+/* Whether it has a cache file: content_use() would make one. */
+bool content_is_here(struct inode *in);
 /* The cache file with a reference, opened if it is not; callers outside open handles (publisher, warm-up, truncate by path). */
 int content_use(struct inode *in, struct cfile **ret) MUST_CHECK;
 void content_unuse(struct inode *in, struct cfile *cf);
