@@ -197,7 +197,7 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, s
     if (r == 0 && rest)
         r = attr_store(in, attr, rest);
     if (r < 0)
-        reply_err(req, OP_ID_setattr, r);
+        reply_err(req, OP_ID_setattr, r == -ENOENT ? -ESTALE : r);
     else
         reply_attr(req, in);
 }

@@ -123,11 +123,15 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     inode_put(in);
 }
 
-static void reply_created(fuse_req_t req, enum op_id op, struct inode *in, uint64_t parent, struct fuse_file_info *fi)
+/* name: NULL for a file without one. */
+static void reply_created(fuse_req_t req, enum op_id op, struct inode *in, uint64_t parent, const char *name,
+                          struct fuse_file_info *fi)
 {
     struct fs *fs = in->fs;
     int r = content_open_new(in);
     if (r < 0) {
+        if (name && tree_unlink(fs, parent, name) < 0)
+            log_warn("fuse", "a file that could not be made leaves its name ino=%" G_GUINT64_FORMAT, in->ino);
         inode_put(in);
         reply_err(req, op, r);
         return;
@@ -172,7 +176,7 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
     if (r < 0)
         reply_err(req, OP_ID_create, r);
     else
-        reply_created(req, OP_ID_create, in, parent, fi);
+        reply_created(req, OP_ID_create, in, parent, name, fi);
 }
 
 void op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fuse_file_info *fi)
@@ -185,7 +189,7 @@ void op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fuse_file
     if (r < 0)
         reply_err(req, OP_ID_tmpfile, r);
     else
-        reply_created(req, OP_ID_tmpfile, in, parent, fi);
+        reply_created(req, OP_ID_tmpfile, in, parent, NULL, fi);
 }
 
 /* One read buffer a thread, freed with it. */
@@ -226,6 +230,12 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
         (void)fuse_reply_buf(req, buf, (size_t)n); /* as above */
 }
 
+/* What no object can hold is refused as it comes; what the kernel writes by itself is found out by publishing. */
+static int too_large(struct inode *in, uint64_t end)
+{
+    return end > objstore_limits(in->fs->store)->object_max_bytes ? -EFBIG : 0;
+}
+
 void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
@@ -234,7 +244,9 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_
         reply_err(req, OP_ID_write, -EBADF);
         return;
     }
-    int r = (uint64_t)off + size > objstore_limits(fs->store)->object_max_bytes ? -EFBIG : content_begin_change(h->in);
+    int r = too_large(h->in, (uint64_t)off + size);
+    if (r == 0)
+        r = content_begin_change(h->in);
     if (r == 0)
         r = attr_kill_suid(h->in, fuse_req_ctx(req));
     ssize_t n = r < 0 ? r : cache_file_write(h->in->cf, buf, size, (uint64_t)off);
@@ -335,7 +347,9 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
 void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len, struct fuse_file_info *fi)
 {
     struct handle *h = handle_get(fuse_req_userdata(req), fi->fh);
-    int r = !h || !h->in ? -EBADF : content_begin_change(h->in);
+    int r = !h || !h->in ? -EBADF : too_large(h->in, mode & FALLOC_FL_KEEP_SIZE ? 0 : (uint64_t)off + (uint64_t)len);
+    if (r == 0)
+        r = content_begin_change(h->in);
     if (r == 0)
         r = attr_kill_suid(h->in, fuse_req_ctx(req));
     if (r == 0)
@@ -385,7 +399,9 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in, struct 
         reply_err(req, OP_ID_copy_file_range, -EBADF);
         return;
     }
-    ssize_t n = content_begin_change(to->in);
+    ssize_t n = too_large(to->in, (uint64_t)off_out + len);
+    if (n == 0)
+        n = content_begin_change(to->in);
     if (n == 0)
         n = attr_kill_suid(to->in, fuse_req_ctx(req));
     bool changes = n == 0;

@@ -185,6 +185,17 @@ START_TEST(watched_file_is_opened_again_by_what_no_flush_stored)
 }
 END_TEST
 
+START_TEST(truncated_file_has_the_time_of_its_truncation)
+{
+    struct inode *in = begin("f", "text");
+    struct stat st = {.st_mtim = {.tv_sec = 1234567890}};
+    ck_assert_int_eq(attr_store(in, &st, FUSE_SET_ATTR_MTIME), 0);
+    ck_assert(in->rec.flags & INODE_MTIME_SET);
+    ck_assert_int_eq(content_truncate(in, 2), 0);
+    ck_assert(!(in->rec.flags & INODE_MTIME_SET));
+}
+END_TEST
+
 /* No write reaches the disk any more, so the database fails, and then for good. */
 static void break_database(void)
 {
@@ -290,6 +301,7 @@ int main(void)
     tcase_add_loop_test(t, file_named_after_its_close_is_published, 0, 2);
     tcase_add_test(t, sync_beside_a_writer_keeps_an_open_file);
     tcase_add_test(t, watched_file_is_opened_again_by_what_no_flush_stored);
+    tcase_add_test(t, truncated_file_has_the_time_of_its_truncation);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
