@@ -145,10 +145,9 @@ static void set_read_ahead(const struct stat *st)
     char path[96];
     g_snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(st->st_dev), minor(st->st_dev));
     FILE *f = fopen(path, "we");
-    if (!f || fputs(READ_AHEAD_KB, f) < 0)
+    bool set = f && fputs(READ_AHEAD_KB, f) >= 0;
+    if ((f && fclose(f) != 0) || !set) /* what is buffered is written by the close */
         log_debug("mount", "read-ahead stays at the kernel's default: %s", path);
-    if (f)
-        fclose(f);
 }
 
 static void *ready_thread(void *arg)
