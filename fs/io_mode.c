@@ -238,16 +238,16 @@ static void count_missed(void *ctx, uint64_t bytes)
     metric_add(M_miss_bytes, (int64_t)bytes);
 }
 
-/* A small file is fetched whole before its first open for reading is answered; if that fails, reads say so. */
+/* Where little is absent it is fetched before the first open for reading is answered; if that fails, reads say so. */
 static void complete_small(struct inode *in, bool writes)
 {
     const char *why;
     mutex_lock(&in->mu);
     bool first = in->io.n_handles == 0;
     mutex_unlock(&in->mu);
-    uint64_t size = cache_file_size(in->cf), present = cache_file_present_bytes(in->cf);
+    uint64_t size = cache_file_size(in->cf), present = MIN(cache_file_present_bytes(in->cf), size);
     bool complete = cache_file_complete(in->cf);
-    if (!io_mode_works(in->fs, &why) || (!complete && (writes || !first || size > in->fs->cfg->open_fill)))
+    if (!io_mode_works(in->fs, &why) || (!complete && (writes || !first || size - present > in->fs->cfg->open_fill)))
         return;
     metric_add(M_hit_bytes,
                (int64_t)present); /* what the kernel reads by itself is not told to us: it counts whole at each open */
@@ -332,9 +332,13 @@ static int begin_writing(struct inode *in)
         r = -EIO;
     if (r == 0)
         r = cache_file_set_passthrough(in->cf, CACHE_PASS_WRITE);
-    if (r < 0)
-        return r;
     mutex_lock(&in->mu);
+    if (r < 0 && !in->io.kernel_writes)
+        g_clear_pointer(&in->io.kept, io_kept_free);
+    if (r < 0) {
+        mutex_unlock(&in->mu);
+        return r;
+    }
     if (!in->io.kernel_writes) {
         in->io.seen_size = size;
         in->io.seen_mtime_ns = mtime_ns;
