@@ -61,7 +61,7 @@ const struct option_row option_table[] = {
     {"Cache", "passthrough", OPT_ENUM, AT(passthrough), 0, 0, "on", NULL, switch_words,
      "let the kernel read and write files that are complete in the cache by itself; needs CAP_SYS_ADMIN and Linux 6.9"},
     {"Cache", "open-fill", OPT_SIZE, AT(open_fill), 0, 1 * GIB, "32M", "SIZE", NULL,
-     "files up to this size are fetched whole when they are opened, so that the kernel can read them by itself"},
+     "files of which no more than this is absent are fetched when they are opened, so that the kernel can read them by itself"},
     {"Cache", "prefetch", OPT_ENUM, AT(prefetch), 0, 0, "on", NULL, switch_words,
      "fetch the next files of a directory whose files are opened one after another, up to the size of --open-fill each"},
     {"Cache", "readahead", OPT_SIZE, AT(readahead), 0, 4 * GIB, "64M", "SIZE", NULL,

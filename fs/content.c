@@ -1,7 +1,7 @@
 /* See content.h. The gate is a flag and a condition under the inode's lock, so it may be held while the disk works. */
 #include "content.h"
 
-#include "base/sm.h"
+#include "content_record.h"
 #include "io_mode.h"
 #include "mapped.h"
 #include "pin.h"
@@ -14,30 +14,6 @@
 #define LET_GO_NS                                                                                                      \
     (2 *                                                                                                               \
      NS_PER_S) /* the kernel may let go of a closed file this late: until then it is not said to be mapped, and later ones wait for it */
-
-static const struct sm_row content_rows[] = {
-    [CONTENT_CLEAN] = {"clean", SM_TO(CONTENT_OPEN)},
-    [CONTENT_OPEN] = {"open",
-                      SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLOSING) | SM_TO(CONTENT_CLEAN) | SM_TO(CONTENT_QUARANTINED)},
-    [CONTENT_CLOSING] = {"closing", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLOSING) | SM_TO(CONTENT_SEALED) |
-                                        SM_TO(CONTENT_CLEAN) | SM_TO(CONTENT_QUARANTINED)},
-    [CONTENT_SEALED] = {"sealed", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLEAN) | SM_TO(CONTENT_QUARANTINED)},
-    [CONTENT_QUARANTINED] = {"quarantined", SM_TO(CONTENT_OPEN)},
-};
-static const struct sm content_sm = {"content", content_rows, G_N_ELEMENTS(content_rows)};
-
-const char *content_state_name(uint32_t state)
-{
-    return sm_name(&content_sm, (int)state);
-}
-
-/* Under ns and mu. */
-static void move_to(struct inode *in, enum content_state to)
-{
-    int state = (int)in->rec.content;
-    sm_move(&content_sm, &state, (int)to);
-    in->rec.content = (uint32_t)state;
-}
 
 void content_gate_enter(struct inode *in)
 {
@@ -58,33 +34,7 @@ void content_gate_leave(struct inode *in)
     mutex_unlock(&in->mu);
 }
 
-static void open_value(struct meta_batch *b, uint64_t ino, bool there)
-{
-    char name[32];
-    g_snprintf(name, sizeof(name), "open/%016" G_GINT64_MODIFIER "x", ino);
-    if (there)
-        meta_value_put(b, name, "", 0);
-    else
-        meta_value_del(b, name);
-}
-
 /* ---- the cache file ---- */
-
-static int store_vid(struct inode *in, uint64_t vid)
-{
-    struct fs *fs = in->fs;
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    mutex_lock(&fs->ns);
-    mutex_lock(&in->mu);
-    in->rec.vid = vid;
-    if (!in->gone)
-        meta_inode_put(b, &in->rec);
-    mutex_unlock(&in->mu);
-    int r = meta_commit(b, false);
-    mutex_unlock(&fs->ns);
-    meta_batch_free(b);
-    return r;
-}
 
 /* Opens the cache file of an inode that has none in memory. With the gate held. */
 static int open_cfile(struct inode *in)
@@ -107,7 +57,7 @@ static int open_cfile(struct inode *in)
         return -EIO;
     }
     if (r == 0 && cache_file_vid(cf) != vid)
-        r = store_vid(in, cache_file_vid(cf));
+        r = record_vid(in, cache_file_vid(cf));
     if (r == 0)
         r = cache_file_set_dirty(cf, dirty);
     if (r < 0) {
@@ -120,6 +70,16 @@ static int open_cfile(struct inode *in)
     if (src.pin != PIN_NONE && cache_file_vid(cf) != vid && cache_pin(fs->cache, cache_file_vid(cf), src.pin) < 0)
         log_warn("content", "a pinned file's new cache file could not be pinned ino=%" G_GUINT64_FORMAT, in->ino);
     return 0;
+}
+
+bool content_is_here(struct inode *in)
+{
+    struct meta_cached c;
+    mutex_lock(&in->mu);
+    bool here = in->cf != NULL; /* perhaps too new for a record */
+    uint64_t vid = in->rec.vid;
+    mutex_unlock(&in->mu);
+    return here || (vid && meta_cached_get(in->fs->meta, vid, &c) == 0);
 }
 
 int content_use(struct inode *in, struct cfile **ret)
@@ -251,39 +211,13 @@ int content_open_new(struct inode *in)
 
 /* ---- changes ---- */
 
-static int store_open(struct inode *in)
-{
-    struct fs *fs = in->fs;
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    mutex_lock(&fs->ns);
-    mutex_lock(&in->mu);
-    struct meta_inode *rec = &in->rec;
-    if (rec->content != CONTENT_OPEN || in->snap_gen == rec->gen)
-        rec->gen++;
-    move_to(in, CONTENT_OPEN);
-    in->changed = true;
-    rec->flags &= ~(uint32_t)INODE_DATA_SYNCED;
-    if (!rec->dirty_since_ns)
-        rec->dirty_since_ns = clock_wall_ns();
-    g_strlcpy(rec->boot_id, clock_boot_id(), sizeof(rec->boot_id));
-    if (!in->gone) {
-        meta_inode_put(b, rec);
-        open_value(b, in->ino, true);
-    }
-    mutex_unlock(&in->mu);
-    int r = meta_commit(b, false);
-    mutex_unlock(&fs->ns);
-    meta_batch_free(b);
-    return r;
-}
-
 int content_begin_change_gated(struct inode *in)
 {
     int r = open_cfile(in);
     if (r == 0)
         r = cache_file_set_dirty(in->cf, true);
     if (r == 0)
-        r = store_open(in);
+        r = record_open(in);
     if (r == 0) {
         content_write_intent(in);
         publish_content_state(in->fs, in->ino, CONTENT_OPEN);
@@ -306,6 +240,14 @@ int content_begin_change(struct inode *in)
     return r;
 }
 
+static void note_change_locked(struct inode *in) REQUIRES(in->mu)
+{
+    in->rec.mtime_ns = in->rec.ctime_ns = clock_wall_ns();
+    in->rec.flags &= ~(uint32_t)INODE_MTIME_SET;
+    in->changed = true;
+    in->n_changes++;
+}
+
 int content_truncate(struct inode *in, uint64_t size)
 {
     int r = content_begin_change(in);
@@ -320,98 +262,54 @@ int content_truncate(struct inode *in, uint64_t size)
         return r;
     mutex_lock(&in->mu);
     in->rec.size = size;
-    in->rec.mtime_ns = in->rec.ctime_ns = clock_wall_ns();
-    in->changed = true;
+    note_change_locked(in);
     mutex_unlock(&in->mu);
     if (size == 0)
         content_begin_stream(in);
     return 0;
 }
 
+void content_note_write(struct inode *in, uint64_t end)
+{
+    mutex_lock(&in->mu);
+    in->rec.size = MAX(in->rec.size, end);
+    note_change_locked(in);
+    mutex_unlock(&in->mu);
+}
+
 /* ---- flush, seal ---- */
 
-/* Journal records for every name of the inode, or for those that have none. Under ns. */
-static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino, bool missing_only) REQUIRES(fs->ns)
+/* fdatasync of the cache file; n_changes says later whether anything came after it. */
+static int sync_bytes(struct inode *in)
 {
-    g_autoptr(GPtrArray) names = NULL;
-    int r = meta_link_list(fs->meta, ino, &names);
-    for (unsigned i = 0; r == 0 && i < names->len; i++) {
-        struct meta_dentry *d = names->pdata[i];
-        if (missing_only && d->op_seq)
-            continue;
-        publish_name(fs, b, d, PUBLISH_CONTENT);
-        d->stamp = meta_next_seq(fs->meta);
-        meta_dentry_put(b, d);
-    }
-    return r;
-}
-
-int content_set_base(struct inode *in, const struct cache_source *src)
-{
-    struct fs *fs = in->fs;
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    mutex_lock(&fs->ns);
+    (void)io_mode_look(in);
     mutex_lock(&in->mu);
-    struct meta_inode *rec = &in->rec;
-    int r = in->gone || rec->nlink == 0 ? -ENOENT : 0;
-    if (r == 0) {
-        g_free(rec->base_key);
-        rec->base_key = g_strdup(src->key);
-        rec->base_etag = src->etag;
-        rec->base_limit = src->limit;
-        meta_inode_put(b, rec);
-    }
+    uint64_t as_of = in->n_changes;
     mutex_unlock(&in->mu);
-    if (r == 0)
-        r = journal_names(fs, b, in->ino, false);
-    if (r == 0)
-        r = meta_commit(b, false);
-    publish_apply(fs, r == 0);
-    mutex_unlock(&fs->ns);
-    meta_batch_free(b);
-    return r;
-}
-
-/* OPEN -> CLOSING, journalled; with the gate held. */
-static int store_closing(struct inode *in, bool synced)
-{
-    struct fs *fs = in->fs;
-    uint64_t size = cache_file_size(in->cf), limit = cache_file_limit(in->cf);
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    mutex_lock(&fs->ns);
+    int r = cache_file_sync(in->cf);
     mutex_lock(&in->mu);
-    struct meta_inode *rec = &in->rec;
-    if (in->changed && in->snap_gen == rec->gen)
-        rec->gen++;
-    rec->size = size;
-    rec->base_limit = limit;
-    if (limit == 0)
-        g_clear_pointer(&rec->base_key, g_free);
-    rec->flags = synced ? rec->flags | INODE_DATA_SYNCED : rec->flags & ~(uint32_t)INODE_DATA_SYNCED;
-    move_to(in, CONTENT_CLOSING);
-    if (!in->gone)
-        meta_inode_put(b, rec);
+    in->synced_changes = r == 0 ? as_of + 1 : 0;
     mutex_unlock(&in->mu);
-    int r = journal_names(fs, b, in->ino, false);
-    if (r == 0)
-        r = meta_commit(b, false);
-    publish_apply(fs, r == 0);
-    mutex_unlock(&fs->ns);
-    meta_batch_free(b);
     return r;
 }
 
-static int flush_gated(struct inode *in, bool want_sync)
+/* What was synced by its writer and not written since is synced once more, which costs little: the times of a file that the kernel writes are too coarse
+ * to show every write. */
+static int sync_again(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool synced = in->synced_changes == in->n_changes + 1;
+    mutex_unlock(&in->mu);
+    return synced ? sync_bytes(in) : 0;
+}
+
+static int flush_gated(struct inode *in)
 {
     mutex_lock(&in->mu);
     bool open = in->rec.content == CONTENT_OPEN;
     mutex_unlock(&in->mu);
-    if (!open)
-        return want_sync ? cache_file_sync(in->cf) : 0;
-    int r = want_sync ? cache_file_sync(in->cf) : 0;
-    if (r == 0)
-        r = store_closing(in, want_sync);
-    if (r < 0)
+    int r = open ? record_closing(in) : 0;
+    if (r < 0 || !open)
         return r;
     content_write_intent(in);
     publish_content_state(in->fs, in->ino, CONTENT_CLOSING);
@@ -422,115 +320,26 @@ int content_flush(struct inode *in, bool want_sync)
 {
     content_gate_enter(in);
     int r = open_cfile(in);
+    (void)io_mode_look(in);
     mutex_lock(&in->mu);
-    bool open = in->rec.content == CONTENT_OPEN;
+    bool missed = in->rec.content != CONTENT_OPEN && in->n_changes != in->flushed_changes; /* by another's flush */
     mutex_unlock(&in->mu);
-    if (r == 0 && io_mode_take_unflushed(in) && !open)
+    if (r == 0 && missed)
         r = content_begin_change_gated(in);
     if (r == 0)
-        r = flush_gated(in, want_sync);
+        r = want_sync ? sync_bytes(in) : sync_again(in);
+    if (r == 0)
+        r = flush_gated(in);
     content_gate_leave(in);
     if (r == 0 && want_sync)
         r = meta_sync(in->fs->meta);
     return r;
 }
 
-static int store_sealed(struct inode *in)
-{
-    struct fs *fs = in->fs;
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    mutex_lock(&fs->ns);
-    mutex_lock(&in->mu);
-    if (in->changed && in->snap_gen == in->rec.gen)
-        in->rec.gen++; /* a write that began before a snapshot and ended after it: two contents never share a token */
-    move_to(in, CONTENT_SEALED);
-    if (!in->gone)
-        meta_inode_put(b, &in->rec);
-    open_value(b, in->ino, false);
-    mutex_unlock(&in->mu);
-    int r = journal_names(fs, b, in->ino, true); /* a snapshot may have used up the record */
-    if (r == 0)
-        r = meta_commit(b, false);
-    publish_apply(fs, r == 0);
-    mutex_unlock(&fs->ns);
-    meta_batch_free(b);
-    return r;
-}
-
-int content_store(struct inode *in)
-{
-    struct fs *fs = in->fs;
-    uint64_t size = cache_file_size(in->cf), limit = cache_file_limit(in->cf);
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    mutex_lock(&fs->ns);
-    mutex_lock(&in->mu);
-    in->rec.size = size;
-    in->rec.base_limit = limit;
-    if (!cache_file_has_source(in->cf))
-        g_clear_pointer(&in->rec.base_key, g_free);
-    if (!in->gone)
-        meta_inode_put(b, &in->rec);
-    mutex_unlock(&in->mu);
-    int r = meta_commit(b, false);
-    mutex_unlock(&fs->ns);
-    meta_batch_free(b);
-    return r;
-}
-
-/* Whether the origin that was put away still is what the names stand for: no flush, rename, copy or new attribute came in between. */
-static bool kept_holds(struct fs *fs, struct inode *in, const struct io_kept *kept) REQUIRES(fs->ns)
-{
-    g_autoptr(GPtrArray) names = NULL;
-    mutex_lock(&in->mu);
-    bool same = in->rec.content == CONTENT_OPEN && in->rec.gen == kept->gen + 1 && in->rec.ctime_ns == kept->ctime_ns;
-    mutex_unlock(&in->mu);
-    bool found = false;
-    same = same && meta_link_list(fs->meta, in->ino, &names) == 0;
-    for (unsigned i = 0; same && i < names->len; i++) {
-        const struct meta_dentry *d = names->pdata[i];
-        g_autofree char *key = tree_key(fs, d->parent, d->name, false);
-        same = d->op_seq == 0 && (d->flags & DENTRY_UPSTREAM) && !d->ukey;
-        found = found || (g_str_equal(key, kept->key) && etag_equal(&d->uetag, &kept->etag));
-    }
-    return same && found;
-}
-
-/* 1: its origin is not what it was, so it is to be published. */
-static int store_restored(struct inode *in, const struct io_kept *kept)
-{
-    struct fs *fs = in->fs;
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    mutex_lock(&fs->ns);
-    if (!kept_holds(fs, in, kept)) {
-        mutex_unlock(&fs->ns);
-        meta_batch_free(b);
-        return 1;
-    }
-    mutex_lock(&in->mu);
-    struct meta_inode *rec = &in->rec;
-    move_to(in, CONTENT_CLEAN);
-    g_free(rec->base_key);
-    rec->base_key = g_strdup(kept->key);
-    rec->base_etag = kept->etag;
-    rec->base_limit = kept->limit;
-    rec->gen = kept->gen;
-    rec->dirty_since_ns = 0;
-    rec->boot_id[0] = '\0';
-    in->changed = false;
-    if (!in->gone)
-        meta_inode_put(b, rec);
-    open_value(b, in->ino, false);
-    mutex_unlock(&in->mu);
-    int r = meta_commit(b, false);
-    mutex_unlock(&fs->ns);
-    meta_batch_free(b);
-    return r;
-}
-
 int content_restore(struct inode *in, const struct io_kept *kept)
 {
     struct cache_source src = {kept->key, kept->etag, kept->limit};
-    int r = store_restored(in, kept);
+    int r = record_restored(in, kept);
     if (r != 0)
         return r;
     r = cache_file_sync(in->cf); /* it has no checksums any more */
@@ -558,20 +367,39 @@ static int seal_gated(struct inode *in, bool *ret_sealed)
         mutex_lock(&in->mu);
         bool mapped = in->mapped && clock_mono_ns() - in->mapped_at_ns > LET_GO_NS;
         mutex_unlock(&in->mu);
-        r = flush_gated(in, false);
+        r = flush_gated(in);
         if (r == 0 && mapped)
             publish_content_state(in->fs, in->ino, CONTENT_OPEN); /* blocks nothing */
         return r == 0 ? mapped_add(in) : r;
     }
     if (same)
         return 0;
-    r = flush_gated(in, false);
+    if (sync_again(in) < 0)
+        log_warn("content", "a closed file could not be synced ino=%" G_GUINT64_FORMAT,
+                 in->ino); /* so its record does not say it is */
+    r = flush_gated(in);
     if (r == 0)
-        r = store_sealed(in);
+        r = record_sealed(in);
     if (r == 0)
         publish_content_state(in->fs, in->ino, CONTENT_SEALED);
     *ret_sealed = r == 0;
     return r;
+}
+
+/* A guess at what the next writers in its directories will bring (io_mode.c). */
+static void note_closed_size(struct inode *in)
+{
+    struct meta_dentry d = {0};
+    INODE_REF dir = NULL;
+    mutex_lock(&in->mu);
+    uint64_t size = in->rec.size;
+    mutex_unlock(&in->mu);
+    if (meta_link_first(in->fs->meta, in->ino, &d) == 0 && inode_get(in->fs, d.parent, &dir) == 0) {
+        mutex_lock(&dir->mu);
+        dir->largest_closed = MAX(dir->largest_closed, size);
+        mutex_unlock(&dir->mu);
+    }
+    meta_dentry_clear(&d);
 }
 
 int content_seal(struct inode *in)
@@ -585,6 +413,8 @@ int content_seal(struct inode *in)
     int r = idle && (state == CONTENT_OPEN || state == CONTENT_CLOSING) ? seal_gated(in, &sealed) : 0;
     content_gate_leave(in);
     g_autofree char *path = NULL;
+    if (sealed)
+        note_closed_size(in);
     if (r == 0 && sealed && tree_path_of(in->fs, in->ino, &path) == 0)
         pin_rules_apply(in->fs, path);
     return r;
@@ -628,22 +458,10 @@ void content_abandon(struct inode *in, bool for_write)
 
 int content_sync(struct inode *in)
 {
-    struct fs *fs = in->fs;
-    int r = cache_file_sync(in->cf);
-    if (r < 0)
-        return r;
-    uint64_t size = cache_file_size(in->cf);
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    mutex_lock(&fs->ns);
-    mutex_lock(&in->mu);
-    in->rec.size = size;
-    if (!in->gone)
-        meta_inode_put(b, &in->rec);
-    mutex_unlock(&in->mu);
-    r = meta_commit(b, false);
-    mutex_unlock(&fs->ns);
-    meta_batch_free(b);
-    return r < 0 ? r : meta_sync(fs->meta);
+    int r = sync_bytes(in);
+    if (r == 0)
+        r = record_synced(in);
+    return r < 0 ? r : meta_sync(in->fs->meta);
 }
 
 /* unclosed: its writer never said that it is whole, and neither do we. */
@@ -714,7 +532,7 @@ static char *intent_text(struct inode *in, const char *path, const struct meta_d
     json_t *o = json_pack("{s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:s, s:I, s:s, s:I, s:s, s:b}", "path", quoted, "mode",
                           (int)rec->mode, "uid", (int)rec->uid, "gid", (int)rec->gid, "mtime_ns",
                           (json_int_t)rec->mtime_ns, "size", (json_int_t)rec->size, "gen", (json_int_t)rec->gen,
-                          "state", content_rows[rec->content].name, "seq", (json_int_t)d->op_seq, "base_etag", etag.s,
+                          "state", content_state_name(rec->content), "seq", (json_int_t)d->op_seq, "base_etag", etag.s,
                           "ino", (json_int_t)rec->ino, "boot", rec->boot_id, "partial", partial);
     mutex_unlock(&in->mu);
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;

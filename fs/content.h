@@ -21,12 +21,16 @@ int content_open_new(struct inode *in) MUST_CHECK;
 void content_release(struct inode *in, bool for_write);
 /* The same without sealing: the connection ended while the file was open, so nobody said that it is whole. */
 void content_abandon(struct inode *in, bool for_write);
+/* Whether it has a cache file: content_use() would make one. */
+bool content_is_here(struct inode *in);
 /* The cache file with a reference, opened if it is not; callers outside open handles (publisher, warm-up, truncate by path). */
 int content_use(struct inode *in, struct cfile **ret) MUST_CHECK;
 void content_unuse(struct inode *in, struct cfile *cf);
 
 /* First thing before any change of bytes: state becomes OPEN (journalled), dirty marks set. */
 int content_begin_change(struct inode *in) MUST_CHECK;
+/* Last thing after a change of bytes through us: the file reaches to `end` at least. */
+void content_note_write(struct inode *in, uint64_t end);
 /* Absent bytes of an open, changed file come from src (key NULL: from nowhere, there are none). Journalled for every name, so that our own changes of that
  * object wait. -ENOENT: the file has no name. */
 int content_set_base(struct inode *in, const struct cache_source *src) MUST_CHECK;

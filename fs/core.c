@@ -1,7 +1,6 @@
 /* Building and taking down struct fs: bottom-up, and in reverse. */
 #include "core.h"
 
-#include "base/cleanup.h"
 #include "handle.h"
 #include "io_mode.h"
 #include "jobs.h"
@@ -13,8 +12,6 @@
 #include "recover.h"
 #include "tree.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 
 #define LIST_THREADS  8
@@ -66,7 +63,8 @@ static int write_link(struct fs *fs, char **ret_msg)
     g_autofree char *path = g_build_filename(fs->cache_dir, "link", NULL);
     g_autofree char *text = g_strdup_printf("%s\n%s\n", objstore_identity(fs->store), objstore_source(fs->store));
     g_autofree char *old = NULL;
-    if (g_file_get_contents(path, &old, NULL, NULL)) {
+    g_autoptr(GError) err = NULL;
+    if (g_file_get_contents(path, &old, NULL, NULL) && *old) { /* an empty one was cut short by a kill */
         if (g_str_equal(old, text))
             return 0;
         g_auto(GStrv) lines = g_strsplit(old, "\n", 3);
@@ -76,12 +74,11 @@ static int write_link(struct fs *fs, char **ret_msg)
             fs->cache_dir, lines[0], fs->cache_dir);
         return -EEXIST;
     }
-    CLEANUP_FD int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text)) {
-        *ret_msg = g_strdup_printf("cannot write %s: %s", path, err_text(errno));
-        return -errno;
-    }
-    return 0;
+    if (g_file_set_contents_full(path, text, -1, G_FILE_SET_CONTENTS_CONSISTENT | G_FILE_SET_CONTENTS_DURABLE, 0600,
+                                 &err))
+        return 0;
+    *ret_msg = g_strdup_printf("cannot write the cache folder's link: %s", err->message);
+    return err->code == G_FILE_ERROR_NOSPC ? -ENOSPC : -EIO;
 }
 
 static int open_folder(struct fs *fs, char **ret_msg)

@@ -116,17 +116,22 @@ static char *mount_options(struct fs *fs)
                            fs->cfg->allow_other ? ",allow_other" : "", fs->cfg->read_only ? ",ro" : "");
 }
 
-static int mount_session(struct daemon *d, char **ret_msg)
+static int make_session(struct daemon *d, char **ret_msg)
 {
     struct fs *fs = d->fs;
     g_autofree char *opts = mount_options(fs);
     char *argv[] = {(char[]){"sluice"}, (char[]){"-o"}, opts, fs->cfg->debug_fuse ? (char[]){"-d"} : NULL, NULL};
     struct fuse_args args = FUSE_ARGS_INIT(fs->cfg->debug_fuse ? 4 : 3, argv);
     fs->se = fuse_session_new(&args, &fs_ops, sizeof(fs_ops), fs);
-    if (!fs->se) {
-        *ret_msg = g_strdup("libfuse refused the mount options");
-        return -EINVAL;
-    }
+    if (fs->se)
+        return 0;
+    *ret_msg = g_strdup("libfuse refused the mount options");
+    return -EINVAL;
+}
+
+static int mount_session(struct daemon *d, char **ret_msg)
+{
+    struct fs *fs = d->fs;
     if (fuse_session_mount(fs->se, fs->mountpoint) != 0) {
         *ret_msg = g_strdup_printf(
             "cannot mount on %s: is /dev/fuse there, and are you root or is fusermount3 installed?", fs->mountpoint);
@@ -141,10 +146,9 @@ static void set_read_ahead(const struct stat *st)
     char path[96];
     g_snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(st->st_dev), minor(st->st_dev));
     FILE *f = fopen(path, "we");
-    if (!f || fputs(READ_AHEAD_KB, f) < 0)
+    bool set = f && fputs(READ_AHEAD_KB, f) >= 0;
+    if ((f && fclose(f) != 0) || !set) /* what is buffered is written by the close */
         log_debug("mount", "read-ahead stays at the kernel's default: %s", path);
-    if (f)
-        fclose(f);
 }
 
 static void *ready_thread(void *arg)
@@ -190,7 +194,9 @@ static int start_services(struct daemon *d, char **ret_msg)
 
 static int serve(struct daemon *d, char **ret_msg)
 {
-    int r = start_signals(d);
+    int r = make_session(d, ret_msg);
+    if (r == 0) /* not before: a signal that waits already ends the session */
+        r = start_signals(d);
     if (r == 0)
         r = mount_session(d, ret_msg);
     if (r == 0)

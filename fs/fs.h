@@ -50,7 +50,6 @@ struct io_state {
     unsigned n_handles, n_writers; /* open in the kernel */
     bool kernel_writes;            /* handles or mappings may write past us */
     unsigned n_news;               /* looks that found it written */
-    unsigned flushed_news;         /* n_news as of the last flush */
     bool was_passed;               /* the kernel's page cache may be older than the file */
     uint64_t seen_size;            /* of the cache file, as of the last look */
     int64_t seen_mtime_ns;
@@ -77,15 +76,19 @@ struct inode {
     struct cfile *cf;         /* owned reference while n_open > 0 or somebody works on the content */
     unsigned n_open, n_writers;
     unsigned n_cf_users;
-    bool gate_held;       /* content gate */
-    pthread_t gate_owner; /* valid while gate_held */
-    bool changed;         /* bytes were written since the last snapshot was begun */
+    bool gate_held;           /* content gate */
+    pthread_t gate_owner;     /* valid while gate_held */
+    bool changed;             /* bytes were written since the last snapshot was begun */
+    uint64_t n_changes;       /* writes through us, and looks that found the kernel's */
+    uint64_t flushed_changes; /* n_changes as of the last flush or seal that was stored */
+    uint64_t synced_changes;  /* n_changes + 1 as of the last fdatasync, 0 none */
     struct io_state io;
-    bool flushed_watched;  /* in fs.mapped.flushed */
-    bool mapped;           /* no handle writes any more, but a mapping may (mapped.h) */
-    uint64_t list_cost_ns; /* directories: what the last listing took */
-    uint64_t dir_seen;     /* directories: fs.ns_changes + 1 as of the last opendir, 0 none */
-    uint64_t mapped_at_ns; /* since when */
+    bool flushed_watched;    /* in fs.mapped.flushed */
+    bool mapped;             /* no handle writes any more, but a mapping may (mapped.h) */
+    uint64_t list_cost_ns;   /* directories: what the last listing took */
+    uint64_t largest_closed; /* directories: size of the largest file closed in it, as far as memory reaches back */
+    uint64_t dir_seen;       /* directories: fs.ns_changes + 1 as of the last opendir, 0 none */
+    uint64_t mapped_at_ns;   /* since when */
     uint64_t
         snap_gen; /* content generation of which a snapshot is published, 0 none: the next write begins a new one */
     int64_t posix_asked_ns;       /* last HEAD for metadata */
@@ -171,11 +174,11 @@ struct fs {
     struct cond list_done;
     GHashTable *listings; /* &ino -> struct listing */
 
+    struct fuse_session *se; /* set once, before the threads that use it; NULL in unit tests */
+
     /* atomic */
-    struct fuse_session *se;
     atomic_bool stopping;
     atomic_bool probed;
-    atomic_uint blocked_ops;
     _Atomic uint64_t fuse_caps;       /* FUSE_CAP_ bits in use, set by INIT */
     _Atomic(const char *) io_refused; /* why files are not passed through, NULL: they are */
 };
@@ -200,6 +203,11 @@ void inode_kernel_forget(struct fs *fs, uint64_t ino, uint64_t n);
 void inode_set_place(struct inode *in, const struct meta_dentry *d);
 /* Attributes for the kernel; asks the cache file for size and mtime of a file open for writing. */
 void inode_stat(struct inode *in, struct stat *ret);
+/* Whether a change by someone without CAP_FSETID takes setuid or setgid away. */
+static inline bool mode_has_suid(uint32_t mode)
+{
+    return (mode & S_ISUID) || (mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP);
+}
 static inline bool inode_is_dir(const struct inode *in)
 {
     return S_ISDIR(in->rec.mode);

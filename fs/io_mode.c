@@ -30,7 +30,7 @@ struct fuse_backing_map {
 #define SETTLE_TRIES   20u    /* the kernel lets go of a released file a little later */
 #define SETTLE_WAIT_US 500u
 #define CLOCK_STEP_NS  (20 * (int64_t)NS_PER_MS) /* times of files on older kernels are this coarse at worst */
-#define EXPECT_BYTES   (256u << 20)              /* a writer may bring this much before anybody looks */
+#define EXPECT_BYTES   (256u << 20)              /* a writer is expected to bring this much at least */
 
 /* ---- whether ---- */
 
@@ -190,6 +190,21 @@ void io_kept_free(struct io_kept *kept)
     g_free(kept);
 }
 
+static bool take_news_locked(struct inode *in, uint64_t size, int64_t mtime_ns) REQUIRES(in->mu)
+{
+    bool news = in->io.kernel_writes && (size != in->io.seen_size || mtime_ns != in->io.seen_mtime_ns);
+    if (news) {
+        in->io.seen_size = in->rec.size = size;
+        in->io.seen_mtime_ns = in->rec.mtime_ns = in->rec.ctime_ns = mtime_ns;
+        in->rec.flags &= ~(uint32_t)INODE_MTIME_SET;
+        in->changed = true;
+        in->n_changes++;
+        in->io.n_news++;
+        g_clear_pointer(&in->io.kept, io_kept_free);
+    }
+    return news;
+}
+
 bool io_mode_look(struct inode *in)
 {
     uint64_t size = 0;
@@ -201,15 +216,7 @@ bool io_mode_look(struct inode *in)
         return false;
     bool known = stat_local(in, cf, &size, &mtime_ns);
     mutex_lock(&in->mu);
-    bool news = known && in->io.kernel_writes && (size != in->io.seen_size || mtime_ns != in->io.seen_mtime_ns);
-    if (news) {
-        in->io.seen_size = in->rec.size = size;
-        in->io.seen_mtime_ns = in->rec.mtime_ns = in->rec.ctime_ns = mtime_ns;
-        in->rec.flags &= ~(uint32_t)INODE_MTIME_SET;
-        in->changed = true;
-        in->io.n_news++;
-        g_clear_pointer(&in->io.kept, io_kept_free);
-    }
+    bool news = known && take_news_locked(in, size, mtime_ns);
     mutex_unlock(&in->mu);
     cache_file_unref(cf);
     return news;
@@ -224,16 +231,6 @@ unsigned io_mode_news(struct inode *in)
     return n;
 }
 
-bool io_mode_take_unflushed(struct inode *in)
-{
-    (void)io_mode_look(in);
-    mutex_lock(&in->mu);
-    bool news = in->io.flushed_news != in->io.n_news;
-    in->io.flushed_news = in->io.n_news;
-    mutex_unlock(&in->mu);
-    return news;
-}
-
 /* ---- modes ---- */
 
 static void count_missed(void *ctx, uint64_t bytes)
@@ -241,28 +238,22 @@ static void count_missed(void *ctx, uint64_t bytes)
     metric_add(M_miss_bytes, (int64_t)bytes);
 }
 
-/* A small file is fetched whole before its first open for reading is answered; if that fails, reads say so. */
+/* Where little is absent it is fetched before the first open for reading is answered; if that fails, reads say so. */
 static void complete_small(struct inode *in, bool writes)
 {
     const char *why;
     mutex_lock(&in->mu);
     bool first = in->io.n_handles == 0;
     mutex_unlock(&in->mu);
-    uint64_t size = cache_file_size(in->cf), present = cache_file_present_bytes(in->cf);
+    uint64_t size = cache_file_size(in->cf), present = MIN(cache_file_present_bytes(in->cf), size);
     bool complete = cache_file_complete(in->cf);
-    if (!io_mode_works(in->fs, &why) || (!complete && (writes || !first || size > in->fs->cfg->open_fill)))
+    if (!io_mode_works(in->fs, &why) || (!complete && (writes || !first || size - present > in->fs->cfg->open_fill)))
         return;
     metric_add(M_hit_bytes,
                (int64_t)present); /* what the kernel reads by itself is not told to us: it counts whole at each open */
     int r = complete ? 0 : cache_file_fill(in->cf, true, true, count_missed, NULL);
     if (r < 0)
         log_debug("io", "a small file is not complete after open ino=%" G_GUINT64_FORMAT " r=%s", in->ino, err_name(r));
-}
-
-/* A write may have to take setuid away, which only a daemon that sees it can do. */
-static bool has_suid(uint32_t mode)
-{
-    return (mode & S_ISUID) || (mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP);
 }
 
 /* In memory, but not by a user's wish: given to the kernel it could not be changed as long as anybody has it open. */
@@ -274,6 +265,21 @@ static bool may_need_changing(struct inode *in)
     return !wished && !in->fs->cfg->read_only && cache_file_in_memory(in->cf);
 }
 
+/* What a writer may bring before anybody looks: twice the largest file that was closed beside it. */
+static uint64_t expected_bytes(struct inode *in)
+{
+    struct meta_dentry d = {0};
+    INODE_REF dir = NULL;
+    uint64_t largest = cache_file_size(in->cf);
+    if (meta_link_first(in->fs->meta, in->ino, &d) == 0 && inode_get(in->fs, d.parent, &dir) == 0) {
+        mutex_lock(&dir->mu);
+        largest = MAX(largest, dir->largest_closed);
+        mutex_unlock(&dir->mu);
+    }
+    meta_dentry_clear(&d);
+    return MAX(EXPECT_BYTES, 2 * largest);
+}
+
 static enum io_mode choose(struct inode *in, bool writes)
 {
     const char *why;
@@ -282,13 +288,13 @@ static enum io_mode choose(struct inode *in, bool writes)
     if (!writes)
         return may_need_changing(in) ? IO_CACHED : IO_PASSTHROUGH;
     mutex_lock(&in->mu);
-    bool suid = has_suid(in->rec.mode), already = in->io.kernel_writes;
+    bool suid = mode_has_suid(in->rec.mode), already = in->io.kernel_writes;
     mutex_unlock(&in->mu);
     if (already)
         return IO_PASSTHROUGH;
-    if (cache_file_has_source(in->cf) || suid)
+    if (cache_file_has_source(in->cf) || suid) /* only who sees a write can take setuid away at the first */
         return IO_CACHED;
-    return cache_file_has_room(in->cf, MAX(EXPECT_BYTES, 2 * cache_file_size(in->cf))) ? IO_PASSTHROUGH : IO_CACHED;
+    return cache_file_has_room(in->cf, expected_bytes(in)) ? IO_PASSTHROUGH : IO_CACHED;
 }
 
 /* Readers already read past us, so a writer has to write past us too: nothing of the file may come from the store any more. */
@@ -326,9 +332,13 @@ static int begin_writing(struct inode *in)
         r = -EIO;
     if (r == 0)
         r = cache_file_set_passthrough(in->cf, CACHE_PASS_WRITE);
-    if (r < 0)
-        return r;
     mutex_lock(&in->mu);
+    if (r < 0 && !in->io.kernel_writes)
+        g_clear_pointer(&in->io.kept, io_kept_free);
+    if (r < 0) {
+        mutex_unlock(&in->mu);
+        return r;
+    }
     if (!in->io.kernel_writes) {
         in->io.seen_size = size;
         in->io.seen_mtime_ns = mtime_ns;
@@ -439,8 +449,12 @@ bool io_mode_end_writing(struct inode *in, bool *ret_same)
         return true;
     if (!settled(in->cf))
         return false;
-    (void)io_mode_look(in);
+    uint64_t size = 0;
+    int64_t mtime_ns = 0;
+    bool known = stat_local(in, in->cf, &size, &mtime_ns);
     mutex_lock(&in->mu);
+    if (known) /* the last look: one begun before it must not have the last word */
+        (void)take_news_locked(in, size, mtime_ns);
     struct io_kept *kept = g_steal_pointer(&in->io.kept);
     bool readers = in->io.n_handles > 0;
     in->io.kernel_writes = false;

@@ -2,8 +2,8 @@
  * How the kernel does I/O on a file: through us (CACHED), or on the cache file itself (PASSTHROUGH).
  *
  * The mode is chosen when the first handle opens and kept until the last is released; the kernel refuses mixtures. Passthrough needs a file that is complete
- * here; to be written it must also have no source in the store (what changes is not told to us, so nothing can be copied from there), and there must be room,
- * because nobody can hold such a writer back. Without CAP_SYS_ADMIN, on kernels before 6.9, or with --passthrough off every file is CACHED.
+ * here; to be written it must also have no source in the store (what changes is not told to us, so nothing can be copied from there), and there must be room
+ * for twice the largest file that was closed in the directory, because nobody can hold such a writer back. Without CAP_SYS_ADMIN, on kernels before 6.9, or with --passthrough off every file is CACHED.
  *
  * A file keeps its backing id after the last release, because to register again costs a system call; the id goes when the inode is forgotten, the
  * cache file is dropped, or IDS_MAX others were used since.
@@ -27,8 +27,6 @@ void io_mode_leave(struct inode *in, bool writes);
 bool io_mode_look(struct inode *in);
 /* A number that changes when it was written, as far as only the kernel knows: each handle compares it with that of its open. */
 unsigned io_mode_news(struct inode *in);
-/* Whether it was written since the last call: for content_flush(). */
-bool io_mode_take_unflushed(struct inode *in);
 /* With the content gate held and no writer left: the kernel's writing ends. False: a mapping can still write. *ret_same: nothing was
  * written, and the source that was put away at open is back. */
 bool io_mode_end_writing(struct inode *in, bool *ret_same);

@@ -123,18 +123,16 @@ static bool look(struct mapped_file *f)
 /* True when there is nothing left to watch: written on, closed, or sealed. */
 static bool look_flushed(struct inode *in)
 {
-    bool news = io_mode_look(in);
-    if (news)
-        content_gate_enter(in); /* its last close, which seals it, comes wholly before or after */
+    content_gate_enter(in); /* other closes, the last one among them, come wholly before or after */
+    (void)io_mode_look(in);
     mutex_lock(&in->mu);
     bool watch = in->rec.content == CONTENT_CLOSING && in->io.n_writers > 0 && in->io.kernel_writes;
-    bool done = news || !watch;
+    bool news = in->n_changes != in->flushed_changes, done = news || !watch;
     if (done)
         in->flushed_watched = false;
     mutex_unlock(&in->mu);
     int r = news && watch ? content_begin_change_gated(in) : 0;
-    if (news)
-        content_gate_leave(in);
+    content_gate_leave(in);
     if (r < 0)
         log_warn("content", "a file that is still being written blocks others ino=%" G_GUINT64_FORMAT " r=%s", in->ino,
                  err_name(r));

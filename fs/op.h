@@ -21,8 +21,11 @@ void reply_entry(fuse_req_t req, enum op_id op, struct inode *in, double ttl);
 /* Fills an entry for readdirplus or create; the kernel's lookup is counted by inode_kernel_ref() of the caller. */
 void fill_entry(struct inode *in, double ttl, struct fuse_entry_param *e);
 
-/* Changes mode, owner or times (FUSE_SET_ATTR_* in set say which) and journals what has to go upstream. */
+/* Changes mode, owner or mtime, or takes setuid away (FUSE_SET_ATTR_* in set say which) and journals what has to go upstream: nothing if they are the same. */
 int attr_store(struct inode *in, const struct stat *st, int set) MUST_CHECK;
+
+/* Bytes are changed by whoever sent the request: without CAP_FSETID that takes setuid and setgid away (FUSE_HANDLE_KILLPRIV_V2 leaves it to us). */
+int attr_kill_suid(struct inode *in, const struct fuse_ctx *ctx) MUST_CHECK;
 
 /* Virtual files at the root of the mount: .stats and .config. */
 #define VIRT_STATS  (1ull << 63)

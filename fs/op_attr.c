@@ -1,6 +1,7 @@
 /* Attributes: getattr, setattr. */
 #include "content.h"
 #include "io_mode.h"
+#include "mapped.h"
 #include "op.h"
 #include "publish.h"
 #include "tree.h"
@@ -54,7 +55,8 @@ static void apply_attr(struct meta_inode *rec, const struct stat *st, int set)
         rec->uid = st->st_uid;
     if (set & FUSE_SET_ATTR_GID)
         rec->gid = st->st_gid;
-    if ((set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)) && S_ISREG(rec->mode) && !(set & FUSE_SET_ATTR_MODE))
+    bool chowned = (set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)) && S_ISREG(rec->mode) && !(set & FUSE_SET_ATTR_MODE);
+    if (chowned || (set & FUSE_SET_ATTR_KILL_SUID))
         rec->mode &= ~(uint32_t)(S_ISUID | ((rec->mode & S_IXGRP) ? S_ISGID : 0));
     if (set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID))
         rec->flags |= INODE_MODE_KNOWN;
@@ -98,6 +100,29 @@ static int journal_meta(struct fs *fs, struct meta_batch *b, struct inode *in) R
     return r;
 }
 
+/* Whether objects that carry the one carry the other; they carry no setuid. */
+static bool same_upstream(const struct meta_inode *a, const struct meta_inode *b)
+{
+    return ((a->mode ^ b->mode) & ~(uint32_t)(S_ISUID | S_ISGID)) == 0 && a->uid == b->uid && a->gid == b->gid &&
+           a->mtime_ns == b->mtime_ns && (a->flags & INODE_MTIME_SET) == (b->flags & INODE_MTIME_SET);
+}
+
+#define ATTR_FLAGS (uint32_t)(INODE_MODE_KNOWN | INODE_MTIME_KNOWN | INODE_MTIME_SET)
+
+/* What cannot be stored is not so in memory either. */
+static void put_back(struct inode *in, const struct meta_inode *old)
+{
+    mutex_lock(&in->mu);
+    struct meta_inode *rec = &in->rec;
+    rec->mode = old->mode;
+    rec->uid = old->uid;
+    rec->gid = old->gid;
+    rec->mtime_ns = old->mtime_ns;
+    rec->ctime_ns = old->ctime_ns;
+    rec->flags = (rec->flags & ~ATTR_FLAGS) | (old->flags & ATTR_FLAGS);
+    mutex_unlock(&in->mu);
+}
+
 int attr_store(struct inode *in, const struct stat *st, int set)
 {
     struct fs *fs = in->fs;
@@ -105,18 +130,29 @@ int attr_store(struct inode *in, const struct stat *st, int set)
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     mutex_lock(&in->mu);
+    const struct meta_inode old = in->rec; /* its numbers: the strings are the record's */
     apply_attr(&in->rec, st, set);
-    bool file = S_ISREG(in->rec.mode);
+    bool differs = S_ISREG(in->rec.mode) && !same_upstream(&old, &in->rec);
     if (!in->gone)
         meta_inode_put(b, &in->rec);
     mutex_unlock(&in->mu);
-    int r = file ? journal_meta(fs, b, in) : 0;
+    int r = differs ? journal_meta(fs, b, in) : 0;
     if (r == 0)
         r = meta_commit(b, false);
+    if (r < 0)
+        put_back(in, &old);
     publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     return r;
+}
+
+int attr_kill_suid(struct inode *in, const struct fuse_ctx *ctx)
+{
+    mutex_lock(&in->mu);
+    bool has = mode_has_suid(in->rec.mode);
+    mutex_unlock(&in->mu);
+    return ctx->uid != 0 && has ? attr_store(in, &(struct stat){0}, FUSE_SET_ATTR_KILL_SUID) : 0;
 }
 
 static int set_size(struct inode *in, struct handle *h, const struct fuse_ctx *ctx, uint64_t size)
@@ -135,16 +171,11 @@ static int set_size(struct inode *in, struct handle *h, const struct fuse_ctx *c
         r = content_truncate(in, size);
         if (r == 0)
             r = content_flush(in, in->fs->cfg->close == CLOSE_LOCAL);
+        mapped_flushed(in);
         content_release(in, true);
     }
-    if (r == 0 && ctx->uid != 0) {
-        struct stat st = {.st_mode = in->rec.mode};
-        bool sgid = (st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP);
-        if ((st.st_mode & S_ISUID) || sgid) {
-            st.st_mode &= ~(mode_t)(S_ISUID | (sgid ? S_ISGID : 0));
-            r = attr_store(in, &st, FUSE_SET_ATTR_MODE);
-        }
-    }
+    if (r == 0)
+        r = attr_kill_suid(in, ctx);
     return r;
 }
 
@@ -162,11 +193,11 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, s
                 ? set_size(in, fi ? handle_get(fs, fi->fh) : NULL, fuse_req_ctx(req), (uint64_t)attr->st_size)
                 : -EISDIR;
     int rest = to_set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID | FUSE_SET_ATTR_MTIME |
-                         FUSE_SET_ATTR_MTIME_NOW | FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW);
+                         FUSE_SET_ATTR_MTIME_NOW); /* no atime: it is not kept */
     if (r == 0 && rest)
         r = attr_store(in, attr, rest);
     if (r < 0)
-        reply_err(req, OP_ID_setattr, r);
+        reply_err(req, OP_ID_setattr, r == -ENOENT ? -ESTALE : r);
     else
         reply_attr(req, in);
 }

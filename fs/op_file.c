@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 #define COPY_STEP (1u << 20)
 #define COPY_MAX  (64u << 20)
@@ -104,6 +105,11 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         if (r < 0)
             content_release(in, writes);
     }
+    if (r == 0 && writes && (trunc || fi->backing_id)) { /* we do not see what is written past us: at once, then */
+        r = attr_kill_suid(in, fuse_req_ctx(req));
+        if (r < 0)
+            undo_open(fs, inode_ref(in), fi->fh, writes);
+    }
     if (r < 0) {
         inode_put(in);
         reply_err(req, OP_ID_open,
@@ -117,11 +123,15 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     inode_put(in);
 }
 
-static void reply_created(fuse_req_t req, enum op_id op, struct inode *in, uint64_t parent, struct fuse_file_info *fi)
+/* name: NULL for a file without one. */
+static void reply_created(fuse_req_t req, enum op_id op, struct inode *in, uint64_t parent, const char *name,
+                          struct fuse_file_info *fi)
 {
     struct fs *fs = in->fs;
     int r = content_open_new(in);
     if (r < 0) {
+        if (name && tree_unlink(fs, parent, name) < 0)
+            log_warn("fuse", "a file that could not be made leaves its name ino=%" G_GUINT64_FORMAT, in->ino);
         inode_put(in);
         reply_err(req, op, r);
         return;
@@ -166,7 +176,7 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
     if (r < 0)
         reply_err(req, OP_ID_create, r);
     else
-        reply_created(req, OP_ID_create, in, parent, fi);
+        reply_created(req, OP_ID_create, in, parent, name, fi);
 }
 
 void op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fuse_file_info *fi)
@@ -179,7 +189,7 @@ void op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fuse_file
     if (r < 0)
         reply_err(req, OP_ID_tmpfile, r);
     else
-        reply_created(req, OP_ID_tmpfile, in, parent, fi);
+        reply_created(req, OP_ID_tmpfile, in, parent, NULL, fi);
 }
 
 /* One read buffer a thread, freed with it. */
@@ -220,36 +230,10 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
         (void)fuse_reply_buf(req, buf, (size_t)n); /* as above */
 }
 
-/* A write by someone without CAP_FSETID takes setuid and setgid away (FUSE_HANDLE_KILLPRIV_V2 leaves that to us). */
-static void kill_suid(struct inode *in, const struct fuse_ctx *ctx)
+/* What no object can hold is refused as it comes; what the kernel writes by itself is found out by publishing. */
+static int too_large(struct inode *in, uint64_t end)
 {
-    mutex_lock(&in->mu);
-    uint32_t mode = in->rec.mode;
-    mutex_unlock(&in->mu);
-    bool sgid = (mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP);
-    if (ctx->uid == 0 || !((mode & S_ISUID) || sgid))
-        return;
-    struct meta_batch *b = meta_batch_new(in->fs->meta);
-    mutex_lock(&in->fs->ns);
-    mutex_lock(&in->mu);
-    in->rec.mode &= ~(uint32_t)(S_ISUID | (sgid ? S_ISGID : 0));
-    if (!in->gone)
-        meta_inode_put(b, &in->rec);
-    mutex_unlock(&in->mu);
-    if (meta_commit(b, false) < 0)
-        log_warn("fuse", "mode could not be stored ino=%" G_GUINT64_FORMAT, in->ino);
-    mutex_unlock(&in->fs->ns);
-    meta_batch_free(b);
-}
-
-static void note_written(struct inode *in, uint64_t end)
-{
-    mutex_lock(&in->mu);
-    in->rec.mtime_ns = in->rec.ctime_ns = clock_wall_ns();
-    in->rec.flags &= ~(uint32_t)INODE_MTIME_SET;
-    in->rec.size = MAX(in->rec.size, end);
-    in->changed = true;
-    mutex_unlock(&in->mu);
+    return end > objstore_limits(in->fs->store)->object_max_bytes ? -EFBIG : 0;
 }
 
 void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off, struct fuse_file_info *fi)
@@ -260,12 +244,14 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_
         reply_err(req, OP_ID_write, -EBADF);
         return;
     }
-    int r = (uint64_t)off + size > objstore_limits(fs->store)->object_max_bytes ? -EFBIG : content_begin_change(h->in);
+    int r = too_large(h->in, (uint64_t)off + size);
     if (r == 0)
-        kill_suid(h->in, fuse_req_ctx(req));
+        r = content_begin_change(h->in);
+    if (r == 0)
+        r = attr_kill_suid(h->in, fuse_req_ctx(req));
     ssize_t n = r < 0 ? r : cache_file_write(h->in->cf, buf, size, (uint64_t)off);
     if (n >= 0) {
-        note_written(h->in, (uint64_t)off + (uint64_t)n);
+        content_note_write(h->in, (uint64_t)off + (uint64_t)n);
         atomic_store_explicit(&h->wrote, true, memory_order_relaxed);
     }
     metric_inc(M_fuse_requests);
@@ -275,13 +261,35 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_
         (void)fuse_reply_write(req, (size_t)n); /* an interrupted request has nobody to tell */
 }
 
-/* A close by another process than the one that opened the file and still lives: an inherited descriptor. */
+/* Whether a process has the inode open for writing; where that cannot be seen: yes. What the kernel knows by itself is all that is asked for: our own mount
+ * would have to answer the rest. */
+static bool writes_to(struct fs *fs, int tgid, uint64_t ino)
+{
+    char dir[64];
+    struct statx root, file;
+    struct stat link;
+    g_snprintf(dir, sizeof(dir), "/proc/%d/fd", tgid);
+    g_autoptr(GDir) fds = g_dir_open(dir, 0, NULL);
+    if (!fds || statx(AT_FDCWD, fs->mountpoint, AT_STATX_DONT_SYNC, STATX_INO, &root) < 0)
+        return true;
+    const char *fd;
+    while ((fd = g_dir_read_name(fds))) {
+        g_autofree char *path = g_build_filename(dir, fd, NULL);
+        if (lstat(path, &link) == 0 && (link.st_mode & S_IWUSR) &&
+            statx(AT_FDCWD, path, AT_STATX_DONT_SYNC, STATX_INO, &file) == 0 && file.stx_ino == ino &&
+            file.stx_dev_major == root.stx_dev_major && file.stx_dev_minor == root.stx_dev_minor)
+            return true;
+    }
+    return false;
+}
+
+/* A close of an inherited descriptor while the process that opened the file has it open still. */
 static bool closed_by_heir(const struct handle *h, int tid)
 {
     if (tid == h->opener_tid)
         return false;
     int opener = tgid_of(h->opener_tid);
-    return opener && opener != tgid_of(tid);
+    return opener && opener != tgid_of(tid) && writes_to(h->in->fs, opener, h->in->ino);
 }
 
 void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -339,11 +347,15 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
 void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len, struct fuse_file_info *fi)
 {
     struct handle *h = handle_get(fuse_req_userdata(req), fi->fh);
-    int r = !h || !h->in ? -EBADF : content_begin_change(h->in);
+    int r = !h || !h->in ? -EBADF : too_large(h->in, mode & FALLOC_FL_KEEP_SIZE ? 0 : (uint64_t)off + (uint64_t)len);
+    if (r == 0)
+        r = content_begin_change(h->in);
+    if (r == 0)
+        r = attr_kill_suid(h->in, fuse_req_ctx(req));
     if (r == 0)
         r = cache_file_fallocate(h->in->cf, mode, (uint64_t)off, (uint64_t)len);
     if (r == 0) {
-        note_written(h->in, mode & FALLOC_FL_KEEP_SIZE ? 0 : (uint64_t)off + (uint64_t)len);
+        content_note_write(h->in, mode & FALLOC_FL_KEEP_SIZE ? 0 : (uint64_t)off + (uint64_t)len);
         atomic_store(&h->wrote, true);
     }
     reply_err(req, OP_ID_fallocate, r);
@@ -373,7 +385,7 @@ static ssize_t copy_range(struct inode *from, uint64_t off_in, struct inode *to,
         if (n == 0)
             break;
         done += (size_t)n;
-        note_written(to, off_out + done);
+        content_note_write(to, off_out + done);
     }
     return (ssize_t)done;
 }
@@ -387,12 +399,16 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in, struct 
         reply_err(req, OP_ID_copy_file_range, -EBADF);
         return;
     }
-    ssize_t n = content_begin_change(to->in);
+    ssize_t n = too_large(to->in, (uint64_t)off_out + len);
+    if (n == 0)
+        n = content_begin_change(to->in);
+    if (n == 0)
+        n = attr_kill_suid(to->in, fuse_req_ctx(req));
     bool changes = n == 0;
     if (changes && off_in == off_out)
         n = copy_in_store(from->in, to->in, (uint64_t)off_out, len);
     if (n > 0)
-        note_written(to->in, (uint64_t)off_out + (uint64_t)n);
+        content_note_write(to->in, (uint64_t)off_out + (uint64_t)n);
     else if (changes)
         n = copy_range(from->in, (uint64_t)off_in, to->in, (uint64_t)off_out, MIN(len, COPY_MAX));
     atomic_store(&to->wrote, true);

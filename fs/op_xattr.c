@@ -38,6 +38,8 @@ static char *virtual_value(struct inode *in, const char *name)
         return g_strdup(pinned ? "1" : "0");
     if (!g_str_equal(what, "cached") || !S_ISREG(in->rec.mode))
         return NULL;
+    if (!content_is_here(in))
+        return g_strdup("0");
     struct cfile *cf = NULL;
     if (content_use(in, &cf) < 0)
         return NULL;

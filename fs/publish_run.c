@@ -233,26 +233,6 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
     return pubop_record(j->o, &j->d, j->in, &out);
 }
 
-/* Power loss after this cannot make the journal promise what the disk does not hold. */
-static int make_durable(struct fs *fs, struct inode *in, struct cfile *cf)
-{
-    int r = cache_file_sync(cf);
-    if (r < 0)
-        return r;
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    mutex_lock(&fs->ns);
-    mutex_lock(&in->mu);
-    if (!in->gone) {
-        in->rec.flags |= INODE_DATA_SYNCED;
-        meta_inode_put(b, &in->rec);
-    }
-    mutex_unlock(&in->mu);
-    r = meta_commit(b, false);
-    mutex_unlock(&fs->ns);
-    meta_batch_free(b);
-    return r < 0 ? r : meta_sync(fs->meta);
-}
-
 /* The condition failed: is what stands there an earlier version of this file, published by us and not recorded (killed in between)? */
 static bool own_version(struct fs *fs, const char *key, uint64_t vid, struct etag *ret_etag)
 {
@@ -321,7 +301,7 @@ static int upload_content(struct job *j, struct cfile *cf)
                               .gate = upload_gate,
                               .progress = on_progress,
                               .ctx = j};
-    int r = make_durable(fs, in, cf);
+    int r = content_sync(in); /* power loss after this cannot make the journal promise what the disk does not hold */
     if (r < 0)
         return r;
     mutex_lock(&in->mu);

@@ -1,7 +1,8 @@
 /*
  * Recovery at start, bounded by the number of unfinished files, not by the size of the lake:
  *  - "open/INO" values: files whose writer had not closed them, or whose close was journalled but not sealed. A CLOSING file is sealed as it is. An OPEN one
- *    keeps its bytes here and stays unpublished until somebody closes it again: its writer never said that it is whole.
+ *    keeps its bytes here and stays unpublished until somebody closes it again: its writer never said that it is whole. So does one of another boot whose writer
+ *    had synced it.
  *  - "orphan/INO" values: removed while open; nobody can have them open now.
  *  - journal records of another boot: content that was not on the disk when the machine went down is quarantined, never published.
  */
@@ -141,6 +142,7 @@ static int settle_open(struct fs *fs, struct meta_batch *b, uint64_t ino)
         r = journal_names(fs, b, ino);
     } else if (rec.content == CONTENT_OPEN) {
         rec.gen++; /* a snapshot of the present generation may be published: what is written from now on is another */
+        g_strlcpy(rec.boot_id, clock_boot_id(), sizeof(rec.boot_id)); /* what its writer had synced is what is here */
     }
     if (rec.content == CONTENT_OPEN)
         log_warn(

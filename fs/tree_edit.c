@@ -322,6 +322,18 @@ static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, ui
     return 0;
 }
 
+/* A file without a name is not sealed by its last close: what its first name finds closed is whole. */
+static int seal_named(struct inode *in)
+{
+    struct cfile *cf = NULL;
+    int r = content_use(in, &cf);
+    if (r < 0)
+        return r;
+    r = content_seal(in);
+    content_unuse(in, cf);
+    return r;
+}
+
 int tree_link(struct fs *fs, uint64_t ino, uint64_t parent, const char *name, struct inode **ret)
 {
     int r = check_name(name);
@@ -335,6 +347,7 @@ int tree_link(struct fs *fs, uint64_t ino, uint64_t parent, const char *name, st
         return -EPERM;
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
+    bool first = S_ISREG(in->rec.mode) && in->rec.nlink == 0;
     r = link_locked(fs, b, in, parent, name);
     if (r == 0)
         r = meta_commit(b, false);
@@ -343,6 +356,8 @@ int tree_link(struct fs *fs, uint64_t ino, uint64_t parent, const char *name, st
     meta_batch_free(b);
     if (r < 0)
         return r;
+    if (first && seal_named(in) < 0)
+        log_warn("link", "a closed file could not be sealed, the next start does it ino=%" G_GUINT64_FORMAT, in->ino);
     *ret = in;
     in = NULL;
     return 0;

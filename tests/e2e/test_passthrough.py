@@ -351,6 +351,21 @@ def test_writers_that_seek_and_preallocate(make_mount, store):
     assert store.get("back") == data and store.get("alloc") == data
 
 
+def test_writers_are_held_back_where_files_are_too_large_for_the_room(make_mount):
+    m = make_mount(cache_size="400M")
+    if not m.status()["passthrough"]:
+        pytest.skip("no passthrough here")
+    for name in "large", "small":
+        (m.path / name).mkdir()
+    with open(m.path / "large/1", "wb") as f:
+        assert io(m, "large/1") == "passthrough"
+        f.truncate(220 * MIB)
+    m.wait()
+    for name, mode in ("large/2", "cached"), ("small/1", "passthrough"):
+        with open(m.path / name, "wb"):
+            assert io(m, name) == mode
+
+
 def test_switched_off(make_mount, store):
     m = make_mount(passthrough="off")
     store.put("a", b"abc" * 1000)

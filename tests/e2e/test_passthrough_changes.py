@@ -94,6 +94,27 @@ sys.stdin.readline()
     assert got and got["size"] == 1000
 
 
+def test_close_remote_by_an_heir_whose_parent_closed_before(both, store):
+    m = both(close="remote")
+    fd = os.open(m.path / "f", os.O_WRONLY | os.O_CREAT)
+    r, w = os.pipe()
+    heir = os.fork()
+    if heir == 0:
+        done = 1
+        try:
+            os.read(r, 1)
+            os.write(fd, b"x" * 1000)
+            os.close(fd)
+            done = 0 if store.head("f")["size"] == 1000 else 2
+        finally:
+            os._exit(done)
+    os.close(fd)
+    os.write(w, b"1")
+    assert os.waitpid(heir, 0)[1] == 0
+    os.close(r)
+    os.close(w)
+
+
 def test_kept_and_fsync_remote(both, store):
     m = both(fsync="remote")
     data = blob(5, MIB)
@@ -246,3 +267,33 @@ def test_open_file_once_flushed_blocks_nothing(both, store):
         f.write(b"b" * 1000)
         (m.path / "latest").write_text("x")
         assert eventually(lambda: store.head("latest") is not None, 10)
+
+
+def test_open_file_truncated_by_its_name_blocks_nothing(both, store):
+    m = both()
+    with open(m.path / "log", "wb", buffering=0) as f:
+        f.write(b"a" * 1000)
+        os.truncate(m.path / "log", 10)
+        f.write(b"b" * 1000)
+        (m.path / "latest").write_text("x")
+        assert eventually(lambda: store.head("latest") is not None, 10)
+
+
+CHANGES = ("f.write(b'x')", "f.truncate(1)", "open(sys.argv[1], 'wb')", "os.posix_fallocate(f.fileno(), 0, 8192)",
+           "os.copy_file_range(os.open(sys.argv[1] + '.from', os.O_RDONLY), f.fileno(), 2)")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs two users")
+@pytest.mark.parametrize("beside_a_reader", [True, False])
+def test_a_change_by_another_user_takes_setuid_away(both, beside_a_reader):
+    m = both(allow_other=True)
+    for i, change in enumerate(CHANGES):
+        path = m.path / f"{i}"
+        for p in path, path.with_suffix(".from"):
+            p.write_bytes(b"data")
+            os.chmod(p, 0o6777)
+        m.wait()
+        with open(path if beside_a_reader else os.devnull, "rb"):
+            code = f"import os, sys; f = open(sys.argv[1], 'r+b', buffering=0); {change}"
+            sh(f'setpriv --reuid 65534 --clear-groups {sys.executable} -c "{code}" {path}')
+            assert os.stat(path).st_mode & 0o6000 == 0, change

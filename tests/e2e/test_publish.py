@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from mounts import MIB, run
+from mounts import MIB, eventually, run
 
 
 class Watcher:
@@ -186,6 +186,15 @@ def test_status_and_info_tell_the_state(mount, store):
     assert os.path.exists(f"/proc/{status['pid']}")
     info = mount.info("f")
     assert info["size"] == 5 and info["dirty_bytes"] == 0 and info["key"] == "f"
+
+
+def test_asking_what_is_cached_brings_nothing_here(mount, store):
+    store.put("f", b"x" * 1000)
+    assert eventually((mount.path / "f").exists, 5)
+    assert os.getxattr(mount.path / "f", "user.sluice.cached") == b"0"
+    assert not [p for p in (mount.cache / "data").rglob("*") if p.is_file()]
+    assert (mount.path / "f").read_bytes() == b"x" * 1000
+    assert os.getxattr(mount.path / "f", "user.sluice.cached") == b"1000"
 
 
 def test_two_writers_of_one_name_keep_both(make_mount, store):

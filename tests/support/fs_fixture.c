@@ -94,6 +94,12 @@ static uint64_t enter_dir(struct fs *fs, uint64_t parent, const char *name)
     return in->ino;
 }
 
+void fs_fixture_pwrite(struct inode *in, const char *data, size_t len, uint64_t off)
+{
+    ck_assert_int_eq(cache_file_write(in->cf, data, len, off), (ssize_t)len);
+    content_note_write(in, off + len);
+}
+
 void fs_fixture_write(struct fs_fixture *fx, const char *path, const char *data, size_t len)
 {
     struct fs *fs = fx->fs;
@@ -107,7 +113,7 @@ void fs_fixture_write(struct fs_fixture *fx, const char *path, const char *data,
     ck_assert_int_eq(tree_create(fs, &spec, true, &in), 0);
     ck_assert_int_eq(content_open_new(in), 0);
     ck_assert_int_eq(content_begin_change(in), 0);
-    ck_assert_int_eq(cache_file_write(in->cf, data, len, 0), (ssize_t)len);
+    fs_fixture_pwrite(in, data, len, 0);
     ck_assert_int_eq(content_flush(in, false), 0);
     content_release(in, true);
 }

@@ -28,6 +28,8 @@ void fs_fixture_fini(struct fs_fixture *fx);
 /* Puts an object into the lake behind the back of the file system. */
 void fs_fixture_object(struct fs_fixture *fx, const char *key, const char *data, size_t len);
 bool fs_fixture_object_exists(struct fs_fixture *fx, const char *key);
+/* What a WRITE does to a file that is open for writing and was made ready for it by content_begin_change(). */
+void fs_fixture_pwrite(struct inode *in, const char *data, size_t len, uint64_t off);
 /* Writes a file as an application would: create, write, close. Directories are made. */
 void fs_fixture_write(struct fs_fixture *fx, const char *path, const char *data, size_t len);
 /* The inode of a path with a reference. */

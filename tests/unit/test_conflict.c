@@ -49,7 +49,7 @@ static struct inode *begin_write(const char *path, const char *text)
     struct inode *in = fs_fixture_inode(&fx, path);
     ck_assert_int_eq(content_open(in, true, true), 0);
     ck_assert_int_eq(content_begin_change(in), 0);
-    ck_assert_int_eq(cache_file_write(in->cf, text, strlen(text), 0), (ssize_t)strlen(text));
+    fs_fixture_pwrite(in, text, strlen(text), 0);
     ck_assert_int_eq(content_flush(in, false), 0);
     return in;
 }
@@ -348,7 +348,7 @@ START_TEST(what_is_not_here_any_more_is_not_made_up)
     INODE_REF in = fs_fixture_inode(&fx, "f");
     ck_assert_int_eq(content_open(in, true, false), 0);
     ck_assert_int_eq(content_begin_change(in), 0);
-    ck_assert_int_eq(cache_file_write(in->cf, "x", 1, SIZE / 2), 1);
+    fs_fixture_pwrite(in, "x", 1, SIZE / 2);
     theirs("f", "theirs");
     content_release(in, true);
     EVENTUALLY(n_conflicts() == 1);
@@ -370,7 +370,7 @@ START_TEST(writer_that_comes_too_late_writes_to_the_loser)
     uint64_t id = id_at("f");
     ck_assert_int_eq(content_open(in, true, false), 0);
     ck_assert_int_eq(content_begin_change(in), 0);
-    ck_assert_int_eq(cache_file_write(in->cf, "OURS", 4, 0), 4);
+    fs_fixture_pwrite(in, "OURS", 4, 0);
     fs_fixture_write(&fx, "latest", "1", 1);
     ck_assert_int_eq(publish_wait(fx.fs->pub, "latest", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), -EIO);
     ck_assert_int_eq(content_flush(in, false), 0);

@@ -61,10 +61,7 @@ static void write_in(struct inode *in, char *model, unsigned off, const char *te
 {
     size_t len = strlen(text);
     ck_assert_int_eq(content_begin_change(in), 0);
-    ck_assert_int_eq(cache_file_write(in->cf, text, len, off), (ssize_t)len);
-    mutex_lock(&in->mu); /* as op_write does */
-    in->changed = true;
-    mutex_unlock(&in->mu);
+    fs_fixture_pwrite(in, text, len, off);
     memcpy(model + off, text, len);
 }
 
@@ -111,10 +108,7 @@ START_TEST(bytes_written_behind_a_snapshot_are_another_version)
     ck_assert_int_eq(objstore_head(fx.fs->store, "first", &info), 0);
     g_autofree char *token = g_strdup(info.token);
     obj_info_clear(&info);
-    ck_assert_int_eq(cache_file_write(in->cf, "2", 1, 0), 1); /* a slow write: it had asked to change the file before */
-    mutex_lock(&in->mu);
-    in->changed = true;
-    mutex_unlock(&in->mu);
+    fs_fixture_pwrite(in, "2", 1, 0); /* a slow write: it had asked to change the file before */
     content_release(in, true);
     all_published();
     assert_object("first", "2", 1);
@@ -189,7 +183,7 @@ START_TEST(attributes_changed_after_a_stream_began_go_upstream_too)
     ck_assert_int_eq(content_open_new(in), 0);
     ck_assert_int_eq(content_begin_change(in), 0);
     for (unsigned off = 0; off < SIZE; off += PART)
-        ck_assert_int_eq(cache_file_write(in->cf, data + off, PART, off), PART);
+        fs_fixture_pwrite(in, data + off, PART, off);
     while (cache_uploaded_bytes(in->cf) == 0)
         g_usleep(1000);
     mutex_lock(&in->mu); /* as chmod and utimensat do */
@@ -236,7 +230,8 @@ START_TEST(attributes_changed_between_a_snapshot_and_the_close_go_upstream_too)
     ck_assert_uint_eq(info.posix.mode & 07777, 0600);
     ck_assert_uint_eq(info.posix.uid, 4321);
     ck_assert_uint_eq(info.posix.gid, 1234);
-    ck_assert_int_eq(info.posix.mtime_ns, 1234567890 * (int64_t)NS_PER_S);
+    if (_i != 1) /* a write has a time of its own */
+        ck_assert_int_eq(info.posix.mtime_ns, 1234567890 * (int64_t)NS_PER_S);
     obj_info_clear(&info);
     assert_object(key, model, 1);
     ck_assert(!content_is_dirty(in));

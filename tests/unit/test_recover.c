@@ -40,7 +40,7 @@ static struct inode *begin(const char *name, const char *text)
     ck_assert_int_eq(tree_create(fx.fs, &spec, true, &in), 0);
     ck_assert_int_eq(content_open_new(in), 0);
     ck_assert_int_eq(content_begin_change(in), 0);
-    ck_assert_int_eq(cache_file_write(in->cf, text, strlen(text), 0), (ssize_t)strlen(text));
+    fs_fixture_pwrite(in, text, strlen(text), 0);
     return in;
 }
 
@@ -139,7 +139,7 @@ START_TEST(file_written_on_after_a_published_snapshot_is_published_again)
     INODE_REF again = fs_fixture_inode(&fx, "f");
     ck_assert_int_eq(content_open(again, true, false), 0);
     ck_assert_int_eq(content_begin_change(again), 0);
-    ck_assert_int_eq(cache_file_write(again->cf, "TEXT", 4, 0), 4);
+    fs_fixture_pwrite(again, "TEXT", 4, 0);
     ck_assert_int_eq(content_flush(again, false), 0);
     content_release(again, true);
     inode_put(g_steal_pointer(&again));
@@ -147,6 +147,76 @@ START_TEST(file_written_on_after_a_published_snapshot_is_published_again)
     wait_published();
     g_autofree char *text = object("f");
     ck_assert_pstr_eq(text, "TEXT");
+}
+END_TEST
+
+/* As if all that happens from here on had happened before the machine went down. */
+static void before_power_loss(struct inode *in)
+{
+    mutex_lock(&fx.fs->ns);
+    mutex_lock(&in->mu);
+    g_strlcpy(in->rec.boot_id, "another boot", sizeof(in->rec.boot_id));
+    mutex_unlock(&in->mu);
+    mutex_unlock(&fx.fs->ns);
+}
+
+START_TEST(synced_and_closed_file_survives_power_loss)
+{
+    struct inode *in = begin("f", "text");
+    before_power_loss(in);
+    ck_assert_int_eq(content_sync(in), 0);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    if (_i)
+        content_release(in, true);
+    restart();
+    ck_assert_uint_eq(content_of("f"), CONTENT_SEALED);
+    wait_published();
+    g_autofree char *text = object("f");
+    ck_assert_pstr_eq(text, "text");
+}
+END_TEST
+
+START_TEST(file_written_after_its_sync_does_not)
+{
+    struct inode *in = begin("f", "text");
+    before_power_loss(in);
+    if (_i)
+        ck_assert_int_eq(content_sync(in), 0);
+    fs_fixture_pwrite(in, "more", 4, 4);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    restart();
+    ck_assert_uint_eq(content_of("f"), CONTENT_QUARANTINED);
+}
+END_TEST
+
+START_TEST(synced_file_never_closed_stays_here_after_power_loss)
+{
+    struct inode *in = begin("f", "text");
+    before_power_loss(in);
+    ck_assert_int_eq(content_sync(in), 0);
+    fs_fixture_pwrite(in, "more", 4, 4);
+    restart();
+    ck_assert_uint_eq(content_of("f"), CONTENT_OPEN);
+    INODE_REF again = fs_fixture_inode(&fx, "f");
+    ck_assert_int_eq(content_open(again, true, false), 0); /* written on in this boot, which ends without power loss */
+    ck_assert_int_eq(content_begin_change(again), 0);
+    fs_fixture_pwrite(again, "!", 1, 8);
+    ck_assert_int_eq(content_flush(again, false), 0);
+    content_release(again, true);
+    inode_put(g_steal_pointer(&again));
+    restart();
+    ck_assert_uint_eq(content_of("f"), CONTENT_SEALED);
+}
+END_TEST
+
+START_TEST(start_after_a_kill_while_the_folder_was_bound)
+{
+    g_autofree char *path = g_build_filename(fx.cache_dir, "link", NULL), *text = NULL;
+    fs_fixture_close(&fx);
+    ck_assert(g_file_set_contents(path, "", 0, NULL));
+    fs_fixture_open(&fx);
+    ck_assert(g_file_get_contents(path, &text, NULL, NULL));
+    ck_assert_ptr_nonnull(strstr(text, fx.lake));
 }
 END_TEST
 
@@ -162,6 +232,10 @@ int main(void)
     tcase_add_test(t, bringing_a_file_here_does_not_close_it);
     tcase_add_test(t, closing_file_whose_snapshot_is_published_becomes_clean);
     tcase_add_test(t, file_written_on_after_a_published_snapshot_is_published_again);
+    tcase_add_loop_test(t, synced_and_closed_file_survives_power_loss, 0, 2);
+    tcase_add_loop_test(t, file_written_after_its_sync_does_not, 0, 2);
+    tcase_add_test(t, synced_file_never_closed_stays_here_after_power_loss);
+    tcase_add_test(t, start_after_a_kill_while_the_folder_was_bound);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

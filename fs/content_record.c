@@ -1,0 +1,332 @@
+/* See content_record.h. */
+#include "content_record.h"
+
+#include "base/sm.h"
+#include "content.h"
+#include "publish.h"
+#include "tree.h"
+
+static const struct sm_row content_rows[] = {
+    [CONTENT_CLEAN] = {"clean", SM_TO(CONTENT_OPEN)},
+    [CONTENT_OPEN] = {"open",
+                      SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLOSING) | SM_TO(CONTENT_CLEAN) | SM_TO(CONTENT_QUARANTINED)},
+    [CONTENT_CLOSING] = {"closing", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLOSING) | SM_TO(CONTENT_SEALED) |
+                                        SM_TO(CONTENT_CLEAN) | SM_TO(CONTENT_QUARANTINED)},
+    [CONTENT_SEALED] = {"sealed", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLEAN) | SM_TO(CONTENT_QUARANTINED)},
+    [CONTENT_QUARANTINED] = {"quarantined", SM_TO(CONTENT_OPEN)},
+};
+static const struct sm content_sm = {"content", content_rows, G_N_ELEMENTS(content_rows)};
+
+const char *content_state_name(uint32_t state)
+{
+    return sm_name(&content_sm, (int)state);
+}
+
+/* Under ns and mu. */
+static void move_to(struct inode *in, enum content_state to)
+{
+    int state = (int)in->rec.content;
+    sm_move(&content_sm, &state, (int)to);
+    in->rec.content = (uint32_t)state;
+}
+
+static void open_value(struct meta_batch *b, uint64_t ino, bool there)
+{
+    char name[32];
+    g_snprintf(name, sizeof(name), "open/%016" G_GINT64_MODIFIER "x", ino);
+    if (there)
+        meta_value_put(b, name, "", 0);
+    else
+        meta_value_del(b, name);
+}
+
+/* Journal records for every name of the inode, or for those that have none. Under ns. */
+static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino, bool missing_only) REQUIRES(fs->ns)
+{
+    g_autoptr(GPtrArray) names = NULL;
+    int r = meta_link_list(fs->meta, ino, &names);
+    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+        struct meta_dentry *d = names->pdata[i];
+        if (missing_only && d->op_seq)
+            continue;
+        publish_name(fs, b, d, PUBLISH_CONTENT);
+        d->stamp = meta_next_seq(fs->meta);
+        meta_dentry_put(b, d);
+    }
+    return r;
+}
+
+/* ---- all or nothing ---- */
+
+/* What these functions set in memory, as it was before. */
+struct before {
+    struct meta_inode rec; /* owned */
+    bool changed;
+    uint64_t flushed_changes;
+};
+
+static void save_locked(struct inode *in, struct before *ret) REQUIRES(in->mu)
+{
+    meta_inode_copy(&ret->rec, &in->rec);
+    ret->changed = in->changed;
+    ret->flushed_changes = in->flushed_changes;
+}
+
+/* Size, times and attributes are not ours: they may have changed meanwhile. */
+static void put_back_locked(struct inode *in, struct before *before) REQUIRES(in->mu)
+{
+    struct meta_inode *rec = &in->rec, *old = &before->rec;
+    rec->content = old->content;
+    rec->gen = old->gen;
+    rec->vid = old->vid;
+    rec->dirty_since_ns = old->dirty_since_ns;
+    g_strlcpy(rec->boot_id, old->boot_id, sizeof(rec->boot_id));
+    rec->flags = (rec->flags & ~(uint32_t)INODE_DATA_SYNCED) | (old->flags & INODE_DATA_SYNCED);
+    g_free(rec->base_key);
+    rec->base_key = g_steal_pointer(&old->base_key);
+    rec->base_etag = old->base_etag;
+    rec->base_limit = old->base_limit;
+    in->changed |= before->changed;
+    in->flushed_changes = before->flushed_changes;
+}
+
+/* Commits the batch if r is 0 so far. What cannot be stored is not so in memory either: nothing may rest on it. */
+static int commit(struct fs *fs, struct inode *in, struct meta_batch *b, int r, struct before *before) REQUIRES(fs->ns)
+{
+    if (r == 0)
+        r = meta_commit(b, false);
+    if (r < 0) {
+        mutex_lock(&in->mu);
+        put_back_locked(in, before);
+        mutex_unlock(&in->mu);
+    }
+    publish_apply(fs, r == 0);
+    meta_inode_clear(&before->rec);
+    return r;
+}
+
+int record_vid(struct inode *in, uint64_t vid)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    save_locked(in, &before);
+    in->rec.vid = vid;
+    if (!in->gone)
+        meta_inode_put(b, &in->rec);
+    mutex_unlock(&in->mu);
+    int r = commit(fs, in, b, 0, &before);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
+int content_set_base(struct inode *in, const struct cache_source *src)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    save_locked(in, &before);
+    struct meta_inode *rec = &in->rec;
+    int r = in->gone || rec->nlink == 0 ? -ENOENT : 0;
+    if (r == 0) {
+        g_free(rec->base_key);
+        rec->base_key = g_strdup(src->key);
+        rec->base_etag = src->etag;
+        rec->base_limit = src->limit;
+        meta_inode_put(b, rec);
+    }
+    mutex_unlock(&in->mu);
+    if (r == 0)
+        r = journal_names(fs, b, in->ino, false);
+    r = commit(fs, in, b, r, &before);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
+/* ---- states ---- */
+
+int record_open(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    save_locked(in, &before);
+    struct meta_inode *rec = &in->rec;
+    if (rec->content != CONTENT_OPEN || in->snap_gen == rec->gen)
+        rec->gen++;
+    if (rec->content == CONTENT_CLEAN || rec->content == CONTENT_QUARANTINED)
+        rec->flags &= ~(uint32_t)INODE_DATA_SYNCED;
+    move_to(in, CONTENT_OPEN);
+    in->changed = true;
+    if (!rec->dirty_since_ns)
+        rec->dirty_since_ns = clock_wall_ns();
+    g_strlcpy(rec->boot_id, clock_boot_id(), sizeof(rec->boot_id));
+    if (!in->gone) {
+        meta_inode_put(b, rec);
+        open_value(b, in->ino, true);
+    }
+    mutex_unlock(&in->mu);
+    int r = commit(fs, in, b, 0, &before);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
+static void note_synced_locked(struct inode *in) REQUIRES(in->mu)
+{
+    bool synced = in->synced_changes == in->n_changes + 1;
+    in->rec.flags = synced ? in->rec.flags | INODE_DATA_SYNCED : in->rec.flags & ~(uint32_t)INODE_DATA_SYNCED;
+}
+
+int record_closing(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    uint64_t limit = cache_file_limit(in->cf);
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    save_locked(in, &before);
+    struct meta_inode *rec = &in->rec;
+    if (in->changed && in->snap_gen == rec->gen)
+        rec->gen++;
+    rec->base_limit = limit;
+    in->flushed_changes = in->n_changes;
+    if (limit == 0)
+        g_clear_pointer(&rec->base_key, g_free);
+    note_synced_locked(in);
+    move_to(in, CONTENT_CLOSING);
+    if (!in->gone)
+        meta_inode_put(b, rec);
+    mutex_unlock(&in->mu);
+    int r = journal_names(fs, b, in->ino, false);
+    r = commit(fs, in, b, r, &before);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
+int record_sealed(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    save_locked(in, &before);
+    if (in->changed && in->snap_gen == in->rec.gen)
+        in->rec.gen++; /* a write that began before a snapshot and ended after it: two contents never share a token */
+    in->flushed_changes = in->n_changes;
+    note_synced_locked(in);
+    move_to(in, CONTENT_SEALED);
+    if (!in->gone)
+        meta_inode_put(b, &in->rec);
+    open_value(b, in->ino, false);
+    mutex_unlock(&in->mu);
+    int r = journal_names(fs, b, in->ino, true); /* a snapshot may have used up the record */
+    r = commit(fs, in, b, r, &before);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
+int record_synced(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    save_locked(in, &before);
+    if (in->rec.content == CONTENT_OPEN)
+        in->rec.flags |= INODE_DATA_SYNCED;
+    else
+        note_synced_locked(in);
+    if (!in->gone)
+        meta_inode_put(b, &in->rec);
+    mutex_unlock(&in->mu);
+    int r = commit(fs, in, b, 0, &before);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
+int content_store(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    uint64_t limit = cache_file_limit(in->cf);
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    save_locked(in, &before);
+    in->rec.base_limit = limit;
+    if (!cache_file_has_source(in->cf))
+        g_clear_pointer(&in->rec.base_key, g_free);
+    if (!in->gone)
+        meta_inode_put(b, &in->rec);
+    mutex_unlock(&in->mu);
+    int r = commit(fs, in, b, 0, &before);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
+/* Whether the origin that was put away still is what the names stand for: no flush, rename, copy or new attribute came in between. */
+static bool kept_holds(struct fs *fs, struct inode *in, const struct io_kept *kept) REQUIRES(fs->ns)
+{
+    g_autoptr(GPtrArray) names = NULL;
+    mutex_lock(&in->mu);
+    bool same = in->rec.content == CONTENT_OPEN && in->rec.gen == kept->gen + 1 && in->rec.ctime_ns == kept->ctime_ns;
+    mutex_unlock(&in->mu);
+    bool found = false;
+    same = same && meta_link_list(fs->meta, in->ino, &names) == 0;
+    for (unsigned i = 0; same && i < names->len; i++) {
+        const struct meta_dentry *d = names->pdata[i];
+        g_autofree char *key = tree_key(fs, d->parent, d->name, false);
+        same = d->op_seq == 0 && (d->flags & DENTRY_UPSTREAM) && !d->ukey;
+        found = found || (g_str_equal(key, kept->key) && etag_equal(&d->uetag, &kept->etag));
+    }
+    return same && found;
+}
+
+int record_restored(struct inode *in, const struct io_kept *kept)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
+    mutex_lock(&fs->ns);
+    if (!kept_holds(fs, in, kept)) {
+        mutex_unlock(&fs->ns);
+        meta_batch_free(b);
+        return 1;
+    }
+    mutex_lock(&in->mu);
+    save_locked(in, &before);
+    struct meta_inode *rec = &in->rec;
+    move_to(in, CONTENT_CLEAN);
+    g_free(rec->base_key);
+    rec->base_key = g_strdup(kept->key);
+    rec->base_etag = kept->etag;
+    rec->base_limit = kept->limit;
+    rec->gen = kept->gen;
+    rec->dirty_since_ns = 0;
+    rec->boot_id[0] = '\0';
+    in->changed = false;
+    if (!in->gone)
+        meta_inode_put(b, rec);
+    open_value(b, in->ino, false);
+    mutex_unlock(&in->mu);
+    int r = commit(fs, in, b, 0, &before);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
