@@ -7,7 +7,7 @@
 /* All pending ops at a directory or below it: what an op there has to wait for. */
 struct dirnode {
     char *prefix;       /* "" or "a/b/", owned */
-    GSequence *pubs;    /* struct op that become visible here or below, by seq */
+    GSequence *pubs;    /* struct op that become visible here or below, by place */
     GSequence *dels;    /* deletes */
     unsigned n_sources; /* ops elsewhere that still copy from a key below */
 };
@@ -40,6 +40,8 @@ struct op {
     bool hasty;       /* that cannot be done: it does not wait for its turn */
     bool urgent;      /* publish_now: no hold, no delay */
     uint32_t content; /* enum content_state of the inode */
+    bool closed;      /* the content was closed, though it may be open again: the op stays in the order */
+    uint64_t place;   /* in the order, for those that wait for it; its seq, or the place of the op it succeeds */
     uint64_t not_before_ns;
     unsigned failures;
     int last_err;
@@ -94,6 +96,8 @@ void queue_insert_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
 void queue_remove_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
 /* Puts the op into, or takes it out of, the order that others wait for, as its state says. */
 void queue_relink_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
+/* The content of old was changed again: what waited for old, if it was closed, waits for next. Before next is inserted. */
+void queue_succeed_locked(struct publisher *p, const struct op *old, struct op *next) REQUIRES(p->mu);
 /* May the op's visible step happen now? */
 bool queue_eligible_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
 /* What it waits for: an op or NULL. */
