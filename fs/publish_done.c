@@ -104,9 +104,11 @@ static void mark_meta(struct meta_dentry *d, struct inode *in, const struct outc
         d->flags &= ~(uint32_t)DENTRY_META_DIRTY;
 }
 
-static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struct meta_dentry *d, struct inode *in,
-                        const struct outcome *out) REQUIRES(fs->ns)
+/* unsent: the content was closed, but is not what the object holds. */
+static void update_name(struct op *o, struct meta_batch *b, struct meta_dentry *d, struct inode *in,
+                        const struct outcome *out, bool unsent) NO_TSA /* under ns */
 {
+    struct fs *fs = o->p->fs;
     g_autofree char *path = tree_key(fs, d->parent, d->name, S_ISDIR(d->type));
     g_autofree char *old_ukey = g_steal_pointer(&d->ukey);
     struct etag old_etag = d->uetag;
@@ -138,7 +140,9 @@ static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struc
         publish_drop_name(fs, b, d);
     if (moved) { /* its op, if it has one, was made when the object was elsewhere */
         publish_name(fs, b, d, PUBLISH_PLACE);
-    } else if (!moved && (d->flags & DENTRY_META_DIRTY) && !d->op_seq) {
+    } else if (unsent && !d->op_seq) { /* no close comes any more that would make one */
+        publish_name(fs, b, d, PUBLISH_CONTENT);
+    } else if ((d->flags & DENTRY_META_DIRTY) && !d->op_seq) {
         publish_name(fs, b, d, PUBLISH_META);
     }
     d->stamp = meta_next_seq(fs->meta);
@@ -150,7 +154,8 @@ static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struc
  * Under ns and the content gate. True when the content is now safe upstream under all its names. When it was changed meanwhile, what is not here
  * is still the same in the new object, and only there: the old one was replaced, or will be removed.
  */
-static bool update_inode(struct inode *in, struct meta_batch *b, const struct outcome *out, bool others_unpublished)
+static bool update_inode(struct inode *in, struct meta_batch *b, const struct outcome *out, bool others_unpublished,
+                         bool *ret_unsent)
 {
     mutex_lock(&in->mu);
     struct meta_inode *rec = &in->rec;
@@ -180,6 +185,7 @@ static bool update_inode(struct inode *in, struct meta_batch *b, const struct ou
     if (!in->gone)
         meta_inode_put(b, rec);
     bool safe = same && rec->content == CONTENT_CLEAN;
+    *ret_unsent = !clean && rec->content == CONTENT_SEALED && (rec->gen != out->gen || rec->vid != out->vid);
     mutex_unlock(&in->mu);
     return safe;
 }
@@ -216,6 +222,22 @@ static void rebase(struct inode *in, const struct outcome *out)
     cache_file_unref(cf);
 }
 
+/* Content that no close will journal any more goes upstream under its other names too. */
+static int journal_others(struct fs *fs, struct meta_batch *b, uint64_t ino, uint64_t not_id) REQUIRES(fs->ns)
+{
+    g_autoptr(GPtrArray) names = NULL;
+    int r = meta_link_list(fs->meta, ino, &names);
+    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+        struct meta_dentry *d = names->pdata[i];
+        if (d->id == not_id || d->op_seq)
+            continue;
+        publish_name(fs, b, d, PUBLISH_CONTENT);
+        d->stamp = meta_next_seq(fs->meta);
+        meta_dentry_put(b, d);
+    }
+    return r;
+}
+
 static int record_locked(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out,
                          struct meta_batch *b, bool *ret_clean) NO_TSA /* under ns */
 {
@@ -224,16 +246,19 @@ static int record_locked(struct op *o, const struct meta_dentry *before, struct 
     int r = meta_link_each(fs->meta, before->ino, on_link, &f);
     if (r < 0)
         return r;
+    bool unsent = false;
     note_clear(fs, b, out->key);
+    if (S_ISREG(o->type))
+        *ret_clean = update_inode(in, b, out, f.others_unpublished, &unsent);
     if (f.found.id) {
-        update_name(fs, b, o, &f.found, in, out);
+        update_name(o, b, &f.found, in, out, unsent);
         meta_dentry_clear(&f.found);
     } else {
         publish_disown(fs, b, out->key, &out->etag, 0, 0);
     }
-    if (S_ISREG(o->type))
-        *ret_clean = update_inode(in, b, out, f.others_unpublished);
-    return meta_commit(b, false);
+    if (unsent)
+        r = journal_others(fs, b, before->ino, before->id);
+    return r < 0 ? r : meta_commit(b, false);
 }
 
 int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out)

@@ -124,6 +124,30 @@ START_TEST(bytes_written_behind_a_snapshot_are_another_version)
 }
 END_TEST
 
+/* A snapshot became visible, but that was not seen; the kernel wrote on until the close, through a mapping, without our knowing. */
+START_TEST(bytes_written_behind_a_snapshot_that_was_not_recorded_go_upstream)
+{
+    open_and_start();
+    first_change();
+    INODE_REF in = fs_fixture_inode(&fx, "first");
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    char model[] = "1";
+    write_in(in, model, 0, "2");
+    ck_assert_int_eq(content_flush(in, false), 0);
+    fault("op=head,nth=1,action=error:-EIO");
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 10 * NS_PER_S), -EIO);
+    assert_object("first", "2", 1);
+    ck_assert_int_eq(cache_file_write(in->cf, "3", 1, 0), 1);
+    mutex_lock(&in->mu); /* as the end of the kernel's writing does */
+    in->changed = true;
+    mutex_unlock(&in->mu);
+    content_release(in, true);
+    all_published();
+    assert_object("first", "3", 1);
+    ck_assert(!content_is_dirty(in));
+}
+END_TEST
+
 START_TEST(version_made_by_a_run_that_was_killed_is_replaced)
 {
     g_autofree char *model = bytes();
@@ -251,6 +275,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, absent_bytes_of_a_published_snapshot_can_still_be_read);
     tcase_add_test(tc, bytes_written_behind_a_snapshot_are_another_version);
+    tcase_add_test(tc, bytes_written_behind_a_snapshot_that_was_not_recorded_go_upstream);
     tcase_add_test(tc, version_made_by_a_run_that_was_killed_is_replaced);
     tcase_add_test(tc, link_whose_reply_was_lost_is_no_conflict);
     tcase_add_test(tc, rename_whose_reply_was_lost_is_no_conflict);
