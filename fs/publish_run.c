@@ -233,16 +233,21 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
     return pubop_record(j->o, &j->d, j->in, &out);
 }
 
-/* Power loss after this cannot make the journal promise what the disk does not hold. */
+/* Power loss after this cannot make the journal promise what the disk does not hold. Only closed content that stayed so is said to be on the disk: whatever else
+ * is written comes after this. */
 static int make_durable(struct fs *fs, struct inode *in, struct cfile *cf)
 {
+    mutex_lock(&in->mu);
+    uint64_t gen = in->rec.gen;
+    bool sealed = in->rec.content == CONTENT_SEALED;
+    mutex_unlock(&in->mu);
     int r = cache_file_sync(cf);
     if (r < 0)
         return r;
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     mutex_lock(&in->mu);
-    if (!in->gone) {
+    if (sealed && in->rec.content == CONTENT_SEALED && in->rec.gen == gen && !in->gone) {
         in->rec.flags |= INODE_DATA_SYNCED;
         meta_inode_put(b, &in->rec);
     }

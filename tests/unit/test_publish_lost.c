@@ -124,6 +124,29 @@ START_TEST(bytes_written_behind_a_snapshot_are_another_version)
 }
 END_TEST
 
+START_TEST(snapshot_does_not_say_that_what_is_still_written_is_on_the_disk)
+{
+    open_and_start();
+    first_change();
+    INODE_REF in = fs_fixture_inode(&fx, "first");
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    char model[] = "1";
+    write_in(in, model, 0, "2");
+    ck_assert_int_eq(content_flush(in, false), 0);
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 10 * NS_PER_S), 0);
+    ck_assert(!(in->rec.flags & INODE_DATA_SYNCED));
+    content_release(in, true);
+    fault("op=put,action=error:-EIO");
+    fs_fixture_write(&fx, "second", "1", 1);
+    INODE_REF closed = fs_fixture_inode(&fx, "second");
+    for (unsigned i = 0; i < 1000 && !(closed->rec.flags & INODE_DATA_SYNCED); i++)
+        g_usleep(10000);
+    ck_assert(closed->rec.flags & INODE_DATA_SYNCED);
+    fault("");
+    all_published();
+}
+END_TEST
+
 /* A snapshot became visible, but that was not seen; the kernel wrote on until the close, through a mapping, without our knowing. */
 START_TEST(bytes_written_behind_a_snapshot_that_was_not_recorded_go_upstream)
 {
@@ -275,6 +298,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, absent_bytes_of_a_published_snapshot_can_still_be_read);
     tcase_add_test(tc, bytes_written_behind_a_snapshot_are_another_version);
+    tcase_add_test(tc, snapshot_does_not_say_that_what_is_still_written_is_on_the_disk);
     tcase_add_test(tc, bytes_written_behind_a_snapshot_that_was_not_recorded_go_upstream);
     tcase_add_test(tc, version_made_by_a_run_that_was_killed_is_replaced);
     tcase_add_test(tc, link_whose_reply_was_lost_is_no_conflict);
