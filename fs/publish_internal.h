@@ -124,7 +124,9 @@ void pubop_finish(struct op *o, int r);
 
 /* ---- publish_note.c: what may stand upstream though no record says so ---- */
 
-/* Before an upload to key becomes visible: its token begins with our id and `id` (cache file, or inode of a link or directory) and is not old_token. */
+/* Is token one of ours, which begins with prefix and ends in a generation, and of a later generation than the recorded one, if that begins so too? */
+bool token_is_later(const char *token, const char *prefix, const char *recorded);
+/* Before an upload to key becomes visible: its token begins with our id and `id` (cache file, or inode of a link or directory) and is later than old_token. */
 int note_upload(struct fs *fs, const char *key, uint64_t id, const char *old_token) MUST_CHECK;
 /* Before a copy, which keeps its token ("" for none). */
 int note_copy(struct fs *fs, const char *key, const char *token, uint64_t size) MUST_CHECK;

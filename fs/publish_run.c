@@ -258,12 +258,16 @@ static int make_durable(struct fs *fs, struct inode *in, struct cfile *cf)
     return r < 0 ? r : meta_sync(fs->meta);
 }
 
-/* The condition failed: is what stands there an earlier version of this file, published by us and not recorded (killed in between)? */
-static bool own_version(struct fs *fs, const char *key, uint64_t vid, struct etag *ret_etag)
+/* The condition failed: is what stands there a version of this file, published by us and not recorded (killed in between)? One that is not later than the
+ * recorded one was put back by somebody else. */
+static bool own_version(struct job *j, uint64_t vid, struct etag *ret_etag)
 {
+    struct fs *fs = j->o->p->fs;
     struct obj_info info = {0};
+    char recorded[TOKEN_MAX + 1];
     g_autofree char *prefix = g_strdup_printf("%s.%" G_GINT64_MODIFIER "x.", meta_uuid(fs->meta), vid);
-    bool own = objstore_head(fs->store, key, &info) == 0 && g_str_has_prefix(info.token, prefix);
+    write_token(fs, j->d.pub_vid, j->d.pub_gen, recorded);
+    bool own = objstore_head(fs->store, j->o->key, &info) == 0 && token_is_later(info.token, prefix, recorded);
     if (own)
         *ret_etag = info.etag;
     obj_info_clear(&info);
@@ -335,7 +339,7 @@ static int upload_content(struct job *j, struct cfile *cf)
     req.meta.token = token;
     struct publish_result res = {0};
     r = cache_publish(cf, &req, &res);
-    if (r == -ESTALE && own_version(fs, j->o->key, out.vid, &req.cond.etag)) {
+    if (r == -ESTALE && own_version(j, out.vid, &req.cond.etag)) {
         req.cond.kind = OBJ_COND_ETAG;
         r = take_as_base(j, &req.cond.etag);
         if (r == 0)

@@ -1,4 +1,5 @@
 /* What was done in the store without our knowing or recording it, over a lake in a folder, without FUSE. */
+#include "fs/conflict.h"
 #include "fs/content.h"
 #include "fs/op.h"
 #include "fs/publish.h"
@@ -193,6 +194,43 @@ START_TEST(version_made_by_a_run_that_was_killed_is_replaced)
 }
 END_TEST
 
+static void write_first(const char *text)
+{
+    INODE_REF in = fs_fixture_inode(&fx, "first");
+    char model[] = "1";
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    write_in(in, model, 0, text);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    content_release(in, true);
+}
+
+/* 1: the first try leaves a note of what it would have made. */
+START_TEST(older_version_of_ours_that_somebody_put_back_is_not_overwritten)
+{
+    open_and_start();
+    first_change();
+    struct obj_info info = {0};
+    struct obj_cond none = {.kind = OBJ_COND_NONE};
+    ck_assert_int_eq(objstore_head(fx.fs->store, "first", &info), 0);
+    g_autofree char *token = g_strdup(info.token);
+    struct obj_meta meta = {.token = token};
+    obj_info_clear(&info);
+    write_first("2");
+    all_published();
+    ck_assert_int_eq(objstore_put(fx.fs->store, "first", "1", 1, &meta, &none, NULL), 0);
+    if (_i == 1)
+        fault("op=put,nth=1,action=error:-EIO");
+    write_first("3");
+    struct publish_counts left = {.ops = 1};
+    for (unsigned i = 0; i < 1000 && left.ops && conflict_count(fx.fs->meta, "") == 0; i++) {
+        g_usleep(10000);
+        publish_count(fx.fs->pub, "", &left);
+    }
+    ck_assert_uint_eq(conflict_count(fx.fs->meta, ""), 1);
+    assert_object("first", "1", 1);
+}
+END_TEST
+
 START_TEST(link_whose_reply_was_lost_is_no_conflict)
 {
     open_and_start();
@@ -301,6 +339,7 @@ int main(void)
     tcase_add_test(tc, snapshot_does_not_say_that_what_is_still_written_is_on_the_disk);
     tcase_add_test(tc, bytes_written_behind_a_snapshot_that_was_not_recorded_go_upstream);
     tcase_add_test(tc, version_made_by_a_run_that_was_killed_is_replaced);
+    tcase_add_loop_test(tc, older_version_of_ours_that_somebody_put_back_is_not_overwritten, 0, 2);
     tcase_add_test(tc, link_whose_reply_was_lost_is_no_conflict);
     tcase_add_test(tc, rename_whose_reply_was_lost_is_no_conflict);
     tcase_add_test(tc, attributes_changed_after_a_stream_began_go_upstream_too);
