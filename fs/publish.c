@@ -67,7 +67,8 @@ static bool pubop_suffices(struct publisher *p, uint64_t seq, struct op *next)
     struct op *o = g_hash_table_lookup(p->by_seq, &seq);
     bool ok = o && !o->running && o->rec.state != OPS_PARKED && o->rec.state != OPS_CONFLICT &&
               (why == PUBLISH_META || why == PUBLISH_MARKER ||
-               (why == PUBLISH_CONTENT && o->why == PUBLISH_CONTENT && o->bytes > SMALL_KEEP_BYTES));
+               (why == PUBLISH_CONTENT && o->why == PUBLISH_CONTENT && o->bytes > SMALL_KEEP_BYTES &&
+                g_strcmp0(o->base, next->base) == 0));
     if (o && !ok && why == PUBLISH_CONTENT)
         queue_succeed_locked(p, o, next);
     mutex_unlock(&p->mu);
