@@ -164,6 +164,7 @@ static bool update_inode(struct inode *in, struct meta_batch *b, const struct ou
         rec->gen++;
     } else if (same && rec->content != CONTENT_SEALED && rec->content != CONTENT_CLEAN) {
         in->snap_gen = rec->gen;
+        in->snap_mark = out->mark;
     }
     bool clean = same && !in->changed && rec->content == CONTENT_SEALED && !others_unpublished;
     if (clean) {

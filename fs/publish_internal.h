@@ -142,9 +142,10 @@ struct outcome {
     struct etag etag;
     uint64_t size;
     char token[TOKEN_MAX + 1];
-    uint64_t vid, gen;  /* content the object holds; 0 for markers and links */
-    bool content, meta; /* content / metadata of the name are now upstream */
-    int64_t ctime_ns;   /* of the inode when the metadata was read */
+    uint64_t vid, gen;   /* content the object holds; 0 for markers and links */
+    bool content, meta;  /* content / metadata of the name are now upstream */
+    int64_t ctime_ns;    /* of the inode when the metadata was read */
+    struct io_mark mark; /* of the local file, for a snapshot */
 };
 /* Records it: name, inode, journal, in one batch; also when the name was renamed, removed or written meanwhile. */
 int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out)

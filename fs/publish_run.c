@@ -4,6 +4,7 @@
  * Everything is convergent: an op looks at what its name needs now (content, place, metadata, marker), so that doing it twice, or after a crash, is harmless.
  */
 #include "conflict.h"
+#include "io_mode.h"
 #include "publish_internal.h"
 
 #define BACKOFF_MIN_NS (250 * NS_PER_MS)
@@ -319,6 +320,8 @@ static int upload_content(struct job *j, struct cfile *cf)
                               .gate = upload_gate,
                               .progress = on_progress,
                               .ctx = j};
+    if (j->snapshot)
+        io_mode_mark(in, cf, &out.mark);
     int r = make_durable(fs, in, cf);
     if (r < 0)
         return r;

@@ -7,8 +7,11 @@
 #include "fs_fixture.h"
 
 #include <check.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define PART (64u << 10)
 #define SIZE (40u * PART)
@@ -145,6 +148,48 @@ START_TEST(snapshot_does_not_say_that_what_is_still_written_is_on_the_disk)
     ck_assert(closed->rec.flags & INODE_DATA_SYNCED);
     fault("");
     all_published();
+}
+END_TEST
+
+/* 0: nothing happens behind the snapshot; 1: a store into a page that was written before; 2: a write. */
+START_TEST(file_that_the_kernel_writes_is_sent_again_only_if_it_changed)
+{
+    char model[4096] = "12";
+    open_and_start();
+    first_change();
+    struct node_spec spec = {
+        .parent = META_ROOT_INO, .name = "m", .mode = S_IFREG | 0644, .who = {fx.fs->uid, fx.fs->gid}};
+    INODE_REF in = NULL;
+    ck_assert_int_eq(tree_create(fx.fs, &spec, true, &in), 0);
+    ck_assert_int_eq(content_open_new(in), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    ck_assert_int_eq(cache_file_set_passthrough(in->cf, CACHE_PASS_WRITE), 0);
+    mutex_lock(&in->mu); /* as io_mode.c does where the kernel has passthrough */
+    in->io.kernel_writes = true;
+    mutex_unlock(&in->mu);
+    g_autofree char *path = g_strdup_printf("/proc/self/fd/%d", cache_file_fd(in->cf));
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(pwrite(fd, model, sizeof(model), 0), sizeof(model));
+    char *map = mmap(NULL, sizeof(model), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    ck_assert_ptr_ne(map, MAP_FAILED);
+    map[0] = model[0] = '3';
+    ck_assert_int_eq(content_flush(in, false), 0);
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 10 * NS_PER_S), 0);
+    assert_object("m", model, sizeof(model));
+    bool told = in->snap_mark.mtime_ns != 0; /* not on every file system */
+    int64_t sent = metric_get(M_uploaded_bytes);
+    if (_i == 1)
+        map[1] = model[1] = '4';
+    if (_i == 2)
+        ck_assert_int_eq(pwrite(fd, model + 2, 1, 2), 1);
+    ck_assert_int_eq(munmap(map, sizeof(model)), 0);
+    ck_assert_int_eq(close(fd), 0);
+    content_release(in, true);
+    all_published();
+    assert_object("m", model, sizeof(model));
+    ck_assert(!content_is_dirty(in));
+    ck_assert((metric_get(M_uploaded_bytes) != sent) == (_i > 0 || !told));
 }
 END_TEST
 
@@ -337,6 +382,7 @@ int main(void)
     tcase_add_test(tc, absent_bytes_of_a_published_snapshot_can_still_be_read);
     tcase_add_test(tc, bytes_written_behind_a_snapshot_are_another_version);
     tcase_add_test(tc, snapshot_does_not_say_that_what_is_still_written_is_on_the_disk);
+    tcase_add_loop_test(tc, file_that_the_kernel_writes_is_sent_again_only_if_it_changed, 0, 3);
     tcase_add_test(tc, bytes_written_behind_a_snapshot_that_was_not_recorded_go_upstream);
     tcase_add_test(tc, version_made_by_a_run_that_was_killed_is_replaced);
     tcase_add_loop_test(tc, older_version_of_ours_that_somebody_put_back_is_not_overwritten, 0, 2);
