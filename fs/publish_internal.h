@@ -128,7 +128,7 @@ void pubop_finish(struct op *o, int r);
 bool token_is_later(const char *token, const char *prefix, const char *recorded);
 /* Before an upload to key becomes visible: its token begins with our id and `id` (cache file, or inode of a link or directory) and is later than old_token. */
 int note_upload(struct fs *fs, const char *key, uint64_t id, const char *old_token) MUST_CHECK;
-/* Before a copy, which keeps its token ("" for none). */
+/* Before a copy that will have this token. */
 int note_copy(struct fs *fs, const char *key, const char *token, uint64_t size) MUST_CHECK;
 void note_clear(struct fs *fs, struct meta_batch *b, const char *key);
 /* The object at key if it is the one noted; asks the store. -ENOENT: no note, or it is not there. */

@@ -204,12 +204,34 @@ static int verify_copy(struct job *j, struct outcome *out)
     return r;
 }
 
+/* By what token the copy will be known as ours: the source's, or one of its own where that has none. */
+static int copy_token(struct job *j, const char *src, struct obj_meta *meta, bool *new_meta, char *ret)
+{
+    struct fs *fs = j->o->p->fs;
+    struct obj_info info = {0};
+    g_strlcpy(ret, j->d.token, TOKEN_MAX + 1);
+    if (*ret)
+        return 0;
+    int r = objstore_head(fs->store, src, &info); /* listings do not tell tokens */
+    if (r == 0 && info.token[0]) {
+        g_strlcpy(ret, info.token, TOKEN_MAX + 1);
+    } else if (r == 0) {
+        write_token(fs, j->d.ino, j->o->rec.seq, ret);
+        if (!*new_meta)
+            meta->posix = info.posix;
+        *new_meta = true;
+    }
+    obj_info_clear(&info);
+    return r;
+}
+
 /* The content is in the store under src: copied there, or its metadata replaced when src is the name's own key. */
 static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
 {
     struct fs *fs = j->o->p->fs;
     struct outcome out = {.key = j->o->key, .content = true, .meta = true};
-    struct obj_meta meta = {0};
+    char token[TOKEN_MAX + 1];
+    struct obj_meta meta = {.token = token};
     mutex_lock(&j->in->mu);
     posix_of(&j->in->rec, &meta.posix);
     out.size = j->in->rec.size;
@@ -217,12 +239,13 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
     out.gen = j->in->rec.gen;
     out.ctime_ns = j->in->rec.ctime_ns;
     mutex_unlock(&j->in->mu);
-    meta.token = j->d.token;
     bool in_place = g_str_equal(src, j->o->key), new_meta = in_place || (j->d.flags & DENTRY_META_DIRTY);
     struct obj_cond cond = condition(j);
     if (in_place)
         cond = (struct obj_cond){.kind = OBJ_COND_NONE}; /* the source's condition says it */
-    int r = note_copy(fs, j->o->key, j->d.token, out.size);
+    int r = copy_token(j, src, &meta, &new_meta, token);
+    if (r == 0)
+        r = note_copy(fs, j->o->key, token, out.size);
     if (r == 0)
         r = objstore_copy(fs->store, src, src_etag, j->o->key, new_meta ? &meta : NULL, &cond, &out.etag);
     if (r == 0)

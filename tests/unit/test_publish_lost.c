@@ -249,6 +249,16 @@ static void write_first(const char *text)
     content_release(in, true);
 }
 
+static void one_conflict(void)
+{
+    struct publish_counts left = {.ops = 1};
+    for (unsigned i = 0; i < 1000 && left.ops && conflict_count(fx.fs->meta, "") == 0; i++) {
+        g_usleep(10000);
+        publish_count(fx.fs->pub, "", &left);
+    }
+    ck_assert_uint_eq(conflict_count(fx.fs->meta, ""), 1);
+}
+
 /* 1: the first try leaves a note of what it would have made. */
 START_TEST(older_version_of_ours_that_somebody_put_back_is_not_overwritten)
 {
@@ -266,12 +276,7 @@ START_TEST(older_version_of_ours_that_somebody_put_back_is_not_overwritten)
     if (_i == 1)
         fault("op=put,nth=1,action=error:-EIO");
     write_first("3");
-    struct publish_counts left = {.ops = 1};
-    for (unsigned i = 0; i < 1000 && left.ops && conflict_count(fx.fs->meta, "") == 0; i++) {
-        g_usleep(10000);
-        publish_count(fx.fs->pub, "", &left);
-    }
-    ck_assert_uint_eq(conflict_count(fx.fs->meta, ""), 1);
+    one_conflict();
     assert_object("first", "1", 1);
 }
 END_TEST
@@ -305,6 +310,38 @@ START_TEST(rename_whose_reply_was_lost_is_no_conflict)
     all_published();
     assert_object("second", "1", 1);
     ck_assert(!fs_fixture_object_exists(&fx, "first"));
+}
+END_TEST
+
+/* Known from a listing, which tells no tokens. 0: the source has one of somebody else's; 1: it has none. */
+START_TEST(move_of_a_file_of_others_whose_reply_was_lost_is_no_conflict)
+{
+    struct obj_meta meta = {.token = _i == 0 ? "somebody.1.1" : NULL};
+    struct obj_cond none = {.kind = OBJ_COND_NONE};
+    open_and_start();
+    first_change();
+    ck_assert_int_eq(objstore_put(fx.fs->store, "a", "theirs", 6, &meta, &none, NULL), 0);
+    INODE_REF root = fs_fixture_inode(&fx, "");
+    ck_assert_int_eq(tree_refresh(fx.fs, root, true), 0);
+    fault("op=copy,nth=1,action=lost:-EIO");
+    ck_assert_int_eq(tree_rename(fx.fs, META_ROOT_INO, "a", META_ROOT_INO, "b", 0), 0);
+    all_published();
+    assert_object("b", "theirs", 6);
+    ck_assert(!fs_fixture_object_exists(&fx, "a"));
+}
+END_TEST
+
+START_TEST(object_of_others_is_not_taken_for_a_copy_that_failed)
+{
+    fs_fixture_object(&fx, "a", "ours 1", 6);
+    open_and_start();
+    first_change();
+    inode_put(fs_fixture_inode(&fx, "a")); /* it is known here */
+    fault("op=copy,nth=1,action=error:-EIO");
+    fs_fixture_object(&fx, "b", "theirs", 6);
+    ck_assert_int_eq(tree_rename(fx.fs, META_ROOT_INO, "a", META_ROOT_INO, "b", 0), 0);
+    one_conflict();
+    assert_object("b", "theirs", 6);
 }
 END_TEST
 
@@ -388,6 +425,8 @@ int main(void)
     tcase_add_loop_test(tc, older_version_of_ours_that_somebody_put_back_is_not_overwritten, 0, 2);
     tcase_add_test(tc, link_whose_reply_was_lost_is_no_conflict);
     tcase_add_test(tc, rename_whose_reply_was_lost_is_no_conflict);
+    tcase_add_loop_test(tc, move_of_a_file_of_others_whose_reply_was_lost_is_no_conflict, 0, 2);
+    tcase_add_test(tc, object_of_others_is_not_taken_for_a_copy_that_failed);
     tcase_add_test(tc, attributes_changed_after_a_stream_began_go_upstream_too);
     tcase_add_loop_test(tc, attributes_changed_between_a_snapshot_and_the_close_go_upstream_too, 0, 3);
     suite_add_tcase(s, tc);
