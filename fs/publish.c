@@ -466,7 +466,6 @@ int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
                 return stopping ? -ECANCELED : -ETIMEDOUT;
             continue;
         }
-        o->urgent = true;
         queue_take_locked(p, o);
         mutex_unlock(&p->mu);
         int r = pubop_run(o, true, deadline_ns);

@@ -38,7 +38,6 @@ struct op {
     bool settle;           /* a conflict: whether it can be set aside is to be looked at */
     bool untangle;    /* what it copies from is waited for by what it waits for: the content is to be sent from here */
     bool hasty;       /* that cannot be done: it does not wait for its turn */
-    bool urgent;      /* publish_now: no hold, no delay */
     uint32_t content; /* enum content_state of the inode */
     bool closed;      /* the content was closed, though it may be open again: the op stays in the order */
     uint64_t place;   /* in the order, for those that wait for it; its seq, or the place of the op it succeeds */

@@ -369,7 +369,7 @@ static bool pubop_wants_run(const struct op *o, uint64_t now, uint64_t *wake)
 {
     if (o->running || !pubop_sealed(o) || o->rec.state == OPS_PARKED || (o->rec.state == OPS_CONFLICT && !o->settle))
         return false;
-    if (o->not_before_ns > now && !o->urgent) {
+    if (o->not_before_ns > now) {
         if (*wake == 0 || o->not_before_ns < *wake)
             *wake = o->not_before_ns;
         return false;

@@ -410,6 +410,27 @@ START_TEST(attributes_changed_between_a_snapshot_and_the_close_go_upstream_too)
 }
 END_TEST
 
+START_TEST(file_that_could_not_be_published_at_its_close_is_not_tried_without_pause)
+{
+    open_and_start();
+    first_change();
+    INODE_REF in = fs_fixture_inode(&fx, "first");
+    char model[] = "1";
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    write_in(in, model, 0, "2");
+    ck_assert_int_eq(content_flush(in, false), 0);
+    fault("op=put,action=error:-EIO");
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 10 * NS_PER_S), -EIO);
+    int64_t failed = metric_get(M_publish_failures);
+    content_release(in, true);
+    g_usleep(300000);
+    ck_assert_int_le(metric_get(M_publish_failures) - failed, 3);
+    fault("");
+    all_published();
+    assert_object("first", "2", 1);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("publish_lost");
@@ -429,6 +450,7 @@ int main(void)
     tcase_add_test(tc, object_of_others_is_not_taken_for_a_copy_that_failed);
     tcase_add_test(tc, attributes_changed_after_a_stream_began_go_upstream_too);
     tcase_add_loop_test(tc, attributes_changed_between_a_snapshot_and_the_close_go_upstream_too, 0, 3);
+    tcase_add_test(tc, file_that_could_not_be_published_at_its_close_is_not_tried_without_pause);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
