@@ -136,7 +136,7 @@ static int run_delete(struct op *o)
         int r = cf && !cache_file_complete(cf) ? cache_file_fill(cf, true, true, NULL, NULL) : 0;
         cache_file_unref(cf);
         if (r < 0 && r != -ESTALE && r != -ENOENT)
-            return r;
+            return r == -EFBIG ? -EBUSY : r; /* it is not kept whole here: the object stays while it is open */
     }
     int r = delete_object(o);
     if (r == -ESTALE) {

@@ -431,6 +431,27 @@ START_TEST(file_that_could_not_be_published_at_its_close_is_not_tried_without_pa
 }
 END_TEST
 
+START_TEST(object_of_an_open_file_too_large_to_be_kept_is_deleted_after_its_close)
+{
+    g_autofree char *path = g_build_filename(fx.lake, "huge", NULL);
+    struct publish_counts left = {0};
+    fs_fixture_object(&fx, "huge", "1", 1);
+    ck_assert_int_eq(truncate(path, 40 << 20), 0);
+    open_and_start();
+    first_change();
+    INODE_REF in = fs_fixture_inode(&fx, "huge");
+    ck_assert_int_eq(content_open(in, false, false), 0);
+    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "huge"), 0);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + NS_PER_S / 2, NULL, NULL), -ETIMEDOUT);
+    publish_count(fx.fs->pub, "", &left);
+    ck_assert_uint_eq(left.ops, 1);
+    ck_assert_uint_eq(left.parked, 0);
+    content_release(in, false);
+    all_published();
+    ck_assert(!fs_fixture_object_exists(&fx, "huge"));
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("publish_lost");
@@ -451,6 +472,7 @@ int main(void)
     tcase_add_test(tc, attributes_changed_after_a_stream_began_go_upstream_too);
     tcase_add_loop_test(tc, attributes_changed_between_a_snapshot_and_the_close_go_upstream_too, 0, 3);
     tcase_add_test(tc, file_that_could_not_be_published_at_its_close_is_not_tried_without_pause);
+    tcase_add_test(tc, object_of_an_open_file_too_large_to_be_kept_is_deleted_after_its_close);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
