@@ -211,7 +211,7 @@ static void mark_clean(struct inode *in, const struct outcome *out, bool was_dir
     content_unuse(in, cf);
 }
 
-/* Changed since it was published: see update_inode(). */
+/* The cache file's absent bytes are in the object just made, whether or not others were written since: see update_inode(). */
 static void rebase(struct inode *in, const struct outcome *out)
 {
     mutex_lock(&in->mu);
@@ -255,7 +255,7 @@ static int record_locked(struct op *o, const struct meta_dentry *before, struct 
         update_name(o, b, &f.found, in, out, unsent);
         meta_dentry_clear(&f.found);
     } else {
-        publish_disown(fs, b, out->key, &out->etag, 0, 0);
+        publish_disown(fs, b, out->key, &out->etag, 0, S_ISREG(o->type) ? before->ino : 0);
     }
     if (unsent)
         r = journal_others(fs, b, before->ino, before->id);
@@ -270,6 +270,8 @@ int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *i
     if (regular)
         content_gate_enter(in);
     bool was_dirty = content_is_dirty(in);
+    if (regular) /* first: a delete queued below fetches what is absent of an open, removed file */
+        rebase(in, out);
     mutex_lock(&fs->ns);
     int r = record_locked(o, before, in, out, b, &clean);
     publish_apply(fs, r == 0);
@@ -277,8 +279,6 @@ int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *i
     meta_batch_free(b);
     if (r == 0 && clean)
         mark_clean(in, out, was_dirty);
-    else if (r == 0 && regular)
-        rebase(in, out);
     if (regular)
         content_gate_leave(in);
     if (r == 0 && regular)

@@ -102,6 +102,34 @@ START_TEST(absent_bytes_of_a_published_snapshot_can_still_be_read)
 }
 END_TEST
 
+START_TEST(absent_bytes_of_a_file_removed_while_it_is_published_can_still_be_read)
+{
+    g_autofree char *model = bytes(), *got = g_malloc(SIZE);
+    fs_fixture_object(&fx, "big", model, SIZE);
+    open_and_start();
+    first_change();
+    INODE_REF in = fs_fixture_inode(&fx, "big");
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    ck_assert_int_eq(content_open(in, false, false), 0);
+    write_in(in, model, 5 * PART, "first");
+    fault("op=complete,action=delay:300ms;op=get,action=error:-EIO");
+    ck_assert_int_eq(content_flush(in, false), 0);
+    content_release(in, true);
+    while (!publish_has_note(fx.fs, "big"))
+        g_usleep(1000);
+    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "big"), 0); /* what it begins to fetch fails */
+    while (publish_has_note(fx.fs, "big"))
+        g_usleep(1000);
+    g_usleep(100000);
+    fault("");
+    all_published();
+    ck_assert(!fs_fixture_object_exists(&fx, "big"));
+    ck_assert_int_eq(cache_file_read(in->cf, got, SIZE, 0), SIZE);
+    ck_assert_int_eq(memcmp(got, model, SIZE), 0);
+    content_release(in, false);
+}
+END_TEST
+
 START_TEST(bytes_written_behind_a_snapshot_are_another_version)
 {
     open_and_start();
@@ -459,6 +487,7 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, absent_bytes_of_a_published_snapshot_can_still_be_read);
+    tcase_add_test(tc, absent_bytes_of_a_file_removed_while_it_is_published_can_still_be_read);
     tcase_add_test(tc, bytes_written_behind_a_snapshot_are_another_version);
     tcase_add_test(tc, snapshot_does_not_say_that_what_is_still_written_is_on_the_disk);
     tcase_add_loop_test(tc, file_that_the_kernel_writes_is_sent_again_only_if_it_changed, 0, 3);
