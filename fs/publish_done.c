@@ -191,6 +191,24 @@ static bool update_inode(struct inode *in, struct meta_batch *b, const struct ou
     return safe;
 }
 
+/* The batch was not committed: what update_inode() changed is as it was. */
+static void restore_inode(struct inode *in, struct meta_inode *old, uint64_t snap_gen)
+{
+    mutex_lock(&in->mu);
+    struct meta_inode *rec = &in->rec;
+    rec->gen = old->gen;
+    rec->content = old->content;
+    rec->flags |= old->flags & INODE_ARCHIVED;
+    rec->dirty_since_ns = old->dirty_since_ns;
+    memcpy(rec->boot_id, old->boot_id, sizeof(rec->boot_id));
+    g_free(rec->base_key);
+    rec->base_key = g_steal_pointer(&old->base_key);
+    rec->base_etag = old->base_etag;
+    rec->base_limit = old->base_limit;
+    in->snap_gen = snap_gen;
+    mutex_unlock(&in->mu);
+}
+
 /* The cache file may be evicted from now on, and fetched again from where it was published. */
 static void mark_clean(struct inode *in, const struct outcome *out, bool was_dirty)
 {
@@ -248,6 +266,11 @@ static int record_locked(struct op *o, const struct meta_dentry *before, struct 
     if (r < 0)
         return r;
     bool unsent = false;
+    struct meta_inode old;
+    mutex_lock(&in->mu);
+    meta_inode_copy(&old, &in->rec);
+    uint64_t snap_gen = in->snap_gen;
+    mutex_unlock(&in->mu);
     note_clear(fs, b, out->key);
     if (S_ISREG(o->type))
         *ret_clean = update_inode(in, b, out, f.others_unpublished, &unsent);
@@ -259,7 +282,12 @@ static int record_locked(struct op *o, const struct meta_dentry *before, struct 
     }
     if (unsent)
         r = journal_others(fs, b, before->ino, before->id);
-    return r < 0 ? r : meta_commit(b, false);
+    if (r == 0)
+        r = meta_commit(b, false);
+    if (r < 0)
+        restore_inode(in, &old, snap_gen);
+    meta_inode_clear(&old);
+    return r;
 }
 
 int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out)

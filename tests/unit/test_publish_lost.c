@@ -8,9 +8,11 @@
 
 #include <check.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define PART (64u << 10)
@@ -480,6 +482,41 @@ START_TEST(object_of_an_open_file_too_large_to_be_kept_is_deleted_after_its_clos
 }
 END_TEST
 
+/* Nothing can be written any more. */
+static void disk_full(bool full)
+{
+    struct rlimit limit;
+    (void)signal(SIGXFSZ, SIG_IGN);
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = full ? 0 : limit.rlim_max;
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+START_TEST(file_whose_publishing_could_not_be_recorded_stays_unpublished)
+{
+    open_and_start();
+    first_change();
+    fault("op=head,action=delay:500ms");
+    fs_fixture_write(&fx, "f", "1", 1);
+    INODE_REF in = fs_fixture_inode(&fx, "f");
+    while (!fs_fixture_object_exists(&fx, "f"))
+        g_usleep(1000);
+    ck_assert_uint_eq(in->rec.content, CONTENT_SEALED);
+    disk_full(true);
+    while (!meta_failed(fx.fs->meta))
+        g_usleep(1000);
+    struct publish_counts left = {.uploading = 1};
+    while (left.uploading) {
+        g_usleep(1000);
+        publish_count(fx.fs->pub, "f", &left);
+    }
+    disk_full(false);
+    ck_assert(content_is_dirty(in));
+    ck_assert_uint_gt(in->rec.dirty_since_ns, 0);
+    ck_assert_uint_eq(left.ops, 1);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("publish_lost");
@@ -502,6 +539,7 @@ int main(void)
     tcase_add_loop_test(tc, attributes_changed_between_a_snapshot_and_the_close_go_upstream_too, 0, 3);
     tcase_add_test(tc, file_that_could_not_be_published_at_its_close_is_not_tried_without_pause);
     tcase_add_test(tc, object_of_an_open_file_too_large_to_be_kept_is_deleted_after_its_close);
+    tcase_add_test(tc, file_whose_publishing_could_not_be_recorded_stays_unpublished);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
