@@ -44,6 +44,11 @@ struct io_kept {
     int64_t ctime_ns; /* attributes set since are to be published */
 };
 void io_kept_free(struct io_kept *kept); /* NULL allowed */
+/* By what a file that the kernel writes is known to be unchanged; mtime_ns 0: by nothing. */
+struct io_mark {
+    uint64_t size;
+    int64_t mtime_ns;
+};
 struct io_state {
     /* guarded by inode.mu */
     enum io_mode mode;
@@ -91,6 +96,7 @@ struct inode {
     uint64_t mapped_at_ns;   /* since when */
     uint64_t
         snap_gen; /* content generation of which a snapshot is published, 0 none: the next write begins a new one */
+    struct io_mark snap_mark;     /* of that snapshot */
     int64_t posix_asked_ns;       /* last HEAD for metadata */
     uint64_t place_dir, place_id; /* directory and id of the name it was found by last, 0 unknown */
 

@@ -13,8 +13,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <linux/magic.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/vfs.h>
 
 #ifndef FUSE_DEV_IOC_BACKING_OPEN /* kernel headers before 6.9 */
 struct fuse_backing_map {
@@ -171,6 +173,10 @@ static void unuse_id(struct inode *in)
 
 /* ---- what the kernel wrote ---- */
 
+#ifndef XFS_SUPER_MAGIC
+#define XFS_SUPER_MAGIC 0x58465342
+#endif
+
 static bool stat_local(struct inode *in, struct cfile *cf, uint64_t *ret_size, int64_t *ret_mtime_ns)
 {
     struct stat st;
@@ -220,6 +226,33 @@ bool io_mode_look(struct inode *in)
     mutex_unlock(&in->mu);
     cache_file_unref(cf);
     return news;
+}
+
+/* Whether a store through a mapping, the first after a sync, sets the file's time: file systems that write nothing back need not notice it. */
+static bool stores_show(struct cfile *cf)
+{
+    struct statfs st;
+    if (fstatfs(cache_file_fd(cf), &st) < 0)
+        return false;
+    return st.f_type == EXT4_SUPER_MAGIC || st.f_type == XFS_SUPER_MAGIC || st.f_type == BTRFS_SUPER_MAGIC;
+}
+
+void io_mode_mark(struct inode *in, struct cfile *cf, struct io_mark *ret)
+{
+    struct io_mark now = {0};
+    mutex_lock(&in->mu);
+    bool kernel_writes = in->io.kernel_writes;
+    mutex_unlock(&in->mu);
+    *ret = now;
+    if (!kernel_writes || !stores_show(cf) || !stat_local(in, cf, &now.size, &now.mtime_ns))
+        return;
+    int64_t age = clock_wall_ns() - now.mtime_ns;
+    if (age >= 0 && age <= CLOCK_STEP_NS) { /* what is written in the same tick gets the same time */
+        g_usleep((gulong)((CLOCK_STEP_NS - age) / 1000 + 1));
+        age = clock_wall_ns() - now.mtime_ns;
+    }
+    if (age > CLOCK_STEP_NS)
+        *ret = now;
 }
 
 unsigned io_mode_news(struct inode *in)
@@ -439,6 +472,13 @@ static bool settled(struct cfile *cf)
     return false;
 }
 
+/* Is the file what the last snapshot of it was made from? */
+static bool snapshot_holds_locked(const struct inode *in, const struct io_mark *now) REQUIRES(in->mu)
+{
+    return in->snap_gen == in->rec.gen && in->snap_mark.mtime_ns && in->snap_mark.mtime_ns == now->mtime_ns &&
+           in->snap_mark.size == now->size;
+}
+
 bool io_mode_end_writing(struct inode *in, bool *ret_same)
 {
     mutex_lock(&in->mu);
@@ -449,17 +489,19 @@ bool io_mode_end_writing(struct inode *in, bool *ret_same)
         return true;
     if (!settled(in->cf))
         return false;
-    uint64_t size = 0;
-    int64_t mtime_ns = 0;
-    bool known = stat_local(in, in->cf, &size, &mtime_ns);
+    struct io_mark now;
+    bool known = stat_local(in, in->cf, &now.size, &now.mtime_ns);
     mutex_lock(&in->mu);
     if (known) /* the last look: one begun before it must not have the last word */
-        (void)take_news_locked(in, size, mtime_ns);
+        (void)take_news_locked(in, now.size, now.mtime_ns);
+    bool published = known && snapshot_holds_locked(in, &now);
     struct io_kept *kept = g_steal_pointer(&in->io.kept);
     bool readers = in->io.n_handles > 0;
     in->io.kernel_writes = false;
-    if (!kept)
-        in->changed = true; /* stores through a mapping need not show in the times */
+    if (!kept && !published) { /* stores through a mapping need not show in the times */
+        in->changed = true;
+        in->synced_changes = 0;
+    }
     mutex_unlock(&in->mu);
     int r = cache_file_set_passthrough(in->cf, readers ? CACHE_PASS_READ : CACHE_PASS_OFF);
     if (r == 0 && kept)

@@ -106,6 +106,8 @@ static bool look(struct mapped_file *f)
         in->mapped = false;
     mutex_unlock(&in->mu);
     uint64_t now = clock_mono_ns();
+    if (done) /* a snapshot may have looked at a conflict, and left it for now */
+        publish_writers_gone(in->fs, in->ino);
     if (done || !named || now < f->snapshot_at_ns)
         return done;
     f->snapshot_at_ns = now + SNAPSHOT_NS;

@@ -58,14 +58,18 @@ bool publish_is_held_name(struct fs *fs, const char *path)
 
 /* ---- under ns ---- */
 
-/* Does the present op of the name do for this reason too, or is a new one with a new place in the order needed? */
-static bool pubop_suffices(struct publisher *p, uint64_t seq, enum publish_why why)
+/* Does the present op of the name do for this reason too, or is `next`, with a new seq, needed? Then that succeeds it. */
+static bool pubop_suffices(struct publisher *p, uint64_t seq, struct op *next)
 {
+    enum publish_why why = next->why;
     mutex_lock(&p->mu);
     struct op *o = g_hash_table_lookup(p->by_seq, &seq);
     bool ok = o && !o->running && o->rec.state != OPS_PARKED && o->rec.state != OPS_CONFLICT &&
               (why == PUBLISH_META || why == PUBLISH_MARKER ||
-               (why == PUBLISH_CONTENT && o->why == PUBLISH_CONTENT && o->bytes > SMALL_KEEP_BYTES));
+               (why == PUBLISH_CONTENT && o->why == PUBLISH_CONTENT && o->bytes > SMALL_KEEP_BYTES &&
+                g_strcmp0(o->base, next->base) == 0));
+    if (o && !ok && why == PUBLISH_CONTENT)
+        queue_succeed_locked(p, o, next);
     mutex_unlock(&p->mu);
     return ok;
 }
@@ -105,10 +109,9 @@ static void set_delay(struct fs *fs, struct op *o)
     }
 }
 
-static void add_sync_op(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, enum publish_why why, uint64_t seq)
+static void add_sync_op(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, struct op *o, uint64_t seq)
     REQUIRES(fs->ns)
 {
-    struct op *o = sync_op(fs, d, why);
     o->rec = (struct meta_op){
         .seq = seq,
         .kind = OP_SYNC,
@@ -126,10 +129,15 @@ static void add_sync_op(struct fs *fs, struct meta_batch *b, struct meta_dentry 
 void publish_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, enum publish_why why)
 {
     mutex_assert_held(&fs->ns);
-    if (d->parent == META_ASIDE_INO || (d->op_seq && pubop_suffices(fs->pub, d->op_seq, why)))
+    if (d->parent == META_ASIDE_INO)
         return;
+    struct op *o = sync_op(fs, d, why);
+    if (d->op_seq && pubop_suffices(fs->pub, d->op_seq, o)) {
+        pubop_free(o);
+        return;
+    }
     publish_drop_name(fs, b, d);
-    add_sync_op(fs, b, d, why, meta_next_seq(fs->meta));
+    add_sync_op(fs, b, d, o, meta_next_seq(fs->meta));
 }
 
 void publish_again(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
@@ -137,7 +145,7 @@ void publish_again(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
     mutex_assert_held(&fs->ns);
     uint64_t seq = d->op_seq;
     publish_drop_name(fs, b, d);
-    add_sync_op(fs, b, d, PUBLISH_CONTENT, seq ? seq : meta_next_seq(fs->meta));
+    add_sync_op(fs, b, d, sync_op(fs, d, PUBLISH_CONTENT), seq ? seq : meta_next_seq(fs->meta));
 }
 
 void publish_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
@@ -397,7 +405,6 @@ int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
                 return stopping ? -ECANCELED : -ETIMEDOUT;
             continue;
         }
-        o->urgent = true;
         queue_take_locked(p, o);
         mutex_unlock(&p->mu);
         int r = pubop_run(o, true, deadline_ns);

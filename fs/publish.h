@@ -60,7 +60,8 @@ bool publish_key_busy(struct publisher *p, const char *key);
 /* Does --hold name this path? */
 bool publish_is_held_name(struct fs *fs, const char *path);
 
-/* The content of an inode moved to `state` (enum content_state): while OPEN its ops neither run nor block others. Callers hold the content gate. */
+/* The content of an inode moved to `state` (enum content_state): while OPEN its ops do not run, nor block others unless it was closed before. Callers hold the
+ * content gate. */
 void publish_content_state(struct fs *fs, uint64_t ino, uint32_t state);
 /* The last writer of the inode is gone: a conflict of it is settled behind. */
 void publish_writers_gone(struct fs *fs, uint64_t ino);

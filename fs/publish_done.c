@@ -104,9 +104,11 @@ static void mark_meta(struct meta_dentry *d, struct inode *in, const struct outc
         d->flags &= ~(uint32_t)DENTRY_META_DIRTY;
 }
 
-static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struct meta_dentry *d, struct inode *in,
-                        const struct outcome *out) REQUIRES(fs->ns)
+/* unsent: the content was closed, but is not what the object holds. */
+static void update_name(struct op *o, struct meta_batch *b, struct meta_dentry *d, struct inode *in,
+                        const struct outcome *out, bool unsent) NO_TSA /* under ns */
 {
+    struct fs *fs = o->p->fs;
     g_autofree char *path = tree_key(fs, d->parent, d->name, S_ISDIR(d->type));
     g_autofree char *old_ukey = g_steal_pointer(&d->ukey);
     struct etag old_etag = d->uetag;
@@ -138,7 +140,9 @@ static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struc
         publish_drop_name(fs, b, d);
     if (moved) { /* its op, if it has one, was made when the object was elsewhere */
         publish_name(fs, b, d, PUBLISH_PLACE);
-    } else if (!moved && (d->flags & DENTRY_META_DIRTY) && !d->op_seq) {
+    } else if (unsent && !d->op_seq) { /* no close comes any more that would make one */
+        publish_name(fs, b, d, PUBLISH_CONTENT);
+    } else if ((d->flags & DENTRY_META_DIRTY) && !d->op_seq) {
         publish_name(fs, b, d, PUBLISH_META);
     }
     d->stamp = meta_next_seq(fs->meta);
@@ -150,7 +154,8 @@ static void update_name(struct fs *fs, struct meta_batch *b, struct op *o, struc
  * Under ns and the content gate. True when the content is now safe upstream under all its names. When it was changed meanwhile, what is not here
  * is still the same in the new object, and only there: the old one was replaced, or will be removed.
  */
-static bool update_inode(struct inode *in, struct meta_batch *b, const struct outcome *out, bool others_unpublished)
+static bool update_inode(struct inode *in, struct meta_batch *b, const struct outcome *out, bool others_unpublished,
+                         bool *ret_unsent)
 {
     mutex_lock(&in->mu);
     struct meta_inode *rec = &in->rec;
@@ -159,6 +164,7 @@ static bool update_inode(struct inode *in, struct meta_batch *b, const struct ou
         rec->gen++;
     } else if (same && rec->content != CONTENT_SEALED && rec->content != CONTENT_CLEAN) {
         in->snap_gen = rec->gen;
+        in->snap_mark = out->mark;
     }
     bool clean = same && !in->changed && rec->content == CONTENT_SEALED && !others_unpublished;
     if (clean) {
@@ -180,8 +186,27 @@ static bool update_inode(struct inode *in, struct meta_batch *b, const struct ou
     if (!in->gone)
         meta_inode_put(b, rec);
     bool safe = same && rec->content == CONTENT_CLEAN;
+    *ret_unsent = !clean && rec->content == CONTENT_SEALED && (rec->gen != out->gen || rec->vid != out->vid);
     mutex_unlock(&in->mu);
     return safe;
+}
+
+/* The batch was not committed: what update_inode() changed is as it was. */
+static void restore_inode(struct inode *in, struct meta_inode *old, uint64_t snap_gen)
+{
+    mutex_lock(&in->mu);
+    struct meta_inode *rec = &in->rec;
+    rec->gen = old->gen;
+    rec->content = old->content;
+    rec->flags |= old->flags & INODE_ARCHIVED;
+    rec->dirty_since_ns = old->dirty_since_ns;
+    memcpy(rec->boot_id, old->boot_id, sizeof(rec->boot_id));
+    g_free(rec->base_key);
+    rec->base_key = g_steal_pointer(&old->base_key);
+    rec->base_etag = old->base_etag;
+    rec->base_limit = old->base_limit;
+    in->snap_gen = snap_gen;
+    mutex_unlock(&in->mu);
 }
 
 /* The cache file may be evicted from now on, and fetched again from where it was published. */
@@ -204,7 +229,7 @@ static void mark_clean(struct inode *in, const struct outcome *out, bool was_dir
     content_unuse(in, cf);
 }
 
-/* Changed since it was published: see update_inode(). */
+/* The cache file's absent bytes are in the object just made, whether or not others were written since: see update_inode(). */
 static void rebase(struct inode *in, const struct outcome *out)
 {
     mutex_lock(&in->mu);
@@ -216,6 +241,22 @@ static void rebase(struct inode *in, const struct outcome *out)
     cache_file_unref(cf);
 }
 
+/* Content that no close will journal any more goes upstream under its other names too. */
+static int journal_others(struct fs *fs, struct meta_batch *b, uint64_t ino, uint64_t not_id) REQUIRES(fs->ns)
+{
+    g_autoptr(GPtrArray) names = NULL;
+    int r = meta_link_list(fs->meta, ino, &names);
+    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+        struct meta_dentry *d = names->pdata[i];
+        if (d->id == not_id || d->op_seq)
+            continue;
+        publish_name(fs, b, d, PUBLISH_CONTENT);
+        d->stamp = meta_next_seq(fs->meta);
+        meta_dentry_put(b, d);
+    }
+    return r;
+}
+
 static int record_locked(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out,
                          struct meta_batch *b, bool *ret_clean) NO_TSA /* under ns */
 {
@@ -224,16 +265,29 @@ static int record_locked(struct op *o, const struct meta_dentry *before, struct 
     int r = meta_link_each(fs->meta, before->ino, on_link, &f);
     if (r < 0)
         return r;
+    bool unsent = false;
+    struct meta_inode old;
+    mutex_lock(&in->mu);
+    meta_inode_copy(&old, &in->rec);
+    uint64_t snap_gen = in->snap_gen;
+    mutex_unlock(&in->mu);
     note_clear(fs, b, out->key);
+    if (S_ISREG(o->type))
+        *ret_clean = update_inode(in, b, out, f.others_unpublished, &unsent);
     if (f.found.id) {
-        update_name(fs, b, o, &f.found, in, out);
+        update_name(o, b, &f.found, in, out, unsent);
         meta_dentry_clear(&f.found);
     } else {
-        publish_disown(fs, b, out->key, &out->etag, 0, 0);
+        publish_disown(fs, b, out->key, &out->etag, 0, S_ISREG(o->type) ? before->ino : 0);
     }
-    if (S_ISREG(o->type))
-        *ret_clean = update_inode(in, b, out, f.others_unpublished);
-    return meta_commit(b, false);
+    if (unsent)
+        r = journal_others(fs, b, before->ino, before->id);
+    if (r == 0)
+        r = meta_commit(b, false);
+    if (r < 0)
+        restore_inode(in, &old, snap_gen);
+    meta_inode_clear(&old);
+    return r;
 }
 
 int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out)
@@ -244,6 +298,8 @@ int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *i
     if (regular)
         content_gate_enter(in);
     bool was_dirty = content_is_dirty(in);
+    if (regular) /* first: a delete queued below fetches what is absent of an open, removed file */
+        rebase(in, out);
     mutex_lock(&fs->ns);
     int r = record_locked(o, before, in, out, b, &clean);
     publish_apply(fs, r == 0);
@@ -251,8 +307,6 @@ int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *i
     meta_batch_free(b);
     if (r == 0 && clean)
         mark_clean(in, out, was_dirty);
-    else if (r == 0 && regular)
-        rebase(in, out);
     if (regular)
         content_gate_leave(in);
     if (r == 0 && regular)

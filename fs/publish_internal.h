@@ -7,7 +7,7 @@
 /* All pending ops at a directory or below it: what an op there has to wait for. */
 struct dirnode {
     char *prefix;       /* "" or "a/b/", owned */
-    GSequence *pubs;    /* struct op that become visible here or below, by seq */
+    GSequence *pubs;    /* struct op that become visible here or below, by place */
     GSequence *dels;    /* deletes */
     unsigned n_sources; /* ops elsewhere that still copy from a key below */
 };
@@ -38,8 +38,9 @@ struct op {
     bool settle;           /* a conflict: whether it can be set aside is to be looked at */
     bool untangle;    /* what it copies from is waited for by what it waits for: the content is to be sent from here */
     bool hasty;       /* that cannot be done: it does not wait for its turn */
-    bool urgent;      /* publish_now: no hold, no delay */
     uint32_t content; /* enum content_state of the inode */
+    bool closed;      /* the content was closed, though it may be open again: the op stays in the order */
+    uint64_t place;   /* in the order, for those that wait for it; its seq, or the place of the op it succeeds */
     uint64_t not_before_ns;
     unsigned failures;
     int last_err;
@@ -94,6 +95,8 @@ void queue_insert_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
 void queue_remove_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
 /* Puts the op into, or takes it out of, the order that others wait for, as its state says. */
 void queue_relink_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
+/* The content of old was changed again: what waited for old, if it was closed, waits for next. Before next is inserted. */
+void queue_succeed_locked(struct publisher *p, const struct op *old, struct op *next) REQUIRES(p->mu);
 /* May the op's visible step happen now? */
 bool queue_eligible_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
 /* What it waits for: an op or NULL. */
@@ -120,9 +123,11 @@ void pubop_finish(struct op *o, int r);
 
 /* ---- publish_note.c: what may stand upstream though no record says so ---- */
 
-/* Before an upload to key becomes visible: its token begins with our id and `id` (cache file, or inode of a link or directory) and is not old_token. */
+/* Is token one of ours, which begins with prefix and ends in a generation, and of a later generation than the recorded one, if that begins so too? */
+bool token_is_later(const char *token, const char *prefix, const char *recorded);
+/* Before an upload to key becomes visible: its token begins with our id and `id` (cache file, or inode of a link or directory) and is later than old_token. */
 int note_upload(struct fs *fs, const char *key, uint64_t id, const char *old_token) MUST_CHECK;
-/* Before a copy, which keeps its token ("" for none). */
+/* Before a copy that will have this token. */
 int note_copy(struct fs *fs, const char *key, const char *token, uint64_t size) MUST_CHECK;
 void note_clear(struct fs *fs, struct meta_batch *b, const char *key);
 /* The object at key if it is the one noted; asks the store. -ENOENT: no note, or it is not there. */
@@ -136,9 +141,10 @@ struct outcome {
     struct etag etag;
     uint64_t size;
     char token[TOKEN_MAX + 1];
-    uint64_t vid, gen;  /* content the object holds; 0 for markers and links */
-    bool content, meta; /* content / metadata of the name are now upstream */
-    int64_t ctime_ns;   /* of the inode when the metadata was read */
+    uint64_t vid, gen;   /* content the object holds; 0 for markers and links */
+    bool content, meta;  /* content / metadata of the name are now upstream */
+    int64_t ctime_ns;    /* of the inode when the metadata was read */
+    struct io_mark mark; /* of the local file, for a snapshot */
 };
 /* Records it: name, inode, journal, in one batch; also when the name was renamed, removed or written meanwhile. */
 int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out)

@@ -4,7 +4,7 @@
  * Between the moment at which an object becomes visible and the commit that records it the daemon may be killed, or the reply lost. So before the step a note
  * is committed under the key: by what token (and size) the object would be known as ours. The commit that records the object removes the note. Whoever finds a
  * note at a key before he publishes there, or deletes it, asks the store once: an object that fits is ours to replace or delete, any other is somebody else's.
- * Value "note/KEY": kind, token or its beginning, token not meant or size; one a line.
+ * Value "note/KEY": kind, token or its beginning, token recorded before (only later ones are meant) or size; one a line.
  */
 #include "publish_internal.h"
 
@@ -23,6 +23,14 @@ static int note_put(struct fs *fs, const char *key, const char *text)
     int r = meta_commit(b, false);
     meta_batch_free(b);
     return r;
+}
+
+bool token_is_later(const char *token, const char *prefix, const char *recorded)
+{
+    size_t len = strlen(prefix);
+    if (!g_str_has_prefix(token, prefix))
+        return false;
+    return !g_str_has_prefix(recorded, prefix) || strtoull(token + len, NULL, 16) > strtoull(recorded + len, NULL, 16);
 }
 
 int note_upload(struct fs *fs, const char *key, uint64_t id, const char *old_token)
@@ -73,7 +81,7 @@ static bool note_fits(const char *text, const struct obj_info *info)
     if (g_strv_length(lines) != 3)
         return false;
     if (g_str_equal(lines[0], "upload"))
-        return g_str_has_prefix(info->token, lines[1]) && strcmp(info->token, lines[2]) != 0;
+        return token_is_later(info->token, lines[1], lines[2]);
     return strcmp(info->token, lines[1]) == 0 && info->size == strtoull(lines[2], NULL, 10);
 }
 

@@ -1,9 +1,12 @@
 /*
  * The ops in memory and their order.
  *
- * For every directory that has pending work at it or below there is a node with two sequences by seq: publishes and deletes. An op is a member of the node
- * of its directory and of all above. So "everything earlier in my directory or below is done" is "I am the first of my directory's node".
- * An op whose file is open for writing again, a metadata-only op and a marker are members of none: they block nobody.
+ * For every directory that has pending work at it or below there is a node with two sequences by place: publishes and deletes. An op is a member of the node
+ * of its directory and of all above. So "everything earlier in my directory or below is done" is "no other of my directory's node has a place before my seq".
+ * An op whose file was never closed since its writer's last flush, a metadata-only op and a marker are members of none: they block nobody.
+ *
+ * Place and seq are one but for a file that was closed and then changed before it was published: its new op waits for all that was closed before the last close
+ * (seq), and is waited for by all that was closed after the first (place). Where two such waits meet, the later closed one gives up its old place.
  */
 #include "publish_internal.h"
 
@@ -11,11 +14,18 @@
 
 #define SCAN_LIMIT    1000
 #define RECENT_MAX_NS (600 * NS_PER_S)
+#define CIRCLE_MAX    64 /* ops that wait for each other in a circle, at most looked for */
 
 static gint by_seq_cmp(gconstpointer a, gconstpointer b, gpointer unused)
 {
     const struct op *x = a, *y = b;
     return x->rec.seq < y->rec.seq ? -1 : x->rec.seq > y->rec.seq;
+}
+
+static gint by_place_cmp(gconstpointer a, gconstpointer b, gpointer unused)
+{
+    const struct op *x = a, *y = b;
+    return x->place < y->place ? -1 : x->place > y->place;
 }
 
 static void dirnode_free(void *arg)
@@ -151,7 +161,7 @@ static void source_del(struct publisher *p, struct dirnode *n, struct op *o)
 static void link_one(struct publisher *p, struct dirnode *n, struct op *o)
 {
     GSequence *seq = o->rec.kind == OP_DELETE ? n->dels : n->pubs;
-    struct order_link l = {n, g_sequence_insert_sorted(seq, o, by_seq_cmp, NULL)};
+    struct order_link l = {n, g_sequence_insert_sorted(seq, o, by_place_cmp, NULL)};
     g_array_append_val(o->links, l);
 }
 
@@ -170,17 +180,27 @@ static bool pubop_blocks(const struct op *o)
 {
     if (o->rec.kind == OP_DELETE || pubop_aside(o))
         return true;
-    return o->why != PUBLISH_META && o->why != PUBLISH_MARKER && o->content != CONTENT_OPEN;
+    return o->why != PUBLISH_META && o->why != PUBLISH_MARKER && (o->closed || o->content != CONTENT_OPEN);
 }
 
 void queue_relink_locked(struct publisher *p, struct op *o)
 {
     mutex_assert_held(&p->mu);
+    o->closed |= o->content == CONTENT_SEALED || o->content == CONTENT_CLEAN;
     bool linked = o->links->len > 0, want = pubop_blocks(o) && !o->dropped;
     if (linked && !want)
         unlink_all(p, o);
     else if (!linked && want)
         each_ancestor(p, o->key, link_one, o);
+}
+
+void queue_succeed_locked(struct publisher *p, const struct op *old, struct op *next)
+{
+    mutex_assert_held(&p->mu);
+    if (!old->closed || old->links->len == 0)
+        return;
+    next->closed = true;
+    next->place = old->place;
 }
 
 /* ---- insert, remove ---- */
@@ -216,6 +236,8 @@ static void base_del(struct publisher *p, struct op *o)
 void queue_insert_locked(struct publisher *p, struct op *o)
 {
     mutex_assert_held(&p->mu);
+    if (!o->place)
+        o->place = o->rec.seq;
     o->all_iter = g_sequence_insert_sorted(p->all, o, by_seq_cmp, NULL);
     g_hash_table_insert(p->by_seq, &o->rec.seq, o);
     if (o->rec.kind == OP_DELETE)
@@ -267,11 +289,14 @@ static struct op *first_of(GSequence *seq)
     return g_sequence_is_empty(seq) ? NULL : g_sequence_get(g_sequence_get_begin_iter(seq));
 }
 
-/* The first op of the sequence that is older than o, or NULL. */
+/* The first other op of the sequence whose place is before o's seq, or NULL. */
 static struct op *older(GSequence *seq, const struct op *o)
 {
-    struct op *first = first_of(seq);
-    return first && first != o && first->rec.seq < o->rec.seq ? first : NULL;
+    GSequenceIter *it = g_sequence_get_begin_iter(seq);
+    if (!g_sequence_iter_is_end(it) && g_sequence_get(it) == o)
+        it = g_sequence_iter_next(it);
+    struct op *first = g_sequence_iter_is_end(it) ? NULL : g_sequence_get(it);
+    return first && first->place < o->rec.seq ? first : NULL;
 }
 
 static struct op *order_blocker(struct publisher *p, const struct op *o)
@@ -346,7 +371,7 @@ static bool pubop_wants_run(const struct op *o, uint64_t now, uint64_t *wake)
 {
     if (o->running || !pubop_sealed(o) || o->rec.state == OPS_PARKED || (o->rec.state == OPS_CONFLICT && !o->settle))
         return false;
-    if (o->not_before_ns > now && !o->urgent) {
+    if (o->not_before_ns > now) {
         if (*wake == 0 || o->not_before_ns < *wake)
             *wake = o->not_before_ns;
         return false;
@@ -425,6 +450,31 @@ static struct op *pick_from_dirs(struct publisher *p, uint64_t now, uint64_t *wa
     return NULL;
 }
 
+static bool waits_for_itself(struct publisher *p, const struct op *o) REQUIRES(p->mu)
+{
+    const struct op *b = queue_blocker_locked(p, o);
+    for (unsigned n = 0; b && b != o && n < CIRCLE_MAX; n++)
+        b = queue_blocker_locked(p, b);
+    return b == o;
+}
+
+/* True if ops waited for each other, as no two do whose place is their seq, and now do no more. */
+static bool break_circle(struct publisher *p) REQUIRES(p->mu)
+{
+    unsigned n = 0;
+    GSequenceIter *it = g_sequence_get_begin_iter(p->all);
+    for (; !g_sequence_iter_is_end(it) && n < SCAN_LIMIT; it = g_sequence_iter_next(it), n++) {
+        struct op *o = g_sequence_get(it);
+        if (o->place == o->rec.seq || o->links->len == 0 || !waits_for_itself(p, o))
+            continue;
+        unlink_all(p, o);
+        o->place = o->rec.seq;
+        queue_relink_locked(p, o);
+        return true;
+    }
+    return false;
+}
+
 struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns)
 {
     mutex_assert_held(&p->mu);
@@ -450,6 +500,8 @@ struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns)
     }
     struct op *o = n == SCAN_LIMIT ? pick_from_dirs(p, now, &wake) : NULL;
     o = o ? o : stage;
+    if (!o && break_circle(p))
+        return queue_pick_locked(p, ret_wake_ns);
     if (o)
         queue_take_locked(p, o);
     else

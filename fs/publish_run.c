@@ -4,6 +4,7 @@
  * Everything is convergent: an op looks at what its name needs now (content, place, metadata, marker), so that doing it twice, or after a crash, is harmless.
  */
 #include "conflict.h"
+#include "io_mode.h"
 #include "publish_internal.h"
 
 #define BACKOFF_MIN_NS (250 * NS_PER_MS)
@@ -135,7 +136,7 @@ static int run_delete(struct op *o)
         int r = cf && !cache_file_complete(cf) ? cache_file_fill(cf, true, true, NULL, NULL) : 0;
         cache_file_unref(cf);
         if (r < 0 && r != -ESTALE && r != -ENOENT)
-            return r;
+            return r == -EFBIG ? -EBUSY : r; /* it is not kept whole here: the object stays while it is open */
     }
     int r = delete_object(o);
     if (r == -ESTALE) {
@@ -203,12 +204,34 @@ static int verify_copy(struct job *j, struct outcome *out)
     return r;
 }
 
+/* By what token the copy will be known as ours: the source's, or one of its own where that has none. */
+static int copy_token(struct job *j, const char *src, struct obj_meta *meta, bool *new_meta, char *ret)
+{
+    struct fs *fs = j->o->p->fs;
+    struct obj_info info = {0};
+    g_strlcpy(ret, j->d.token, TOKEN_MAX + 1);
+    if (*ret)
+        return 0;
+    int r = objstore_head(fs->store, src, &info); /* listings do not tell tokens */
+    if (r == 0 && info.token[0]) {
+        g_strlcpy(ret, info.token, TOKEN_MAX + 1);
+    } else if (r == 0) {
+        write_token(fs, j->d.ino, j->o->rec.seq, ret);
+        if (!*new_meta)
+            meta->posix = info.posix;
+        *new_meta = true;
+    }
+    obj_info_clear(&info);
+    return r;
+}
+
 /* The content is in the store under src: copied there, or its metadata replaced when src is the name's own key. */
 static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
 {
     struct fs *fs = j->o->p->fs;
     struct outcome out = {.key = j->o->key, .content = true, .meta = true};
-    struct obj_meta meta = {0};
+    char token[TOKEN_MAX + 1];
+    struct obj_meta meta = {.token = token};
     mutex_lock(&j->in->mu);
     posix_of(&j->in->rec, &meta.posix);
     out.size = j->in->rec.size;
@@ -216,12 +239,13 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
     out.gen = j->in->rec.gen;
     out.ctime_ns = j->in->rec.ctime_ns;
     mutex_unlock(&j->in->mu);
-    meta.token = j->d.token;
     bool in_place = g_str_equal(src, j->o->key), new_meta = in_place || (j->d.flags & DENTRY_META_DIRTY);
     struct obj_cond cond = condition(j);
     if (in_place)
         cond = (struct obj_cond){.kind = OBJ_COND_NONE}; /* the source's condition says it */
-    int r = note_copy(fs, j->o->key, j->d.token, out.size);
+    int r = copy_token(j, src, &meta, &new_meta, token);
+    if (r == 0)
+        r = note_copy(fs, j->o->key, token, out.size);
     if (r == 0)
         r = objstore_copy(fs->store, src, src_etag, j->o->key, new_meta ? &meta : NULL, &cond, &out.etag);
     if (r == 0)
@@ -233,12 +257,16 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
     return pubop_record(j->o, &j->d, j->in, &out);
 }
 
-/* The condition failed: is what stands there an earlier version of this file, published by us and not recorded (killed in between)? */
-static bool own_version(struct fs *fs, const char *key, uint64_t vid, struct etag *ret_etag)
+/* The condition failed: is what stands there a version of this file, published by us and not recorded (killed in between)? One that is not later than the
+ * recorded one was put back by somebody else. */
+static bool own_version(struct job *j, uint64_t vid, struct etag *ret_etag)
 {
+    struct fs *fs = j->o->p->fs;
     struct obj_info info = {0};
+    char recorded[TOKEN_MAX + 1];
     g_autofree char *prefix = g_strdup_printf("%s.%" G_GINT64_MODIFIER "x.", meta_uuid(fs->meta), vid);
-    bool own = objstore_head(fs->store, key, &info) == 0 && g_str_has_prefix(info.token, prefix);
+    write_token(fs, j->d.pub_vid, j->d.pub_gen, recorded);
+    bool own = objstore_head(fs->store, j->o->key, &info) == 0 && token_is_later(info.token, prefix, recorded);
     if (own)
         *ret_etag = info.etag;
     obj_info_clear(&info);
@@ -301,6 +329,8 @@ static int upload_content(struct job *j, struct cfile *cf)
                               .gate = upload_gate,
                               .progress = on_progress,
                               .ctx = j};
+    if (j->snapshot)
+        io_mode_mark(in, cf, &out.mark);
     int r = content_sync(in); /* power loss after this cannot make the journal promise what the disk does not hold */
     if (r < 0)
         return r;
@@ -325,7 +355,7 @@ static int upload_content(struct job *j, struct cfile *cf)
     req.meta.token = token;
     struct publish_result res = {0};
     r = cache_publish(cf, &req, &res);
-    if (r == -ESTALE && own_version(fs, j->o->key, out.vid, &req.cond.etag)) {
+    if (r == -ESTALE && own_version(j, out.vid, &req.cond.etag)) {
         req.cond.kind = OBJ_COND_ETAG;
         r = take_as_base(j, &req.cond.etag);
         if (r == 0)

@@ -1,4 +1,5 @@
 """What a program does to a file that the kernel writes by itself has the same outcome as when every write goes through the daemon."""
+import mmap
 import os
 import subprocess
 import sys
@@ -57,6 +58,34 @@ def test_close_remote_twice(both, store):
         os.close(os.dup(f.fileno()))
         assert store.get("f") == data, i
     f.close()
+
+
+def test_close_remote_sends_a_file_once(both, store):
+    m = both(close="remote")
+    (m.path / "first").write_bytes(b"the store is probed at the first write")
+    m.wait()
+    for size in (1000, 20 * MIB):
+        before = m.status()["uploaded_bytes"]
+        data = blob(size, size)
+        (m.path / f"f{size}").write_bytes(data)
+        m.wait()
+        assert store.get(f"f{size}") == data
+        assert m.status()["uploaded_bytes"] - before < 2 * size
+
+
+def test_stores_into_a_mapping_after_close_remote_are_published(both, store):
+    m = both(close="remote")
+    with open(m.path / "f", "w+b", buffering=0) as f:
+        f.write(b"a" * 100000)
+        with mmap.mmap(f.fileno(), 100000) as w:
+            w[0:1] = b"b"
+            os.close(os.dup(f.fileno()))
+            w[1:2] = b"c"
+            w[90000:90001] = b"d"
+    m.wait()
+    want = bytearray(b"bc" + b"a" * 99998)
+    want[90000:90001] = b"d"
+    assert eventually(lambda: store.get("f") == bytes(want), 10)
 
 
 def test_fsync_remote_after_stat(both, store):

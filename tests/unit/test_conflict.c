@@ -8,8 +8,10 @@
 #include "fs_fixture.h"
 
 #include <check.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct fs_fixture fx;
 
@@ -180,6 +182,36 @@ START_TEST(path_shows_ours_while_a_writer_has_it_open)
     ck_assert_int_eq(publish_retry(fx.fs->pub, "f"), 0);
     ck_assert_int_eq(publish_skip(fx.fs->pub, "f"), 0);
     end_write(in);
+    EVENTUALLY(n_conflicts() == 1);
+    assert_path("f", "theirs");
+}
+END_TEST
+
+START_TEST(path_shows_ours_while_a_mapping_can_still_be_written)
+{
+    theirs("f", "base");
+    start();
+    assert_path("f", "base");
+    struct inode *in = begin_write("f", "ours");
+    ck_assert_int_eq(content_begin_change(in), 0);
+    ck_assert_int_eq(cache_file_set_passthrough(in->cf, CACHE_PASS_WRITE), 0);
+    mutex_lock(&in->mu); /* as io_mode.c does where the kernel has passthrough */
+    in->io.kernel_writes = true;
+    mutex_unlock(&in->mu);
+    g_autofree char *path = g_strdup_printf("/proc/self/fd/%d", cache_file_fd(in->cf));
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    theirs("f", "theirs");
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 10 * NS_PER_S), -ESTALE);
+    content_release(in, true);
+    fault("op=put,action=error:-EIO");
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 10 * NS_PER_S), -EIO); /* as it is done every 5 minutes */
+    fault("");
+    ck_assert_uint_eq(n_conflicts(), 0);
+    assert_path("f", "ours");
+    inode_put(in);
+    ck_assert_int_eq(close(fd), 0);
     EVENTUALLY(n_conflicts() == 1);
     assert_path("f", "theirs");
 }
@@ -704,6 +736,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, path_shows_the_winner_and_ours_is_kept);
     tcase_add_test(tc, path_shows_ours_while_a_writer_has_it_open);
+    tcase_add_test(tc, path_shows_ours_while_a_mapping_can_still_be_written);
     tcase_add_test(tc, release_while_the_store_is_asked_sets_aside_once);
     tcase_add_test(tc, open_reader_keeps_reading_ours);
     tcase_add_test(tc, path_shows_nothing_where_the_base_was_removed);

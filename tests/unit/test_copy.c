@@ -268,6 +268,30 @@ START_TEST(own_overwrite_of_the_source_waits_for_the_copy_after_a_restart_too)
 }
 END_TEST
 
+/* The file that is overwritten is so large that its journal record does for the next close too. */
+START_TEST(own_overwrite_of_the_source_waits_for_a_copy_over_a_large_file)
+{
+    g_autofree char *other = bytes(99);
+    struct inode *to = create("dst");
+    ck_assert_int_eq(content_truncate(to, 40u << 20), 0);
+    close_file(to);
+    struct inode *from = open_source("dir/src");
+    to = fs_fixture_inode(&fx, "dst");
+    ck_assert_int_eq(content_open(to, true, true), 0);
+    ck_assert_uint_eq(copy_in(from, to, 0), SIZE);
+    close_file(to);
+    content_release(from, false);
+    ck_assert_int_eq(content_open(from, true, true), 0);
+    write_in(from, 0, other, SIZE);
+    close_file(from);
+    abort_uploads();
+    fault("op=part-copy,action=delay:20ms");
+    publish_all();
+    assert_object("dst", source_bytes);
+    assert_object("dir/src", other);
+}
+END_TEST
+
 START_TEST(rest_goes_another_way_where_a_part_fails)
 {
     struct inode *from = open_source("dir/src"), *to = create("dst");
@@ -436,6 +460,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, own_delete_of_the_source_waits_for_the_copy);
     tcase_add_test(tc, own_overwrite_of_the_source_waits_for_the_copy_after_a_restart_too);
+    tcase_add_test(tc, own_overwrite_of_the_source_waits_for_a_copy_over_a_large_file);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

@@ -1,0 +1,166 @@
+/* What waits for what when closed files are changed again before they are published; over a lake in a folder, without FUSE. */
+#include "fs/content.h"
+#include "fs/publish.h"
+#include "fs/tree.h"
+#include "fs_fixture.h"
+
+#include <check.h>
+#include <jansson.h>
+
+static struct fs_fixture fx;
+
+static void setup(void)
+{
+    fs_fixture_init(&fx);
+    fs_fixture_open(&fx); /* nothing is published before the start */
+}
+
+static void teardown(void)
+{
+    fs_fixture_fini(&fx);
+}
+
+static void publish_all(void)
+{
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+}
+
+static struct inode *begin_write(const char *path, const char *text)
+{
+    struct inode *in = fs_fixture_inode(&fx, path);
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    ck_assert_int_eq(cache_file_write(in->cf, text, 1, 0), 1);
+    return in;
+}
+
+static void end_write(struct inode *in)
+{
+    ck_assert_int_eq(content_flush(in, false), 0);
+    content_release(in, true);
+    inode_put(in);
+}
+
+static void write_again(const char *path, const char *text)
+{
+    end_write(begin_write(path, text));
+}
+
+/* The key of what the file waits for. Owned. */
+static char *blocker(const char *path)
+{
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    struct meta_dentry d = {0};
+    json_t *told = json_object();
+    ck_assert_int_eq(meta_link_first(fx.fs->meta, in->ino, &d), 0);
+    publish_describe(fx.fs->pub, d.op_seq, told);
+    char *key = g_strdup(json_string_value(json_object_get(told, "blocked_by")));
+    json_decref(told);
+    meta_dentry_clear(&d);
+    return key;
+}
+
+static void assert_waits(const char *path, const char *want)
+{
+    g_autofree char *got = blocker(path);
+    ck_assert_str_eq(got ? got : "(nothing)", want ? want : "(nothing)");
+}
+
+static void assert_object(const char *key, const char *want)
+{
+    g_autofree char *path = g_build_filename(fx.lake, key, NULL), *data = NULL;
+    ck_assert(g_file_get_contents(path, &data, NULL, NULL));
+    ck_assert_str_eq(data, want);
+}
+
+START_TEST(what_waited_for_a_closed_file_waits_for_what_is_made_of_it)
+{
+    fs_fixture_write(&fx, "step_1/shard", "1", 1);
+    fs_fixture_write(&fx, "latest", "1", 1);
+    assert_waits("latest", "step_1/shard");
+    struct inode *in = begin_write("step_1/shard", "2");
+    assert_waits("latest", "step_1/shard");
+    ck_assert_int_eq(content_flush(in, false), 0);
+    assert_waits("latest", "step_1/shard");
+    end_write(in);
+    assert_waits("latest", "step_1/shard");
+    assert_waits("step_1/shard", NULL);
+    write_again("step_1/shard", "3");
+    assert_waits("latest", "step_1/shard");
+    publish_all();
+    assert_object("step_1/shard", "3");
+    assert_object("latest", "1");
+}
+END_TEST
+
+START_TEST(marker_written_again_waits_for_what_it_points_to_now)
+{
+    fs_fixture_write(&fx, "run/latest", "1", 1);
+    fs_fixture_write(&fx, "log", "1", 1);
+    assert_waits("log", "run/latest");
+    fs_fixture_write(&fx, "run/step_2/shard", "2", 1);
+    write_again("run/latest", "2");
+    assert_waits("log", "run/latest");
+    assert_waits("run/latest", "run/step_2/shard");
+    assert_waits("run/step_2/shard", NULL);
+    publish_all();
+    assert_object("run/latest", "2");
+}
+END_TEST
+
+START_TEST(files_of_one_directory_changed_in_turn_do_not_wait_for_ever)
+{
+    fs_fixture_write(&fx, "a", "1", 1);
+    fs_fixture_write(&fx, "b", "1", 1);
+    fs_fixture_write(&fx, "c", "1", 1);
+    write_again("b", "2");
+    write_again("a", "2");
+    write_again("c", "2");
+    write_again("a", "3");
+    publish_all();
+    assert_object("a", "3");
+    assert_object("b", "2");
+    assert_object("c", "2");
+}
+END_TEST
+
+START_TEST(file_that_was_only_flushed_blocks_nobody_while_it_is_written)
+{
+    fs_fixture_write(&fx, "first", "1", 1);
+    struct node_spec spec = {
+        .parent = META_ROOT_INO, .name = "log", .mode = S_IFREG | 0644, .who = {fx.fs->uid, fx.fs->gid}};
+    INODE_REF in = NULL;
+    ck_assert_int_eq(tree_create(fx.fs, &spec, true, &in), 0);
+    ck_assert_int_eq(content_open_new(in), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    fs_fixture_write(&fx, "latest", "1", 1);
+    assert_waits("latest", "first");
+    ck_assert_int_eq(content_flush(in, false), 0);
+    assert_waits("latest", "first");
+    ck_assert_int_eq(content_begin_change(in), 0);
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "latest", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+    content_release(in, true);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("publish_order");
+    TCase *tc = tcase_create("order");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_set_timeout(tc, 60);
+    tcase_add_test(tc, what_waited_for_a_closed_file_waits_for_what_is_made_of_it);
+    tcase_add_test(tc, marker_written_again_waits_for_what_it_points_to_now);
+    tcase_add_test(tc, files_of_one_directory_changed_in_turn_do_not_wait_for_ever);
+    tcase_add_test(tc, file_that_was_only_flushed_blocks_nobody_while_it_is_written);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
