@@ -171,3 +171,13 @@ def test_options_may_come_by_dash_o(make_mount):
         (f",endpoint-url={m.store.endpoint}" if m.store.endpoint else ""), env=m.env)
     assert m.is_mounted()
     assert m.status()["cache_limit_bytes"] == 64 * MIB
+
+
+def test_noexec_starts_no_program(make_mount):
+    m = make_mount(noexec=True)
+    (m.path / "run").write_text("#!/bin/sh\n")
+    (m.path / "run").chmod(0o755)
+    with pytest.raises(PermissionError):
+        subprocess.run([m.path / "run"], check=False, timeout=20)
+    m.remount(noexec=None)
+    subprocess.run([m.path / "run"], check=True, timeout=20)
