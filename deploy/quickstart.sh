@@ -4,17 +4,19 @@
 #
 #   deploy/quickstart.sh [--at DIR]                                  a demo lake in a directory, mounted at /mnt/lake
 #   deploy/quickstart.sh --s3 s3://BUCKET [--endpoint-url URL]       the same on a bucket; keys from AWS_* or ~/.aws
-#   deploy/quickstart.sh --down                                      unmounts and removes what it made
+#   deploy/quickstart.sh --down [--force]                            unmounts and removes what it made
 #
-# What it makes: packages, a build folder, /var/lib/sluice-quickstart (lake, cache, log), the mount point, and on a bucket the
-# objects below sluice-quickstart/.
+# What it makes: packages, a build folder, /var/lib/sluice-quickstart (lake, cache, log; --state DIR puts them elsewhere), the mount
+# point, and on a bucket the objects below sluice-quickstart/. --down keeps everything while something that was written below the mount
+# point is not in the store yet; with --force that is lost.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 state=/var/lib/sluice-quickstart
 at=/mnt/lake
-source=file://$state/lake
+source=
 store=()
 down=
+force=
 lake_dir="sluice-quickstart" # everything the demo writes is below this name
 files=48
 
@@ -30,20 +32,24 @@ usage() {
 
 while [ $# -gt 0 ]; do
     case $1 in
-    --at | --s3 | --endpoint-url)
+    --at | --s3 | --endpoint-url | --state)
         [ $# -ge 2 ] || usage 2 >&2
         case $1 in
         --at) at=$(realpath -m "$2") ;;
         --s3) source=$2 ;;
+        --state) state=$(realpath -m "$2") ;;
         --endpoint-url) store+=(--endpoint-url "$2") ;;
         esac
         shift 2
         ;;
     --down) down=1 && shift ;;
+    --force) force=1 && shift ;;
     --help | -h) usage 0 ;;
     *) usage 2 >&2 ;;
     esac
 done
+[ -z "$force" ] || [ -n "$down" ] || usage 2 >&2
+source=${source:-file://$state/lake}
 [ "$(id -u)" = 0 ] || die "run it as root: it installs packages and mounts"
 
 build=$here/build-quickstart
@@ -54,13 +60,31 @@ mounted() { # whether a sluice mount, living or dead, is at $1
     awk -v d="$1" '$5 == d && / - fuse\.sluice / { found = 1 } END { exit !found }' /proc/self/mountinfo
 }
 
+# Everything that the cache holds is in the store too, or this ends here. After a crash or a reboot only the cache knows.
+check_published() {
+    local report
+    [ -e "$state/cache/meta/CURRENT" ] || [ -n "$(find "$state/cache" -path '*/data/*' -type f -print -quit 2>/dev/null)" ] || return 0
+    report=$("$sluice" fsck "$state/cache" 2>&1) || true
+    [ "$report" != clean ] || return 0
+    printf '%s\n' "$report" >&2
+    die "that is in $state/cache only, so nothing was removed. Run this again without --down: it is published then;" \
+        "or with --down --force, which loses it"
+}
+
 take_down() {
     [ -d "$state" ] || { echo "nothing to take down" && return; }
     [ ! -f "$state/at" ] || at=$(cat "$state/at")
-    if mounted "$at"; then
-        rm -rf "${at:?}/$lake_dir" || echo "the demo's files could not be removed from the lake" >&2
-        "$sluice" umount --drain=60s "$at" || "$sluice" umount "$at"
+    if [ -f "$state/at" ] && mounted "$at"; then
+        if "$sluice" status "$at" >/dev/null 2>&1; then
+            local kept="something is not in the store yet ('$sluice status $at' tells), so $at stays. Run --down again later;"
+            kept+=" or with --force, which loses it"
+            [ -n "$force" ] || "$sluice" wait --timeout 60s "$at" || die "$kept"
+            rm -rf "${at:?}/$lake_dir" || echo "the demo's files could not be removed from the lake" >&2
+            [ -n "$force" ] || "$sluice" umount --drain=60s "$at" || die "$kept"
+        fi
+        ! mounted "$at" || "$sluice" umount "$at"
     fi
+    [ -n "$force" ] || check_published
     [ ! -f "$state/made-mount-point" ] || rmdir "$at" || true
     rm -rf --one-file-system "$state"
     [ ! -d "$here/build-quickstart" ] || rm -rf "$here/build-quickstart"

@@ -103,6 +103,7 @@ const struct option_row option_table[] = {
 
     {"Access", "allow-other", OPT_FLAG, AT(allow_other), 0, 0, NULL, NULL, NULL,
      "let other users see the mount; permissions are checked by the kernel"},
+    {"Access", "noexec", OPT_FLAG, AT(noexec), 0, 0, NULL, NULL, NULL, "no program may be started from the mount"},
     {"Access", "uid", OPT_UINT, AT(uid), 0, UINT32_MAX - 1, NULL, "UID", NULL,
      "owner of everything; default: who mounts"},
     {"Access", "gid", OPT_UINT, AT(gid), 0, UINT32_MAX - 1, NULL, "GID", NULL,

@@ -55,7 +55,7 @@ struct config { /* strings are owned */
     uint64_t readahead;
     uint64_t op_timeout_ns;
     /* who may see it */
-    bool allow_other;
+    bool allow_other, noexec;
     unsigned uid, gid, file_mode, dir_mode; /* uid/gid default: who mounts; modes from umask unless given */
     unsigned umask;
     /* service */

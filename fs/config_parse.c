@@ -450,10 +450,9 @@ int config_read_file(struct config *cfg, const char *path, char **ret_msg)
 /* What mount(8) and fstab hand over and the kernel or mount itself deals with. */
 static bool is_mount_word(const char *word)
 {
-    static const char *const words[] = {"defaults", "rw",     "auto",       "noauto", "nofail", "_netdev",
-                                        "user",     "nouser", "users",      "owner",  "group",  "dev",
-                                        "nodev",    "suid",   "nosuid",     "exec",   "noexec", "relatime",
-                                        "noatime",  "atime",  "nodiratime", "async",  NULL};
+    static const char *const words[] = {"defaults", "rw",       "auto",    "noauto", "nofail",     "_netdev", "user",
+                                        "nouser",   "users",    "owner",   "group",  "dev",        "nodev",   "suid",
+                                        "nosuid",   "relatime", "noatime", "atime",  "nodiratime", "async",   NULL};
     return g_strv_contains(words, word) || g_str_has_prefix(word, "x-") || g_str_has_prefix(word, "comment=");
 }
 
@@ -473,6 +472,8 @@ static int set_o_item(struct config *cfg, const char *item, bool files, char **r
         return 0;
     if (strcmp(item, "ro") == 0)
         return config_set(cfg, "read-only", NULL, ret_msg);
+    if (strcmp(item, "exec") == 0) /* the later word counts, as for mount(8) */
+        return config_set(cfg, "noexec", "false", ret_msg);
     g_autofree char *name = g_strdup(item);
     char *value = strchr(name, '=');
     if (value)

@@ -112,8 +112,9 @@ static char *mount_options(struct fs *fs)
 {
     g_auto(GStrv) parts = g_strsplit(objstore_source(fs->store), ",", -1);
     g_autofree char *name = g_strjoinv("\\,", parts);
-    return g_strdup_printf("default_permissions,nosuid,nodev,subtype=sluice,fsname=%s%s%s", name,
-                           fs->cfg->allow_other ? ",allow_other" : "", fs->cfg->read_only ? ",ro" : "");
+    return g_strdup_printf("default_permissions,nosuid,nodev,subtype=sluice,fsname=%s%s%s%s", name,
+                           fs->cfg->allow_other ? ",allow_other" : "", fs->cfg->read_only ? ",ro" : "",
+                           fs->cfg->noexec ? ",noexec" : "");
 }
 
 static int make_session(struct daemon *d, char **ret_msg)

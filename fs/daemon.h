@@ -6,6 +6,7 @@
  * Returns 0 after a clean unmount, else -errno with a line for the user in *ret_msg (owned by the caller). */
 int fs_run(struct config *cfg, int ready_fd, char **ret_msg) MUST_CHECK;
 
-/* Checks a cache folder that no daemon uses: database against files; repair rebuilds intents of dirty files from their xattrs. Findings go to out, one a line.
+/* Checks a cache folder that no daemon uses: database against files; repair rebuilds intents of dirty files from their xattrs. Findings go to out, one a line,
+ * and so does the name of each file and change that is not in the store yet.
  * Returns the number of findings left, or -errno with a message. */
 int fs_fsck(const char *cache_dir, bool repair, FILE *out, char **ret_msg) MUST_CHECK;

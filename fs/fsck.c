@@ -16,7 +16,7 @@
  *   a data file that its record knows on another disk               removed: it was moved
  *   a database that is missing or damaged                           set aside, made anew, unpublished files brought back
  *
- * Each finding is one line: what, path, and what repair does or did. One pass over each kind of record; what has to be changed is collected first and
+ * Each finding is one line: what, path, and what repair does or did. What the store has not got yet is no finding, but named as well. One pass over each kind of record; what has to be changed is collected first and
  * written as one batch behind each pass, so no pass sees its own changes.
  */
 #include "base/cleanup.h"
@@ -127,19 +127,30 @@ static int end_pass(struct fsck *f, int r)
 
 /* ---- journal ---- */
 
+static void tell_unpublished(struct fsck *f, uint64_t parent, const char *name)
+{
+    g_autofree char *path = path_of_name(f, parent, name);
+    (void)fprintf(f->out, "%s: not yet published\n", path);
+}
+
 static int check_op(void *ctx, const struct meta_op *op)
 {
     struct fsck *f = ctx;
     g_hash_table_add(f->op_seqs, g_memdup2(&op->seq, sizeof(op->seq)));
-    if (op->kind != OP_SYNC)
+    if (op->kind != OP_SYNC) {
+        (void)fprintf(f->out, "%s: not yet removed from the store\n", op->key);
         return 0;
+    }
     struct meta_dentry d = {0};
     int r = meta_dentry_get(f->m, op->parent, op->name, &d);
     bool stale = r == -ENOENT || (r == 0 && d.op_seq != op->seq);
     if (r == 0)
         meta_dentry_clear(&d);
-    if (!stale)
+    if (!stale) {
+        if (r == 0 && op->state != OPS_CONFLICT) /* those are told as conflicts */
+            tell_unpublished(f, op->parent, op->name);
         return r;
+    }
     g_autofree char *path = path_of_name(f, op->parent, op->name);
     finding(f, path, "remove the journal record", "journal record %" G_GUINT64_FORMAT " belongs to no name", op->seq);
     if (f->repair)
@@ -215,6 +226,10 @@ static void check_bytes(struct fsck *f, const struct meta_inode *in)
         (void)fprintf(f->out, "%s: quarantined; its bytes are kept and never published\n", path);
         f->quarantined++;
         return;
+    }
+    if (in->content == CONTENT_OPEN) { /* no journal record tells of it */
+        g_autofree char *path = path_of(f, in->ino);
+        (void)fprintf(f->out, "%s: not yet published, its writer never closed it\n", path);
     }
     g_autofree char *fault = in->content == CONTENT_CLEAN ? NULL : bytes_fault(f, in);
     if (!fault)

@@ -283,3 +283,13 @@ def test_umount_by_a_user_of_a_mount_in_use_is_refused(base):
         pytest.skip("no device can be made here")
     assert done.stdout.splitlines() == ["in use: 1", "still served", "free: 0", "0"], done.stdout + done.stderr
     assert "is in use" in done.stderr
+
+
+def test_noexec_starts_no_program(make_mount):
+    m = make_mount(noexec=True)
+    (m.path / "run").write_text("#!/bin/sh\n")
+    (m.path / "run").chmod(0o755)
+    with pytest.raises(PermissionError):
+        subprocess.run([m.path / "run"], check=False, timeout=20)
+    m.remount(noexec=None)
+    subprocess.run([m.path / "run"], check=True, timeout=20)

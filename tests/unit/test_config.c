@@ -90,6 +90,7 @@ static const struct {
     {"download-limit", "0", "1.5G", "1536M", "1.G.5"},
     {"op-timeout", "60s", "1m30s", "90s", "0"},
     {"allow-other", "false", "1", "true", "11"},
+    {"noexec", "false", NULL, "true", "x"},
     {"uid", NULL, "1000", "1000", "root"},
     {"gid", NULL, "1000", "1000", "-5"},
     {"umask", "0022", "077", "0077", "088"},
@@ -242,6 +243,15 @@ START_TEST(o_list_takes_options_and_mount_words)
     ck_assert_int_eq(PARSE("s3://bucket", "/mnt", "-o", "alow_other"), -ENOENT);
     ck_assert_msg(strstr(msg, "allow-other") != NULL, "%s", msg);
     ck_assert_int_eq(PARSE("s3://bucket", "/mnt", "-o"), -EINVAL);
+}
+END_TEST
+
+START_TEST(of_exec_and_noexec_the_later_counts)
+{
+    ck_assert_int_eq(PARSE("-o", "rw,noexec,nodev"), 0);
+    ck_assert(cfg.noexec);
+    ck_assert_int_eq(PARSE("-o", "noexec,exec"), 0);
+    ck_assert(!cfg.noexec);
 }
 END_TEST
 
@@ -409,6 +419,7 @@ int main(void)
     tcase_add_test(tc, keys_are_refused_and_never_repeated);
     tcase_add_test(tc, long_options_take_both_forms);
     tcase_add_test(tc, o_list_takes_options_and_mount_words);
+    tcase_add_test(tc, of_exec_and_noexec_the_later_counts);
     tcase_add_test(tc, config_file_is_overridden_by_the_command_line);
     tcase_add_test(tc, bad_config_file_names_file_and_line);
     tcase_add_test(tc, validate_settles_modes_from_umask);

@@ -88,9 +88,24 @@ START_TEST(folder_left_by_a_clean_stop_has_no_findings)
 {
     (void)leave_dirty_file();
     ck_assert_int_eq(fsck(false), 0);
-    ck_assert_str_eq(report, "");
     ck_assert_int_eq(fsck(true), 0);
     ck_assert_int_eq(fsck(false), 0);
+}
+END_TEST
+
+START_TEST(what_is_not_in_the_store_yet_is_named)
+{
+    fs_fixture_object(&fx, "old", "1", 1);
+    (void)leave_dirty_file();
+    ck_assert_int_eq(fsck(false), 0);
+    ck_assert_str_eq(report, "d: not yet published\nd/x: not yet published\n");
+    fs_fixture_open(&fx);
+    INODE_REF old = fs_fixture_inode(&fx, "old");
+    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "old"), 0);
+    inode_put(g_steal_pointer(&old));
+    fs_fixture_close(&fx);
+    ck_assert_int_eq(fsck(false), 0);
+    ck_assert_ptr_nonnull(strstr(report, "old: not yet removed from the store\n"));
 }
 END_TEST
 
@@ -305,6 +320,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, folder_left_by_a_clean_stop_has_no_findings);
+    tcase_add_test(tc, what_is_not_in_the_store_yet_is_named);
     tcase_add_test(tc, folder_in_use_is_refused);
     tcase_add_test(tc, folder_that_is_none_of_ours_is_refused_and_not_written_to);
     tcase_add_test(tc, lost_database_is_found_and_unpublished_files_come_back);
