@@ -377,6 +377,7 @@ void fs_close(struct fs *fs)
     workq_free(fs->list_q);
     workq_free(fs->head_q);
     workq_free(fs->notify_q);
+    jobs_fini(fs);
     handle_table_fini(fs);
     no_open_fini(fs);
     inode_table_fini(fs);

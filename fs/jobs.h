@@ -24,5 +24,7 @@ struct jobs {
 };
 
 int jobs_open(struct fs *fs) MUST_CHECK;
-/* Stops everything and waits for it. NULL fs->jobs allowed. */
+/* Stops everything and waits for it; what is noted from now on is ignored. NULL fs->jobs allowed. */
 void jobs_close(struct fs *fs);
+/* Once no thread is left that could note something. NULL fs->jobs allowed. */
+void jobs_fini(struct fs *fs);
