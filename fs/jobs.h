@@ -18,7 +18,8 @@ struct jobs {
     bool closing;
     GHashTable *pin_paths; /* paths whose pin rules have to be looked at */
     bool pin_all;          /* too many of them: look at all rules */
-    bool pin_queued;
+    bool pin_queued;       /* a look is on its way */
+    bool pin_looking;      /* somebody looks at rules; idle tells when not */
     /* immutable after jobs_open */
     struct workq *pin_q; /* one thread */
 };

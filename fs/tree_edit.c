@@ -2,6 +2,7 @@
  * Changes of the tree but for rename: each is one batch under ns, then publish_apply() makes its journal records effective.
  */
 #include "content.h"
+#include "pin.h"
 #include "publish.h"
 #include "tree.h"
 #include "tree_list.h"
@@ -210,6 +211,7 @@ static int create_locked(struct fs *fs, struct meta_batch *b, const struct node_
         return r;
     struct meta_inode rec;
     new_record(fs, &s, open, &rec);
+    rec.flags |= pin_inherited(fs, s.parent);
     meta_inode_put(b, &rec);
     char name[FS_NAME_MAX + 1];
     g_strlcpy(name, s.name, sizeof(name));

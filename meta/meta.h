@@ -82,7 +82,9 @@ enum inode_flag {
     INODE_SET_ASIDE = 1 << 13,     /* some of its names are in META_ASIDE_INO */
     INODE_PIN_MEMORY = 1 << 14,    /* pinned, and wanted in the memory tier */
     INODE_OWNER_UNKNOWN = 1 << 15, /* of what INODE_MODE_KNOWN tells only the mode is known */
+    INODE_PIN_RULE = 1 << 16,      /* pinned by a rule, which may unpin it; what was pinned by name it may not */
 };
+#define INODE_PIN_FLAGS ((uint32_t)(INODE_PINNED | INODE_PIN_MEMORY | INODE_PIN_RULE))
 
 struct meta_inode {
     uint64_t ino;

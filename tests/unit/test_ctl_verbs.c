@@ -4,6 +4,7 @@
 #include "fs/ctl_proto.h"
 #include "fs/ctl_verbs.h"
 #include "fs/jobs.h"
+#include "fs/pin.h"
 #include "fs/tree.h"
 #include "fs/tree_apply.h"
 #include "fs_fixture.h"
@@ -405,6 +406,25 @@ START_TEST(pin_with_latest_pins_the_newest_and_unpin_ends_the_rule)
 }
 END_TEST
 
+START_TEST(unpin_takes_the_rule_of_a_plain_name_away)
+{
+    fs_fixture_object(&fx, "ckpt/final", "1", 1);
+    serve();
+    json_decref(ask("{\"verb\":\"pin\",\"paths\":[\"ckpt/final\"],\"latest\":2}"));
+    ck_assert(fs_fixture_pinned(&fx, "ckpt/final"));
+    json_t *lines = ask("{\"verb\":\"unpin\",\"paths\":[\"ckpt/final\"],\"latest\":3}");
+    ck_assert_int_eq(exit_of(lines), 1);
+    json_decref(lines);
+    ck_assert(fs_fixture_pinned(&fx, "ckpt/final"));
+    lines = ask("{\"verb\":\"unpin\",\"paths\":[\"ckpt/final\"]}");
+    ck_assert_int_eq(exit_of(lines), 0);
+    ck_assert_str_eq(text(event(lines, "unpinned"), "path"), "ckpt/final");
+    json_decref(lines);
+    ck_assert(!fs_fixture_pinned(&fx, "ckpt/final"));
+    ck_assert_int_eq(pin_rule_remove(fx.fs, "ckpt/final", 0), -ENOENT);
+}
+END_TEST
+
 START_TEST(pin_of_a_path_fetches_it)
 {
     fs_fixture_object(&fx, "d/a", "12345", 5);
@@ -653,6 +673,7 @@ int main(void)
     tcase_add_test(tc, warmup_ends_when_its_client_leaves);
     tcase_add_test(tc, check_lists_files_and_evict_tells_what_it_freed);
     tcase_add_test(tc, pin_with_latest_pins_the_newest_and_unpin_ends_the_rule);
+    tcase_add_test(tc, unpin_takes_the_rule_of_a_plain_name_away);
     tcase_add_test(tc, pin_of_a_path_fetches_it);
     tcase_add_test(tc, warmup_says_that_a_file_is_archived);
     tcase_add_test(tc, wait_returns_when_the_file_is_published);
