@@ -6,6 +6,7 @@
 #include "jobs.h"
 #include "mapped.h"
 #include "no_open.h"
+#include "pin.h"
 #include "prefetch.h"
 #include "publish.h"
 #include "rebuild.h"
@@ -345,6 +346,7 @@ int fs_open(const struct config *cfg, void (*say)(void *ctx, const char *line), 
 int fs_start(struct fs *fs)
 {
     cache_abort_stale_uploads(fs->cache);
+    pin_rules_apply(fs, NULL); /* a kill may have come between a change and the look at it */
     int r = mapped_start(fs);
     return r == 0 ? publish_start(fs->pub) : r;
 }

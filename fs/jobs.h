@@ -17,7 +17,7 @@ struct jobs {
     unsigned live; /* warm-ups that have threads */
     bool closing;
     GHashTable *pin_paths; /* paths whose pin rules have to be looked at */
-    bool pin_all;          /* too many of them: look at all rules */
+    bool pin_all;          /* too many of them, or nobody knows: look at all rules */
     bool pin_queued;       /* a look is on its way */
     bool pin_looking;      /* somebody looks at rules; idle tells when not */
     /* immutable after jobs_open */

@@ -563,7 +563,7 @@ void pin_rules_apply(struct fs *fs, const char *path)
     if (!j)
         return;
     mutex_lock(&j->mu);
-    if (g_hash_table_size(j->pin_paths) < MAX_PATHS)
+    if (path && g_hash_table_size(j->pin_paths) < MAX_PATHS)
         g_hash_table_add(j->pin_paths, g_strdup(path));
     else
         j->pin_all = true;

@@ -7,7 +7,7 @@
  * A rule keeps the newest N names that match a glob pinned and present: "ckpt/STAR.pt" = 3, stored as value "pin/<glob>": "3", or "3 memory". The
  * folder part of a glob is literal, its last component may have wildcards; what matches may be files or directories (then everything below). Names still open
  * for writing do not count. What several rules match is unpinned when none of them wants it. Rules are looked at behind, when something under a
- * rule's folder was sealed or renamed and when a listing changed it.
+ * rule's folder was sealed or renamed, when a listing changed it, and at the start.
  */
 #pragma once
 #include "fs.h"
@@ -33,6 +33,6 @@ int pin_rule_set(struct fs *fs, const char *glob, unsigned latest, enum cache_pi
 /* Unpins what the rule held and removes it. -ENOENT: there is none; or, latest != 0, it keeps another number of names. */
 int pin_rule_remove(struct fs *fs, const char *glob, unsigned latest) MUST_CHECK;
 
-/* A name at path was sealed or renamed to, or (path with a '/' at its end, the root "/") a listing changed names of a directory: the
- * rules are looked at behind. Cheap; no ranked lock may be held. */
+/* A name at path was sealed or renamed to, or (path with a '/' at its end, the root "/") a listing changed names of a directory, or (NULL) nobody knows
+ * what changed: the rules are looked at behind. Cheap; no ranked lock may be held. */
 void pin_rules_apply(struct fs *fs, const char *path);

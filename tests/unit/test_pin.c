@@ -338,6 +338,25 @@ START_TEST(rule_is_removed_by_its_name_and_number)
 }
 END_TEST
 
+START_TEST(rule_that_was_not_applied_before_a_kill_is_at_the_next_start)
+{
+    fs_fixture_open(&fx);
+    write_step(1);
+    write_step(2);
+    settle();
+    struct meta_batch *b = meta_batch_new(fx.fs->meta);
+    meta_value_put(b, PIN_VALUE_PREFIX "ckpt/*.pt", "1", 1);
+    ck_assert_int_eq(meta_commit(b, true), 0);
+    meta_batch_free(b);
+    fs_fixture_close(&fx);
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+    settle();
+    ck_assert(fs_fixture_pinned(&fx, "ckpt/step2.pt"));
+    ck_assert(!fs_fixture_pinned(&fx, "ckpt/step1.pt"));
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("pin");
@@ -362,6 +381,7 @@ int main(void)
     tcase_add_test(tc, rule_leaves_what_another_rule_wants);
     tcase_add_test(tc, rule_within_a_wanted_directory_unpins_nothing_of_it);
     tcase_add_test(tc, rule_is_removed_by_its_name_and_number);
+    tcase_add_test(tc, rule_that_was_not_applied_before_a_kill_is_at_the_next_start);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
