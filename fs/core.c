@@ -15,9 +15,10 @@
 
 #include <sys/stat.h>
 
-#define LIST_THREADS  8
-#define HEAD_THREADS  16
-#define CHECK_WAIT_NS (3 * NS_PER_S)
+#define LIST_THREADS     8
+#define HEAD_THREADS     16
+#define CHECK_WAIT_NS    (3 * NS_PER_S)
+#define RESERVE_OF_CACHE 8u /* the database keeps back at most this part of a --cache-size */
 
 /* ---- store ---- */
 
@@ -155,7 +156,8 @@ static int open_meta(struct fs *fs, bool *ret_fresh, char **ret_msg)
     int r = meta_open(fs->cache_dir, objstore_identity(fs->store), &fs->meta, ret_fresh, ret_msg);
     if (r < 0)
         return r;
-    meta_keep_space(fs->meta);
+    uint64_t size = fs->cfg->cache_size.bytes;
+    meta_keep_space(fs->meta, size ? size / RESERVE_OF_CACHE : UINT64_MAX);
     r = make_root(fs);
     if (r < 0)
         *ret_msg = g_strdup_printf("cannot write the database in %s: %s", fs->cache_dir, err_text(r));
