@@ -3,6 +3,7 @@
  *
  * A warm-up works in its own threads; the client's thread passes its events and progress on, and stops it when the client leaves.
  */
+#include "ctl_proto.h"
 #include "ctl_verbs.h"
 #include "pin.h"
 #include "tree.h"
@@ -125,7 +126,7 @@ int verb_warmup(struct fs *fs, struct ctl_client *client, const json_t *req)
     struct warm_req wr = {
         .paths = (const char *const *)paths,
         .mode = flag(req, "check") ? WARM_CHECK : WARM_FETCH,
-        .parallel = (unsigned)MIN(verb_number(req, "parallel"), WARM_PARALLEL_MAX),
+        .parallel = (unsigned)MIN(verb_number(req, "parallel"), CTL_PARALLEL_MAX),
         .background = flag(req, "background"),
     };
     struct warm *w = NULL;

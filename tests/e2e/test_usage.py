@@ -58,7 +58,8 @@ def test_mounting_twice(mount):
     assert (mount.path / "f").read_text() == "still served"
 
 
-@pytest.mark.parametrize("args", [[], ["no-such-verb"], ["mount"], ["umount"], ["wait"], ["mount", "x://y", "/tmp"]])
+@pytest.mark.parametrize("args", [[], ["no-such-verb"], ["mount"], ["umount"], ["wait"], ["mount", "x://y", "/tmp"],
+                                  ["warmup", "--parallel", "65", "/tmp"]])
 def test_wrong_command_lines(args):
     done = run(*args, check=False)
     assert done.returncode == 2
