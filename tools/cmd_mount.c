@@ -1,7 +1,7 @@
 /*
  * `sluice mount SOURCE DIR`: checks what can be checked, then serves from a child in the background; -f serves in this process.
  *
- * The child gets a session of its own and a pipe to us. On it come lines while it starts ("progress ..." shown when it takes
+ * The child gets a session of its own and a pipe to us. On it come lines while it starts (shown when it takes
  * longer than a second), "ok" once the mount answers, or "error ..." with what failed. Log of a background daemon: --log-file, else
  * /var/log/sluice/<mount point with '-' for '/'>.log, for users ~/.cache/sluice/.
  */
