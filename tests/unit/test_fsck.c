@@ -11,7 +11,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
+
+#define INTENT "user.sluice.intent"
 
 static struct fs_fixture fx;
 static char *report; /* of the last fsck */
@@ -160,6 +163,52 @@ START_TEST(mount_with_a_lost_database_brings_unpublished_files_back)
     fs_fixture_open(&fx);
     g_autofree char *text = read_file("d/x");
     ck_assert_str_eq(text, "hello");
+}
+END_TEST
+
+/* A file closed and left open by its last handle, so that its intent is the one of the close. */
+static uint64_t leave_closing_file(bool synced)
+{
+    fs_fixture_open(&fx);
+    struct node_spec spec = {.parent = META_ROOT_INO, .name = "x", .mode = S_IFREG | 0644};
+    struct inode *in = NULL;
+    ck_assert_int_eq(tree_create(fx.fs, &spec, true, &in), 0);
+    ck_assert_int_eq(content_open_new(in), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    ck_assert_int_eq(cache_file_write(in->cf, "hello", 5, 0), 5);
+    ck_assert_int_eq(content_flush(in, synced), 0);
+    uint64_t vid = in->rec.vid;
+    fs_fixture_close(&fx);
+    return vid;
+}
+
+static void lose_database(void)
+{
+    g_autofree char *from = g_build_filename(fx.cache_dir, "meta", NULL);
+    g_autofree char *to = g_build_filename(fx.dir, "meta-away", NULL);
+    ck_assert_int_eq(rename(from, to), 0);
+}
+
+/* The intent says that it was written in another boot. */
+static void age_intent(uint64_t vid)
+{
+    g_autofree char *path = data_path(vid);
+    char text[4096] = "";
+    ck_assert_int_gt(getxattr(path, INTENT, text, sizeof(text) - 1), 0);
+    char *boot = strstr(text, "\"boot\":\"");
+    ck_assert_ptr_nonnull(boot);
+    boot[strlen("\"boot\":\"")] = 'X';
+    ck_assert_int_eq(setxattr(path, INTENT, text, strlen(text), 0), 0);
+}
+
+START_TEST(lost_database_after_a_reboot_keeps_what_was_synced_at_close)
+{
+    bool synced = _i == 1;
+    age_intent(leave_closing_file(synced));
+    lose_database();
+    fs_fixture_open(&fx);
+    INODE_REF in = fs_fixture_inode(&fx, "x");
+    ck_assert_uint_eq(in->rec.content, synced ? CONTENT_SEALED : CONTENT_QUARANTINED);
 }
 END_TEST
 
@@ -325,6 +374,7 @@ int main(void)
     tcase_add_test(tc, folder_that_is_none_of_ours_is_refused_and_not_written_to);
     tcase_add_test(tc, lost_database_is_found_and_unpublished_files_come_back);
     tcase_add_test(tc, mount_with_a_lost_database_brings_unpublished_files_back);
+    tcase_add_loop_test(tc, lost_database_after_a_reboot_keeps_what_was_synced_at_close, 0, 2);
     tcase_add_test(tc, unpublished_file_without_its_bytes_is_quarantined);
     tcase_add_test(tc, truncated_unpublished_file_is_quarantined_and_never_published);
     tcase_add_test(tc, data_file_of_nobody_is_removed_by_repair_only);
