@@ -541,29 +541,42 @@ static char *intent_text(struct inode *in, const char *path, const struct meta_d
     return text;
 }
 
-void content_write_intent(struct inode *in)
+/* The path that an intent names; NULL: no name any more. */
+static char *intent_path(struct inode *in, struct meta_dentry *ret)
 {
     struct fs *fs = in->fs;
-    struct meta_dentry d = {0};
-    if (meta_link_first(fs->meta, in->ino, &d) < 0)
-        return;
+    char *path = NULL;
     mutex_lock(&fs->ns);
-    g_autofree char *path = tree_key(fs, d.parent, d.name, false);
+    if (meta_link_first(fs->meta, in->ino, ret) == 0)
+        path = tree_key(fs, ret->parent, ret->name, false);
     mutex_unlock(&fs->ns);
+    return path;
+}
+
+void content_write_intent(struct inode *in)
+{
+    struct meta_dentry d = {0};
     struct cfile *cf = NULL;
     mutex_lock(&in->mu);
     if (in->cf)
         cf = cache_file_ref(in->cf);
     mutex_unlock(&in->mu);
-    if (cf) {
-        char *text = intent_text(in, path, &d, !cache_file_complete(cf));
-        if (!text || cache_file_set_intent(cf, text) < 0)
-            log_warn(
-                "content",
-                "intent could not be written beside the data: without the database this file would not be found path='%s'",
-                path);
-        free(text);
-        cache_file_unref(cf);
-    }
+    if (!cf)
+        return;
+    g_autofree char *path = intent_path(in, &d);
+    char *text = path ? intent_text(in, path, &d, !cache_file_complete(cf)) : NULL;
+    int r = path && !text ? -ENOMEM : cache_file_set_intent(cf, text);
+    mutex_lock(&in->mu);
+    bool removed = in->rec.nlink == 0;
+    mutex_unlock(&in->mu);
+    if (r == 0 && removed && text) /* between the two looks */
+        r = cache_file_set_intent(cf, NULL);
+    if (r < 0)
+        log_warn(
+            "content",
+            "intent could not be written beside the data: what a lost database leaves of this file is wrong path='%s'",
+            path ? path : "");
+    free(text);
     meta_dentry_clear(&d);
+    cache_file_unref(cf);
 }

@@ -212,6 +212,24 @@ START_TEST(lost_database_after_a_reboot_keeps_what_was_synced_at_close)
 }
 END_TEST
 
+START_TEST(file_removed_while_open_does_not_come_back_without_the_database)
+{
+    fs_fixture_open(&fx);
+    fs_fixture_write(&fx, "x", "hello", 5);
+    struct inode *in = fs_fixture_inode(&fx, "x"); /* never let go */
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    g_autofree char *path = data_path(in->rec.vid);
+    ck_assert_int_gt(getxattr(path, INTENT, NULL, 0), 0);
+    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "x"), 0);
+    fs_fixture_close(&fx);
+    ck_assert_int_eq(access(path, F_OK), 0);
+    lose_database();
+    fs_fixture_open(&fx);
+    struct inode *none = NULL;
+    ck_assert_int_eq(tree_resolve(fx.fs, "x", &none), -ENOENT);
+}
+END_TEST
+
 START_TEST(unpublished_file_without_its_bytes_is_quarantined)
 {
     g_autofree char *path = data_path(leave_dirty_file());
@@ -375,6 +393,7 @@ int main(void)
     tcase_add_test(tc, lost_database_is_found_and_unpublished_files_come_back);
     tcase_add_test(tc, mount_with_a_lost_database_brings_unpublished_files_back);
     tcase_add_loop_test(tc, lost_database_after_a_reboot_keeps_what_was_synced_at_close, 0, 2);
+    tcase_add_test(tc, file_removed_while_open_does_not_come_back_without_the_database);
     tcase_add_test(tc, unpublished_file_without_its_bytes_is_quarantined);
     tcase_add_test(tc, truncated_unpublished_file_is_quarantined_and_never_published);
     tcase_add_test(tc, data_file_of_nobody_is_removed_by_repair_only);
