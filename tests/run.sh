@@ -270,6 +270,7 @@ main() {
     case " ${suites[*]} " in *" e2e-ceph "* | *" bench-smoke "*) needs+=(ceph) ;; esac
     mkdir -p "$results"
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/sluice-tests.XXXXXX")
+    chmod 755 "$scratch" # tests have other users reach their mounts
     trap cleanup EXIT
     trap 'exit 130' INT TERM HUP
     if [ -z "${SLUICE_SKIP_SETUP:-}" ]; then
