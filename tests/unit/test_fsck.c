@@ -175,7 +175,7 @@ static uint64_t leave_closing_file(bool synced)
     ck_assert_int_eq(tree_create(fx.fs, &spec, true, &in), 0);
     ck_assert_int_eq(content_open_new(in), 0);
     ck_assert_int_eq(content_begin_change(in), 0);
-    ck_assert_int_eq(cache_file_write(in->cf, "hello", 5, 0), 5);
+    fs_fixture_pwrite(in, "hello", 5, 0);
     ck_assert_int_eq(content_flush(in, synced), 0);
     uint64_t vid = in->rec.vid;
     fs_fixture_close(&fx);
