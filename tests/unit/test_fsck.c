@@ -3,6 +3,7 @@
 #include "fs/content.h"
 #include "fs/daemon.h"
 #include "fs/publish.h"
+#include "fs/rebuild.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
 
@@ -50,16 +51,28 @@ static char *data_path(uint64_t vid)
     return g_strdup_printf("%s/data/%02x/%016" PRIx64, fx.cache_dir, (unsigned)(vid & 0xff), vid);
 }
 
-/* One unpublished file "d/x" of 5 bytes in a closed folder; returns its vid. */
-static uint64_t leave_dirty_file(void)
+/* One unpublished file of 5 bytes in a closed folder; returns its vid. */
+static uint64_t leave_dirty(const char *path)
 {
     fs_fixture_open(&fx);
-    fs_fixture_write(&fx, "d/x", "hello", 5);
-    struct inode *in = fs_fixture_inode(&fx, "d/x");
+    fs_fixture_write(&fx, path, "hello", 5);
+    struct inode *in = fs_fixture_inode(&fx, path);
     uint64_t vid = in->rec.vid;
     inode_put(in);
     fs_fixture_close(&fx);
     return vid;
+}
+
+static uint64_t leave_dirty_file(void)
+{
+    return leave_dirty("d/x");
+}
+
+static void lose_database(void)
+{
+    g_autofree char *from = g_build_filename(fx.cache_dir, "meta", NULL);
+    g_autofree char *to = g_build_filename(fx.dir, "meta-away", NULL);
+    ck_assert_int_eq(rename(from, to), 0);
 }
 
 /* The database of the closed folder. */
@@ -157,12 +170,34 @@ END_TEST
 START_TEST(mount_with_a_lost_database_brings_unpublished_files_back)
 {
     (void)leave_dirty_file();
-    g_autofree char *from = g_build_filename(fx.cache_dir, "meta", NULL);
-    g_autofree char *to = g_build_filename(fx.dir, "meta-away", NULL);
-    ck_assert_int_eq(rename(from, to), 0);
+    lose_database();
     fs_fixture_open(&fx);
     g_autofree char *text = read_file("d/x");
     ck_assert_str_eq(text, "hello");
+}
+END_TEST
+
+/* The database is new, but no file that was found got into it, or some did. */
+START_TEST(mount_ends_a_rebuild_that_was_cut_off)
+{
+    (void)leave_dirty_file();
+    g_autofree char *path = data_path(leave_dirty("d/e"));
+    lose_database();
+    unsigned n = 0;
+    char text[4096] = "";
+    ssize_t len = getxattr(path, INTENT, text, sizeof(text));
+    ck_assert_int_gt(len, 0);
+    ck_assert_int_eq(removexattr(path, INTENT), 0);
+    struct meta *m = open_meta();
+    if (_i)
+        ck_assert_int_eq(fs_rebuild(m, fx.cache_dir, NULL, &n), 0);
+    ck_assert_uint_eq(n, _i ? 1 : 0);
+    meta_close(m);
+    ck_assert_int_eq(setxattr(path, INTENT, text, (size_t)len, 0), 0);
+    fs_fixture_open(&fx);
+    g_autofree char *first = read_file("d/x"), *second = read_file("d/e");
+    ck_assert_str_eq(first, "hello");
+    ck_assert_str_eq(second, "hello");
 }
 END_TEST
 
@@ -180,13 +215,6 @@ static uint64_t leave_closing_file(bool synced)
     uint64_t vid = in->rec.vid;
     fs_fixture_close(&fx);
     return vid;
-}
-
-static void lose_database(void)
-{
-    g_autofree char *from = g_build_filename(fx.cache_dir, "meta", NULL);
-    g_autofree char *to = g_build_filename(fx.dir, "meta-away", NULL);
-    ck_assert_int_eq(rename(from, to), 0);
 }
 
 /* The intent says that it was written in another boot. */
@@ -392,6 +420,7 @@ int main(void)
     tcase_add_test(tc, folder_that_is_none_of_ours_is_refused_and_not_written_to);
     tcase_add_test(tc, lost_database_is_found_and_unpublished_files_come_back);
     tcase_add_test(tc, mount_with_a_lost_database_brings_unpublished_files_back);
+    tcase_add_loop_test(tc, mount_ends_a_rebuild_that_was_cut_off, 0, 2);
     tcase_add_loop_test(tc, lost_database_after_a_reboot_keeps_what_was_synced_at_close, 0, 2);
     tcase_add_test(tc, file_removed_while_open_does_not_come_back_without_the_database);
     tcase_add_test(tc, unpublished_file_without_its_bytes_is_quarantined);
