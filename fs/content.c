@@ -541,6 +541,15 @@ static char *intent_text(struct inode *in, const char *path, const struct meta_d
     return text;
 }
 
+/* Are bytes of it in the store only, or about to be: an empty file that got a source for a copy? */
+static bool is_partial(struct inode *in, struct cfile *cf)
+{
+    mutex_lock(&in->mu);
+    bool based = in->rec.base_limit > 0;
+    mutex_unlock(&in->mu);
+    return !cache_file_complete(cf) || (based && cache_file_has_source(cf) && cache_file_size(cf) == 0);
+}
+
 /* The path that an intent names; NULL: no name any more. */
 static char *intent_path(struct inode *in, struct meta_dentry *ret)
 {
@@ -564,7 +573,7 @@ void content_write_intent(struct inode *in)
     if (!cf)
         return;
     g_autofree char *path = intent_path(in, &d);
-    char *text = path ? intent_text(in, path, &d, !cache_file_complete(cf)) : NULL;
+    char *text = path ? intent_text(in, path, &d, is_partial(in, cf)) : NULL;
     int r = path && !text ? -ENOMEM : cache_file_set_intent(cf, text);
     mutex_lock(&in->mu);
     bool removed = in->rec.nlink == 0;
