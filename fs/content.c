@@ -344,12 +344,8 @@ int content_restore(struct inode *in, const struct io_kept *kept)
         return r;
     r = cache_file_sync(in->cf); /* it has no checksums any more */
     if (r == 0)
-        r = cache_file_set_source(in->cf, &src);
-    if (r == 0)
-        r = cache_file_set_intent(in->cf, NULL);
-    if (r == 0)
-        r = cache_file_set_dirty(in->cf, false);
-    if (r < 0) /* stays marked dirty: kept longer than needed */
+        r = cache_file_set_published(in->cf, &src);
+    if (r < 0) /* stays marked dirty until the next start: kept longer than needed */
         log_warn("content", "cache file could not be marked clean ino=%" G_GUINT64_FORMAT " r=%s", in->ino,
                  err_name(r));
     publish_content_state(in->fs, in->ino, CONTENT_CLEAN);

@@ -3,7 +3,7 @@
  *
  * What is checked, and what repair does about it:
  *
- *   an unpublished file without its bytes, or sealed with another   quarantined: stays visible, is never published
+ *   an unpublished file without its bytes, or not as long as sealed  quarantined: stays visible, is never published
  *   an inode whose link count is not the number of its names        the count is set
  *   a name without an inode                                         removed
  *   a name waiting for a journal record that is not there           the record is written again

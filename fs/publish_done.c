@@ -219,12 +219,8 @@ static void mark_clean(struct inode *in, const struct outcome *out, bool was_dir
     if (idle || content_use(in, &cf) < 0) /* the next open takes the source from the record */
         return;
     struct cache_source src = {.key = out->key, .etag = out->etag, .limit = out->size};
-    int r = cache_file_set_source(cf, &src);
-    if (r == 0)
-        r = cache_file_set_intent(cf, NULL);
-    if (r == 0)
-        r = cache_file_set_dirty(cf, false);
-    if (r < 0) /* stays marked dirty: kept longer than needed, never lost */
+    int r = cache_file_set_published(cf, &src);
+    if (r < 0) /* stays marked dirty until the next start: kept longer than needed, never lost */
         log_debug("publish", "cache file could not be marked clean key='%s' r=%s", out->key, err_name(r));
     content_unuse(in, cf);
 }
