@@ -5,7 +5,7 @@
  *    had synced it.
  *  - "orphan/INO" values: removed while open; nobody can have them open now.
  *  - cache files marked dirty: closed content of another boot that was not on the disk when the machine went down is quarantined, never published, whether or not
- *    a journal record waits for it; that of a published file loses its mark, which the end of the daemon had left.
+ *    a journal record waits for it; that of a published file loses its mark, which the end of the daemon had left; that of a file which is no more goes.
  */
 #include "recover.h"
 
@@ -195,6 +195,8 @@ static int check_dirty(void *ctx, uint64_t vid, uint64_t ino)
     struct check_dirty *c = ctx;
     struct meta_inode rec = {0};
     int r = meta_inode_get(c->fs->meta, ino, &rec);
+    if (r == -ENOENT)
+        cache_forget(c->fs->cache, vid);
     bool known = r == 0 && S_ISREG(rec.mode) && rec.vid == vid;
     if (known && rec.content == CONTENT_CLEAN && rec.base_key) {
         end_publish(c->fs, &rec);

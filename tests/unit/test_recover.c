@@ -234,6 +234,25 @@ START_TEST(sealed_file_lost_with_the_power_is_quarantined)
 }
 END_TEST
 
+static char *data_path(uint64_t vid)
+{
+    return g_strdup_printf("%s/data/%02x/%016" G_GINT64_MODIFIER "x", fx.cache_dir, (unsigned)(vid & 0xff), vid);
+}
+
+/* As a kill leaves it between the batch that removes its record and the removal of its bytes. */
+START_TEST(bytes_of_a_file_that_is_no_more_are_removed)
+{
+    struct cfile *cf = NULL;
+    ck_assert_int_eq(cache_file_new(fx.fs->cache, 4711, &cf), 0);
+    ck_assert_int_eq(cache_file_write(cf, "text", 4, 0), 4);
+    g_autofree char *path = data_path(cache_file_vid(cf));
+    cache_file_unref(cf);
+    ck_assert_int_eq(access(path, F_OK), 0);
+    restart();
+    ck_assert_int_ne(access(path, F_OK), 0);
+}
+END_TEST
+
 /* As a kill leaves it between the batch that says so and the marks of the cache. */
 START_TEST(published_file_whose_marks_were_left_may_be_evicted)
 {
@@ -286,6 +305,7 @@ int main(void)
     tcase_add_test(t, synced_file_never_closed_stays_here_after_power_loss);
     tcase_add_loop_test(t, sealed_file_lost_with_the_power_is_quarantined, 0, 2);
     tcase_add_test(t, published_file_whose_marks_were_left_may_be_evicted);
+    tcase_add_test(t, bytes_of_a_file_that_is_no_more_are_removed);
     tcase_add_test(t, start_after_a_kill_while_the_folder_was_bound);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);
