@@ -344,7 +344,7 @@ int pubop_let_go(struct op *o, const struct meta_dentry *before)
     return r;
 }
 
-static int forget_locked(struct op *o, struct meta_batch *b) REQUIRES(o->p->fs->ns)
+static int forget_locked(struct op *o, struct meta_batch *b) NO_TSA /* under ns */
 {
     struct fs *fs = o->p->fs;
     struct meta_dentry d = {0};
