@@ -122,11 +122,16 @@ void cache_file_prefetch(struct cfile *cf, uint64_t off, uint64_t len);
 
 /* Dirty and pinned files are never evicted. New files begin dirty, opened ones as they were marked. Marks survive restarts. Marking clean clears dirty chunk bits. */
 int cache_file_set_dirty(struct cfile *cf, bool dirty) MUST_CHECK;
+/* All of it is in the object src: that gives what is absent from now on, the intent goes, the file is clean. */
+int cache_file_set_published(struct cfile *cf, const struct cache_source *src) MUST_CHECK;
 int cache_pin(struct cache *c, uint64_t vid, enum cache_pin pin);
 /* Text kept in the local file's user.sluice.intent xattr, so that dirty data is found again without the database. NULL removes it. */
 int cache_file_set_intent(struct cfile *cf, const char *text) MUST_CHECK;
 /* A reader or writer came: the eviction order's notion of use. Cheap. */
 void cache_file_touch(struct cfile *cf);
+
+/* Calls fn for every file that is marked dirty, also of disks that are not there. Non-zero from fn stops and is returned. */
+int cache_dirty_each(struct cache *c, int (*fn)(void *ctx, uint64_t vid, uint64_t ino), void *ctx) MUST_CHECK;
 
 /* Drops the local copy now: -EBUSY if dirty, pinned or in use. */
 int cache_evict(struct cache *c, uint64_t vid) MUST_CHECK;

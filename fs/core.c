@@ -105,15 +105,10 @@ static int open_folder(struct fs *fs, char **ret_msg)
 
 /* ---- database ---- */
 
-static int make_root(struct fs *fs)
+static int make_root(struct fs *fs, char **ret_msg)
 {
-    struct meta_inode rec = {0};
-    int r = meta_inode_get(fs->meta, META_ROOT_INO, &rec);
-    meta_inode_clear(&rec);
-    if (r != -ENOENT)
-        return r;
     int64_t now = clock_wall_ns();
-    rec = (struct meta_inode){
+    struct meta_inode rec = {
         .ino = META_ROOT_INO,
         .mode = S_IFDIR | fs->cfg->dir_mode,
         .uid = fs->uid,
@@ -125,8 +120,10 @@ static int make_root(struct fs *fs)
     };
     struct meta_batch *b = meta_batch_new(fs->meta);
     meta_inode_put(b, &rec);
-    r = meta_commit(b, true);
+    int r = meta_commit(b, true);
     meta_batch_free(b);
+    if (r < 0)
+        *ret_msg = g_strdup_printf("cannot write the database in %s: %s", fs->cache_dir, err_text(r));
     return r;
 }
 
@@ -158,11 +155,14 @@ static int open_meta(struct fs *fs, bool *ret_fresh, char **ret_msg)
         return r;
     uint64_t size = fs->cfg->cache_size.bytes;
     meta_keep_space(fs->meta, size ? size / RESERVE_OF_CACHE : UINT64_MAX);
-    r = make_root(fs);
-    if (r < 0)
-        *ret_msg = g_strdup_printf("cannot write the database in %s: %s", fs->cache_dir, err_text(r));
-    if (r == 0 && *ret_fresh)
+    struct meta_inode root = {0};
+    r = meta_inode_get(fs->meta, META_ROOT_INO, &root);
+    meta_inode_clear(&root);
+    if (r == -ENOENT) { /* new, or a rebuild was cut off: the root comes last */
         r = rebuild_lost(fs, ret_msg);
+        if (r == 0)
+            r = make_root(fs, ret_msg);
+    }
     restore_caps(fs);
     return r;
 }

@@ -277,8 +277,8 @@ bool publish_key_deleted(struct publisher *p, const char *key, uint64_t stamp)
         return false;
     size_t len = strlen(key);
     mutex_lock(&p->mu);
-    uint64_t *recent = g_hash_table_lookup(p->recent, key);
-    bool gone = (recent && *recent > stamp) || g_hash_table_contains(p->tombs, key) ||
+    const struct recent *recent = g_hash_table_lookup(p->recent, key);
+    bool gone = (recent && recent->stamp > stamp) || g_hash_table_contains(p->tombs, key) ||
                 g_hash_table_contains(p->sources, key) || g_hash_table_contains(p->running_keys, key) ||
                 (len > 0 && key[len - 1] == '/' && queue_prefix_leaving_locked(p, key));
     mutex_unlock(&p->mu);

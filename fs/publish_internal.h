@@ -12,6 +12,11 @@ struct dirnode {
     unsigned n_sources; /* ops elsewhere that still copy from a key below */
 };
 
+/* When something was deleted upstream. */
+struct recent {
+    uint64_t stamp, at_ns;
+};
+
 struct order_link {
     struct dirnode *node;
     GSequenceIter *iter;
@@ -69,7 +74,7 @@ struct publisher {
     GHashTable *running_keys; /* key -> op */
     GHashTable *running_inos; /* &ino -> op: two names of one file, or a renamed one, are not published at once */
     GHashTable *dirs;         /* prefix -> dirnode */
-    GHashTable *recent;       /* key or prefix deleted lately -> uint64_t* stamp */
+    GHashTable *recent;       /* key or prefix deleted lately -> struct recent */
     uint64_t recent_pruned_ns;
 
     /* guarded by fs->ns */

@@ -73,6 +73,14 @@ static void orphan_name(uint64_t ino, char buf[32])
     g_snprintf(buf, 32, "orphan/%016" G_GINT64_MODIFIER "x", ino);
 }
 
+/* The file is open and has no name: a rebuild from intents must not bring it back. */
+static void take_intent_away(void *arg)
+{
+    struct inode *in = arg;
+    content_write_intent(in);
+    inode_put(in);
+}
+
 int tree_unref_inode(struct fs *fs, struct meta_batch *b, uint64_t ino)
 {
     mutex_assert_held(&fs->ns);
@@ -91,7 +99,10 @@ int tree_unref_inode(struct fs *fs, struct meta_batch *b, uint64_t ino)
         meta_value_put(b, name, "", 0);
     }
     meta_inode_put(b, &in->rec);
+    bool unnamed = in->rec.nlink == 0 && in->cf;
     mutex_unlock(&in->mu);
+    if (unnamed && workq_push(fs->notify_q, true, take_intent_away, in))
+        in = NULL; /* its reference went along */
     return 0;
 }
 

@@ -628,6 +628,60 @@ START_TEST(wait_fails_for_a_file_that_nobody_will_close)
 }
 END_TEST
 
+static void write_to(const char *path, const char *data)
+{
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    ck_assert_int_eq(content_open(in, true, true), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    fs_fixture_pwrite(in, data, strlen(data), 0);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    content_release(in, true);
+}
+
+/* Losers that were set aside. */
+static unsigned n_losers(void)
+{
+    json_t *lines = ask("{\"verb\":\"conflicts\"}"), *line;
+    unsigned n = 0;
+    size_t i;
+    json_array_foreach(lines, i, line) n += json_object_get(line, "id") != NULL;
+    json_decref(lines);
+    return n;
+}
+
+/* A local change of the path, which loses against another one. */
+static void lose_race(const char *path)
+{
+    g_autofree char *local = g_build_filename(fx.lake, path, NULL);
+    unsigned n_before = n_losers();
+    inode_put(fs_fixture_inode(&fx, path));
+    ck_assert(g_file_set_contents(local, "theirs", -1, NULL));
+    write_to(path, "ours");
+    while (n_losers() == n_before)
+        g_usleep(5000);
+}
+
+START_TEST(retry_goes_on_behind_a_conflict_that_stays)
+{
+    fs_fixture_object(&fx, "d/a", "1", 1);
+    fs_fixture_object(&fx, "e/b", "1", 1);
+    serve();
+    fs_fixture_start(&fx);
+    lose_race("d/a");
+    write_to("d/a", "mine too"); /* and waits for the loser */
+    lose_race("e/b");
+    json_t *lines = ask("{\"verb\":\"publish\",\"action\":\"retry\",\"paths\":[\"\"]}");
+    ck_assert_int_eq(exit_of(lines), 1);
+    json_decref(lines);
+    lines = ask("{\"verb\":\"wait\",\"paths\":[\"e/b\"],\"timeout_s\":20}");
+    ck_assert_int_eq(exit_of(lines), 0);
+    json_decref(lines);
+    g_autofree char *local = g_build_filename(fx.lake, "e/b", NULL), *data = NULL;
+    ck_assert(g_file_get_contents(local, &data, NULL, NULL));
+    ck_assert_str_eq(data, "ours");
+}
+END_TEST
+
 START_TEST(conflicts_and_config_answer)
 {
     serve();
@@ -684,6 +738,7 @@ int main(void)
     tcase_add_test(tc, warmup_pin_and_evict_look_behind_a_link);
     tcase_add_test(tc, wait_fails_behind_a_parked_file);
     tcase_add_test(tc, wait_fails_for_a_file_that_nobody_will_close);
+    tcase_add_test(tc, retry_goes_on_behind_a_conflict_that_stays);
     tcase_add_test(tc, conflicts_and_config_answer);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
