@@ -142,5 +142,8 @@ uint64_t fs_fixture_cached(struct fs_fixture *fx, const char *path)
 bool fs_fixture_pinned(struct fs_fixture *fx, const char *path)
 {
     INODE_REF in = fs_fixture_inode(fx, path);
-    return in->rec.flags & INODE_PINNED;
+    mutex_lock(&in->mu);
+    bool pinned = in->rec.flags & INODE_PINNED;
+    mutex_unlock(&in->mu);
+    return pinned;
 }
