@@ -101,9 +101,10 @@ static struct op *sync_op(struct fs *fs, const struct meta_dentry *d, enum publi
 
 static void set_delay(struct fs *fs, struct op *o)
 {
-    if (o->why == PUBLISH_META || o->why == PUBLISH_MARKER)
+    if (o->why == PUBLISH_META || o->why == PUBLISH_MARKER) {
         o->not_before_ns = clock_mono_ns() + LAZY_DELAY_NS;
-    else if (o->rec.kind == OP_SYNC && publish_is_held_name(fs, o->key)) {
+        o->lazy = true;
+    } else if (o->rec.kind == OP_SYNC && publish_is_held_name(fs, o->key)) {
         o->rec.state = OPS_HELD;
         o->not_before_ns = clock_mono_ns() + fs->cfg->hold_delay_ns;
     }

@@ -47,6 +47,7 @@ struct op {
     bool closed;      /* the content was closed, though it may be open again: the op stays in the order */
     uint64_t place;   /* in the order, for those that wait for it; its seq, or the place of the op it succeeds */
     uint64_t not_before_ns;
+    bool lazy; /* not_before_ns only gives what would make the op needless time to come */
     unsigned failures;
     int last_err;
     GSequenceIter *all_iter;

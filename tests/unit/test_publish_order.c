@@ -213,6 +213,36 @@ START_TEST(file_that_was_only_flushed_blocks_nobody_while_it_is_written)
 }
 END_TEST
 
+static bool is_put_off(const char *path)
+{
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    struct meta_dentry d = {0};
+    ck_assert_int_eq(meta_link_first(fx.fs->meta, in->ino, &d), 0);
+    mutex_lock(&fx.fs->pub->mu);
+    const struct op *o = g_hash_table_lookup(fx.fs->pub->by_seq, &d.op_seq);
+    ck_assert_ptr_nonnull(o);
+    bool put_off = o->not_before_ns > clock_mono_ns();
+    mutex_unlock(&fx.fs->pub->mu);
+    meta_dentry_clear(&d);
+    return put_off;
+}
+
+START_TEST(marker_of_an_empty_directory_is_not_put_off_when_somebody_waits)
+{
+    INODE_REF root = fs_fixture_inode(&fx, "");
+    static const char *const names[] = {"a", "b"};
+    for (unsigned i = 0; i < 2; i++) {
+        INODE_REF in = NULL;
+        struct node_spec spec = {.parent = root->ino, .name = names[i], .mode = S_IFDIR | 0755};
+        ck_assert_int_eq(tree_create(fx.fs, &spec, false, &in), 0);
+        ck_assert(is_put_off(names[i]));
+    }
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "a", 1, NULL, NULL), -ETIMEDOUT);
+    ck_assert(!is_put_off("a"));
+    ck_assert(is_put_off("b"));
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("publish_order");
@@ -226,6 +256,7 @@ int main(void)
     tcase_add_test(tc, delete_of_a_moment_ago_is_remembered);
     tcase_add_test(tc, op_given_up_too_late_leaves_the_record_to_its_successor);
     tcase_add_test(tc, file_that_was_only_flushed_blocks_nobody_while_it_is_written);
+    tcase_add_test(tc, marker_of_an_empty_directory_is_not_put_off_when_somebody_waits);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
