@@ -130,7 +130,10 @@ uint64_t fs_fixture_cached(struct fs_fixture *fx, const char *path)
 {
     INODE_REF in = fs_fixture_inode(fx, path);
     struct meta_cached c;
-    if (in->rec.vid == 0 || meta_cached_get(fx->fs->meta, in->rec.vid, &c) < 0)
+    mutex_lock(&in->mu);
+    uint64_t vid = in->rec.vid;
+    mutex_unlock(&in->mu);
+    if (vid == 0 || meta_cached_get(fx->fs->meta, vid, &c) < 0)
         return 0;
     struct cfile *cf = NULL;
     ck_assert_int_eq(content_use(in, &cf), 0);

@@ -269,7 +269,7 @@ static void fill_disk(const char *path)
     close(fd);
 }
 
-#define PAST_THE_LOG 640u /* 40 MiB: the first 35 MiB of the write-ahead log were allocated before */
+#define PAST_THE_LOG 640u /* 40 MiB: more than a write buffer, whose flush begins another log */
 
 static int commit_much(unsigned n)
 {
