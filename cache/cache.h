@@ -94,6 +94,11 @@ int cache_file_set_source(struct cfile *cf, const struct cache_source *src) MUST
  * since. The limit stays. No effect without a source. */
 void cache_file_rebase(struct cfile *cf, const char *key, const struct etag *etag);
 
+/* Asked, with no lock held, when the object that absent bytes come from is no more the one that was expected: 0 and the etag of what stands there if the bytes are the same in
+ * it, for it is a version made from this very file, which nobody has told cache_file_rebase() of yet. To be set before bytes are read. */
+typedef int cache_newer_fn(void *ctx, uint64_t vid, const char *key, struct etag *ret_etag);
+void cache_on_stale(struct cache *c, cache_newer_fn *fn, void *ctx);
+
 /* Reads up to len bytes at off, fetching what is absent (parallel ranged GETs, one per range however many readers); short only at the end of file.
  * Sequential readers get read-ahead. Interrupted never; fails after op_timeout without progress (-ETIMEDOUT). */
 ssize_t cache_file_read(struct cfile *cf, void *buf, size_t len, uint64_t off) MUST_CHECK;

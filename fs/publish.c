@@ -477,6 +477,7 @@ int publish_open(struct fs *fs, struct publisher **ret)
         fs->pub = NULL;
         return r;
     }
+    cache_on_stale(fs->cache, note_newer, fs);
     *ret = p;
     return 0;
 }

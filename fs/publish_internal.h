@@ -138,6 +138,8 @@ int note_copy(struct fs *fs, const char *key, const char *token, uint64_t size) 
 void note_clear(struct fs *fs, struct meta_batch *b, const char *key);
 /* The object at key if it is the one noted; asks the store. -ENOENT: no note, or it is not there. */
 int note_find(struct fs *fs, const char *key, struct obj_info *ret) MUST_CHECK;
+/* For cache_on_stale(): the object at key is a version of the content vid, and not recorded yet. */
+int note_newer(void *fs, uint64_t vid, const char *key, struct etag *ret_etag) MUST_CHECK;
 
 /* ---- publish_done.c ---- */
 
