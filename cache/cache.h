@@ -90,12 +90,10 @@ int cache_file_fd(const struct cfile *cf);
 /* The source after a rename carried out upstream, or after publishing (key = the published object); NULL key = none, -EINVAL unless all of the file is here. Chunks that
  * the source did not give before lose their checksums: they have been synced. */
 int cache_file_set_source(struct cfile *cf, const struct cache_source *src) MUST_CHECK;
-/* Absent bytes are fetched from another object from now on, in which they are the same: one made from this file, which may have been changed
- * since. The limit stays. No effect without a source. */
+/* Absent bytes are fetched from another object from now on, made from this file, perhaps changed since. The limit stays. Nothing without a source. */
 void cache_file_rebase(struct cfile *cf, const char *key, const struct etag *etag);
-
-/* Asked, with no lock held, when the object that absent bytes come from is no more the one that was expected: 0 and the etag of what stands there if the bytes are the same in
- * it, for it is a version made from this very file, which nobody has told cache_file_rebase() of yet. To be set before bytes are read. */
+/* Asked, with no lock held, when key has not the expected etag any more: 0 and its etag if it is made from this file and cache_file_rebase() has
+ * not been told yet. To be set before bytes are read. */
 typedef int cache_newer_fn(void *ctx, uint64_t vid, const char *key, struct etag *ret_etag);
 void cache_on_stale(struct cache *c, cache_newer_fn *fn, void *ctx);
 
@@ -112,18 +110,16 @@ int cache_file_fallocate(struct cfile *cf, int mode, uint64_t off, uint64_t len)
 int64_t cache_file_seek(struct cfile *cf, uint64_t off, int whence);
 /* fdatasync of the local file. After a failure the file is suspect: every later sync fails with -EIO, after a restart too, until it is made empty. */
 int cache_file_sync(struct cfile *cf) MUST_CHECK;
-
 uint64_t cache_file_size(struct cfile *cf);
 bool cache_file_has_source(struct cfile *cf);
-uint64_t cache_file_limit(struct cfile *cf); /* present source limit, to be stored in the inode */
+uint64_t cache_file_limit(struct cfile *cf); /* the source's, to be stored in the inode */
 uint64_t cache_file_present_bytes(struct cfile *cf);
 bool cache_file_complete(struct cfile *cf);
 /* Fetches all that is absent. urgent: before read-ahead and other fills. wait false: returns at once and goes on behind. progress (may be NULL; only with wait) is called
  * with bytes newly present. -EFBIG with wait: the file is larger than half of the cache and is not kept whole. */
 int cache_file_fill(struct cfile *cf, bool urgent, bool wait, void (*progress)(void *ctx, uint64_t bytes), void *ctx)
     MUST_CHECK;
-/* Fetch [off, off+len) behind, no wait. */
-void cache_file_prefetch(struct cfile *cf, uint64_t off, uint64_t len);
+void cache_file_prefetch(struct cfile *cf, uint64_t off, uint64_t len); /* [off, off+len) behind, no wait */
 
 /* Dirty and pinned files are never evicted. New files begin dirty, opened ones as they were marked. Marks survive restarts. Marking clean clears dirty chunk bits. */
 int cache_file_set_dirty(struct cfile *cf, bool dirty) MUST_CHECK;
