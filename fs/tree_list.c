@@ -15,7 +15,6 @@
 #define STALE_WAIT_NS    (2 * NS_PER_S)
 #define OFFLINE_RETRY_NS (5 * NS_PER_S)
 #define ROWS_PER_BATCH   500
-#define TARGET_MAX       4095
 #define HEADS_AT_ONCE    32
 #define SETTLED_NS       (10 * (int64_t)NS_PER_S) /* stores list whole seconds, and clocks differ */
 
@@ -66,7 +65,7 @@ static int keep_target(void *ctx, uint64_t off, const void *buf, size_t len)
 static int read_s3fs_link(struct fs *fs, const char *key, struct obj_info *info)
 {
     bool link = fs->cfg->posix_meta == POSIX_META_ON && (info->posix.fields & POSIX_MODE) && S_ISLNK(info->posix.mode);
-    if (!link || info->symlink || info->size == 0 || info->size > TARGET_MAX)
+    if (!link || info->symlink || info->size == 0 || info->size > OBJ_SYMLINK_MAX)
         return 0;
     g_autoptr(GString) target = g_string_new(NULL);
     int r = objstore_get(fs->store, key, 0, 0, &info->etag, keep_target, target, NULL);
@@ -203,8 +202,12 @@ static int on_entry(void *ctx, const struct obj_entry *e)
     size_t len = e->name_len;
     if (atomic_load(&l->fs->stopping))
         return -ECANCELED;
-    if (len == 0 && !e->is_prefix) { /* the directory's own marker */
-        l->marker = true;
+    if (len == 0 &&
+        !e->is_prefix) { /* the directory's own marker; with bytes in it, it is somebody's object that cannot be shown */
+        l->marker = e->size == 0;
+        l->hidden |= e->size > 0;
+        if (e->size > 0)
+            metric_inc(M_hidden_keys);
         return 0;
     }
     if (e->is_prefix && len > 0 && e->name[len - 1] == '/')
