@@ -133,8 +133,9 @@ def test_names_that_are_no_text(mount, keys):
     os.mkdir(at(mount, b"down"))
     for name in NOT_TEXT:
         write(at(mount, b"down/" + name), b"our " + name)
-    write(at(mount, b"later"), b"not held up")
-    assert eventually(lambda: keys.get(b"later") == b"not held up")
+    os.mkdir(at(mount, b"beside"))
+    write(at(mount, b"beside/later"), b"not held up")
+    assert eventually(lambda: keys.get(b"beside/later") == b"not held up")
     for name in NOT_TEXT:
         if taken[name]:
             assert eventually(lambda n=name: keys.get(b"down/" + n) == b"our " + n)
