@@ -14,9 +14,11 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define LOCK_TRIES   40u
@@ -43,6 +45,9 @@ static int check_folder(const char *dir, int fd, char **ret_msg)
         return fail_msg(-EACCES, ret_msg,
                         g_strdup_printf("cache folder '%s' can be entered by others (mode %03o): chmod 700 it first",
                                         dir, (unsigned)st.st_mode & 0777));
+    struct statfs fs;
+    if (fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC))
+        log_warn("cache", "cache folder is in memory: a power loss takes what is not in the store yet path='%s'", dir);
     return 0;
 }
 

@@ -241,6 +241,7 @@ int fs_run(struct config *cfg, int ready_fd, char **ret_msg)
     umask(077);
     block_signals();
     int r = fs_open(cfg, say, &d, &d.fs, ret_msg);
+    objstore_forget_env();
     if (r < 0)
         return r;
     r = serve(&d, ret_msg);

@@ -153,6 +153,23 @@ static int run_delete(struct op *o)
     return pubop_forget(o);
 }
 
+/* Puts the marker where no object with bytes has that key. 1: one has, and stays; it shows the directory as well. */
+static int put_marker(struct objstore *st, const char *key, const struct obj_meta *meta, struct etag *ret_etag)
+{
+    struct obj_cond cond = {.kind = OBJ_COND_ABSENT};
+    struct obj_info info = {0};
+    int r = objstore_put(st, key, "", 0, meta, &cond, ret_etag);
+    if (r != -ESTALE)
+        return r;
+    r = objstore_head(st, key, &info);
+    bool theirs = r == 0 && info.size > 0;
+    obj_info_clear(&info);
+    if (theirs || (r < 0 && r != -ENOENT))
+        return theirs ? 1 : r;
+    cond.kind = OBJ_COND_NONE;
+    return objstore_put(st, key, "", 0, meta, &cond, ret_etag);
+}
+
 static int run_marker(struct job *j)
 {
     struct fs *fs = j->o->p->fs;
@@ -162,12 +179,13 @@ static int run_marker(struct job *j)
     if (r > 0 && !j->d.ukey)
         return pubop_forget(j->o); /* its files show it */
     struct outcome out = {.key = j->o->key, .content = true, .meta = true};
-    struct obj_cond none = {.kind = OBJ_COND_NONE};
     struct obj_meta meta = {.token = out.token};
     write_token(fs, j->d.ino, j->o->rec.seq, out.token);
     r = note_upload(fs, j->o->key, j->d.ino, "");
     if (r == 0)
-        r = objstore_put(fs->store, j->o->key, "", 0, &meta, &none, &out.etag);
+        r = put_marker(fs->store, j->o->key, &meta, &out.etag);
+    if (r == 1)
+        return pubop_forget(j->o);
     return r < 0 ? r : pubop_record(j->o, &j->d, j->in, &out);
 }
 

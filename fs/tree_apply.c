@@ -85,7 +85,9 @@ int tree_insert_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const str
         rec.mode = S_IFDIR | fs->cfg->dir_mode;
         rec.parent = dir;
         rec.mtime_ns = rec.ctime_ns = clock_wall_ns();
-        d.flags = DENTRY_IMPLICIT;
+        d.flags = DENTRY_IMPLICIT | (row->shadows ? (uint32_t)DENTRY_HIDDEN_OBJ : 0);
+        if (row->shadows)
+            metric_inc(M_hidden_keys);
     } else {
         rec.mode = S_IFREG | fs->cfg->file_mode;
         rec.size = rec.base_limit = row->size;
@@ -133,7 +135,7 @@ static int replace_name(struct fs *fs, struct meta_batch *b, struct meta_dentry 
         return r;
     metric_inc(M_remote_changes);
     notify_entry(fs, d->parent, d->name);
-    if (shadowed)
+    if (shadowed && !row->shadows)
         metric_inc(M_hidden_keys);
     return tree_insert_row(fs, b, d->parent, row, keep, 0);
 }
@@ -178,6 +180,8 @@ static int apply_known(struct fs *fs, struct meta_batch *b, struct meta_dentry *
         return 1;
     }
     if (S_ISDIR(d->type)) {
+        if (row->shadows)
+            note_shadowed(fs, b, d);
         mutex_lock(&in->mu);
         if (in->rec.flags & INODE_DIR_LOCAL) { /* somebody put something below it: it has to be listed from now on */
             in->rec.flags &= ~(INODE_DIR_LOCAL | INODE_DIR_LISTED);

@@ -7,6 +7,7 @@ struct list_row {
     char *name; /* without a directory's '/' */
     bool is_dir, has_info, archived;
     bool vanished; /* a HEAD did not find it any more */
+    bool shadows;  /* a directory; an object of the same name stands beside it */
     uint64_t size;
     int64_t mtime_ns;
     int64_t settled_ns;   /* mtime_ns of a listing, old enough to tell versions apart, else 0 */

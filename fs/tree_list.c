@@ -15,7 +15,6 @@
 #define STALE_WAIT_NS    (2 * NS_PER_S)
 #define OFFLINE_RETRY_NS (5 * NS_PER_S)
 #define ROWS_PER_BATCH   500
-#define TARGET_MAX       4095
 #define HEADS_AT_ONCE    32
 #define SETTLED_NS       (10 * (int64_t)NS_PER_S) /* stores list whole seconds, and clocks differ */
 
@@ -66,7 +65,7 @@ static int keep_target(void *ctx, uint64_t off, const void *buf, size_t len)
 static int read_s3fs_link(struct fs *fs, const char *key, struct obj_info *info)
 {
     bool link = fs->cfg->posix_meta == POSIX_META_ON && (info->posix.fields & POSIX_MODE) && S_ISLNK(info->posix.mode);
-    if (!link || info->symlink || info->size == 0 || info->size > TARGET_MAX)
+    if (!link || info->symlink || info->size == 0 || info->size > OBJ_SYMLINK_MAX)
         return 0;
     g_autoptr(GString) target = g_string_new(NULL);
     int r = objstore_get(fs->store, key, 0, 0, &info->etag, keep_target, target, NULL);
@@ -197,14 +196,33 @@ static int flush_rows(struct listing *l)
     return r;
 }
 
+/* Takes the object of the directory's name out of the rows to come: the database does not show yet what one batch puts, so both would become names. */
+static void shadow(struct listing *l, struct list_row *dir)
+{
+    if (!g_hash_table_contains(l->seen, dir->name))
+        return;
+    for (unsigned i = l->rows->len; i-- > 0;) {
+        struct list_row *row = l->rows->pdata[i];
+        if (row->is_dir || !g_str_equal(row->name, dir->name))
+            continue;
+        dir->shadows = true;
+        g_hash_table_replace(l->seen, g_strdup(row->name), g_ptr_array_steal_index(l->rows, i));
+        return;
+    }
+}
+
 static int on_entry(void *ctx, const struct obj_entry *e)
 {
     struct listing *l = ctx;
     size_t len = e->name_len;
     if (atomic_load(&l->fs->stopping))
         return -ECANCELED;
-    if (len == 0 && !e->is_prefix) { /* the directory's own marker */
-        l->marker = true;
+    /* the directory's own marker; with bytes in it, it is somebody's object that cannot be shown */
+    if (len == 0 && !e->is_prefix) {
+        l->marker = e->size == 0;
+        l->hidden |= e->size > 0;
+        if (e->size > 0)
+            metric_inc(M_hidden_keys);
         return 0;
     }
     if (e->is_prefix && len > 0 && e->name[len - 1] == '/')
@@ -224,6 +242,8 @@ static int on_entry(void *ctx, const struct obj_entry *e)
     row->mtime_ns = e->mtime_ns;
     row->settled_ns = e->mtime_ns < l->began_wall_ns - SETTLED_NS ? e->mtime_ns : 0;
     row->etag = e->etag;
+    if (row->is_dir)
+        shadow(l, row);
     g_hash_table_insert(l->seen, g_strconcat(row->name, row->is_dir ? "/" : NULL, NULL), NULL);
     g_ptr_array_add(l->rows, row);
     return l->rows->len >= ROWS_PER_BATCH ? flush_rows(l) : 0;

@@ -177,7 +177,7 @@ static void response_restart(struct transfer *t)
 int64_t http_date_parse(const char *text)
 {
     time_t when = curl_getdate(text, NULL);
-    return when > 0 ? (int64_t)when * (int64_t)NS_PER_S : 0;
+    return when > 0 ? clock_wall_of((int64_t)when, 0) : 0;
 }
 
 static size_t on_header(char *buf, size_t size, size_t n, void *ctx)

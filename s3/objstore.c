@@ -7,6 +7,7 @@
 #include "base/metric.h"
 #include "base/sync.h"
 #include "objstore_driver.h"
+#include "s3_cred.h"
 #include "s3_meta.h"
 #include "s3_uri.h"
 
@@ -80,6 +81,11 @@ int objstore_open(const struct objstore_config *cfg, struct objstore **ret_store
     }
     s3_source_clear(&src);
     return r;
+}
+
+void objstore_forget_env(void)
+{
+    s3_cred_forget_env();
 }
 
 void objstore_close(struct objstore *st)

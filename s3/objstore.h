@@ -48,13 +48,15 @@ struct objstore_limits {
     uint32_t key_max_bytes; /* prefix included */
 };
 
+#define OBJ_SYMLINK_MAX 4095 /* what readlink() can give */
+
 /* Metadata of an object. */
 struct obj_info {
     uint64_t size;
     int64_t mtime_ns; /* Last-Modified, wall clock */
     struct etag etag;
     struct posix_attr posix;   /* fields = 0 where the reply carried none (LIST never does) */
-    char *symlink;             /* owned; target from x-amz-meta-sluice-symlink, else NULL */
+    char *symlink;             /* owned; target from x-amz-meta-sluice-symlink, 1 to OBJ_SYMLINK_MAX bytes, else NULL */
     char token[TOKEN_MAX + 1]; /* x-amz-meta-sluice-token, "" if none */
     bool archived;             /* GET fails until it is restored */
 };
@@ -128,6 +130,8 @@ struct objstore_config {
 /* Opens the driver of the source's scheme and checks what can be checked without a request (syntax, credentials present).
  * On failure *ret_msg gets a line for the user: what is wrong and what to do next (owned by caller). */
 int objstore_open(const struct objstore_config *cfg, struct objstore **ret_store, char **ret_msg) MUST_CHECK;
+/* Makes the keys in this process's environment, where /proc shows them, empty; stores that are open keep theirs. */
+void objstore_forget_env(void);
 void objstore_close(struct objstore *st); /* NULL allowed */
 /* Makes every call in flight and to come end with -ECANCELED soon. */
 void objstore_shutdown(struct objstore *st);

@@ -19,6 +19,7 @@
 #include "objstore.h"
 #include "s3_cred_int.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -73,6 +74,18 @@ struct s3_cred {
 };
 
 /* ---- settings ---- */
+
+static const char *const secret_names[] = {"AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
+                                           "AWS_CONTAINER_AUTHORIZATION_TOKEN"};
+
+void s3_cred_forget_env(void)
+{
+    for (size_t i = 0; i < G_N_ELEMENTS(secret_names); i++) {
+        char *v = getenv(secret_names[i]);
+        if (v != NULL) /* in place, empty: the array itself may be in use by other threads */
+            explicit_bzero(v, strlen(v));
+    }
+}
 
 static const char *env_get(const char *name)
 {
@@ -137,6 +150,10 @@ static void env_fill(struct cred_env *e, const struct objstore_config *cfg)
     e->container_relative = g_strdup(env_get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"));
     e->container_full = g_strdup(env_get("AWS_CONTAINER_CREDENTIALS_FULL_URI"));
     e->container_token_file = g_strdup(env_get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"));
+    e->access_key = g_strdup(env_get("AWS_ACCESS_KEY_ID"));
+    e->secret_key = g_strdup(env_get(secret_names[0]));
+    e->session_token = g_strdup(env_get(secret_names[1]));
+    e->container_token = g_strdup(env_get(secret_names[2]));
     e->imds_endpoint = imds_endpoint();
     e->imds_disabled = env_true("AWS_EC2_METADATA_DISABLED");
     e->allow_plain_http = cfg->allow_plain_http;
@@ -158,21 +175,24 @@ static void env_clear(struct cred_env *e)
                            e->container_full,
                            e->container_token_file,
                            e->imds_endpoint};
+    char *const secret[] = {e->access_key, e->secret_key, e->session_token, e->container_token};
     for (size_t i = 0; i < G_N_ELEMENTS(owned); i++)
         g_free(owned[i]);
+    for (size_t i = 0; i < G_N_ELEMENTS(secret); i++)
+        cred_wipe_free(secret[i]);
     memset(e, 0, sizeof(*e));
 }
 
 int cred_env_fetch(const struct cred_run *run, struct s3_keys *ret_keys)
 {
-    const char *access = env_get("AWS_ACCESS_KEY_ID");
-    const char *secret = env_get("AWS_SECRET_ACCESS_KEY");
+    const char *access = run->env->access_key;
+    const char *secret = run->env->secret_key;
     if (access == NULL || secret == NULL) {
         g_string_append_printf(run->why, "%s is not set. ",
                                access == NULL ? "AWS_ACCESS_KEY_ID" : "AWS_SECRET_ACCESS_KEY");
         return access == NULL && secret == NULL ? -ENXIO : -EACCES;
     }
-    int r = cred_keys_set(ret_keys, access, secret, env_get("AWS_SESSION_TOKEN"), 0, run->why);
+    int r = cred_keys_set(ret_keys, access, secret, run->env->session_token, 0, run->why);
     if (r < 0)
         g_string_append(run->why, "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN. ");
     return r;

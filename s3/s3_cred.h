@@ -15,8 +15,8 @@
  * to the network or run a process: never call it with a ranked lock held. One caller does so at a time; the others get the
  * old keys where these still serve, else wait for it.
  *
- * A file with keys that group or others may read, or that belongs to neither us nor root, is used with a warning. One that anybody may
- * write is refused, and so is one with a credential_process that its group may write or that belongs to neither: it would run as us.
+ * A file with keys that group or others may read or write, or that belongs to neither us nor root, is refused, and so is one that anybody may
+ * write, and one with a credential_process that its group may write or that belongs to neither: it would run as us.
  */
 #pragma once
 #include "base/err.h"
@@ -42,6 +42,9 @@ int s3_cred_open(const struct objstore_config *cfg, struct s3_cred **ret, char *
 void s3_cred_close(struct s3_cred *c);
 /* Calls in flight and to come end with -ECANCELED soon. */
 void s3_cred_shutdown(struct s3_cred *c);
+
+/* Makes the secrets in this process's environment, which /proc shows, empty; what was opened keeps its copies. */
+void s3_cred_forget_env(void);
 
 /* Keys that are valid now, renewed if due; s3_keys_clear() them. -EKEYEXPIRED expired and not renewable, -EACCES refused by
  * the source, else what the transport said. ret is untouched on failure. */

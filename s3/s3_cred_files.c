@@ -9,7 +9,6 @@
  * [default], in the credentials file [x].
  */
 #include "base/cleanup.h"
-#include "base/log.h"
 #include "s3_cred_int.h"
 
 #include <fcntl.h>
@@ -239,8 +238,10 @@ static int load_one(const char *path, GHashTable *sections, GString *why)
             why, "%s holds a credential_process and other users may write it: chmod 600 it and own it. ", path);
         r = -EACCES;
     }
-    if (r == 0 && open.readable && holds(sections, "aws_secret_access_key"))
-        log_warn("cred", "file with keys is open to other users: chmod 600 it and own it path='%s'", path);
+    if (r == 0 && open.readable && holds(sections, "aws_secret_access_key")) {
+        g_string_append_printf(why, "%s holds keys and is open to other users: chmod 600 it and own it. ", path);
+        r = -EACCES;
+    }
     return r;
 }
 

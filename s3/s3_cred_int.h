@@ -32,8 +32,9 @@ struct cred_env {
     char *session_name; /* never NULL */
     char *container_relative;
     char *container_full;
-    char *container_token_file; /* AWS_CONTAINER_AUTHORIZATION_TOKEN itself is a secret: read at use */
-    char *imds_endpoint;        /* never NULL */
+    char *container_token_file;
+    char *access_key, *secret_key, *session_token, *container_token; /* wiped when freed */
+    char *imds_endpoint;                                             /* never NULL */
     bool imds_disabled;
     bool ignore_endpoints; /* AWS_IGNORE_CONFIGURED_ENDPOINT_URLS */
     bool allow_plain_http;

@@ -75,7 +75,7 @@ int cred_parse_time(const char *text, int64_t *ret_ns)
     if (unix_s < 0)
         return -EBADMSG;
     /* Some tools write the year 9999 for "never": beyond what ns in 63 bits can say. */
-    *ret_ns = unix_s > INT64_MAX / (int64_t)NS_PER_S ? INT64_MAX : unix_s * (int64_t)NS_PER_S;
+    *ret_ns = clock_wall_of(unix_s, 0);
     return 0;
 }
 

@@ -310,8 +310,8 @@ static int container_token(const struct cred_env *env, char **ret_token, GString
 {
     if (env->container_token_file != NULL)
         return read_token(env->container_token_file, ret_token, why);
-    const char *t = g_getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN");
-    if (t == NULL || t[0] == '\0')
+    const char *t = env->container_token;
+    if (t == NULL)
         return 0;
     for (const char *p = t; *p != '\0'; p++) {
         if ((unsigned char)*p < 0x20 || *p == 0x7f) {

@@ -128,7 +128,7 @@ static bool parse_mtime(const char *s, int64_t *ret_ns)
 static void take_symlink(struct obj_info *info, const char *value)
 {
     GString *target = g_string_new(NULL);
-    if (s3_uri_decode(target, value, strlen(value), false) < 0 || target->len == 0 ||
+    if (s3_uri_decode(target, value, strlen(value), false) < 0 || target->len == 0 || target->len > OBJ_SYMLINK_MAX ||
         strlen(target->str) != target->len) {
         g_string_free(target, TRUE);
         return;
@@ -148,13 +148,11 @@ static bool is_mode(uint32_t mode)
 static bool parse_mode(const char *value, uint32_t *ret_mode)
 {
     uint32_t mode;
-    if (value[0] == '0')
-        return parse_u32(value, 8, ret_mode);
-    if ((parse_u32(value, 10, &mode) && is_mode(mode)) || (parse_u32(value, 8, &mode) && mode <= 0177777)) {
-        *ret_mode = mode;
-        return true;
-    }
-    return false;
+    bool decimal = value[0] != '0' && parse_u32(value, 10, &mode) && is_mode(mode);
+    if (!decimal && (!parse_u32(value, 8, &mode) || mode > 0177777))
+        return false;
+    *ret_mode = mode;
+    return true;
 }
 
 void s3_meta_take(struct obj_info *info, const char *name, const char *value)

@@ -241,7 +241,7 @@ int64_t s3_time_parse(const char *text)
             unit /= 10;
         }
     }
-    return (int64_t)timegm(&tm) * (int64_t)NS_PER_S + ns;
+    return clock_wall_of((int64_t)timegm(&tm), ns);
 }
 
 struct list_ctx {

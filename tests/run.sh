@@ -1,11 +1,12 @@
 #!/bin/bash
 # run.sh [quick|night|SUITE...] - installs what is missing, builds, runs the suites and sums up.
 #
-# Suites: lint unit unit-quick asan tsan posix e2e-file e2e-ceph e2e-asan bench-smoke coverage. Without arguments all of them but unit-quick;
+# Suites: lint unit unit-quick asan tsan fuzz posix e2e-file e2e-ceph e2e-asan bench-smoke coverage. Without arguments all of them but unit-quick;
 # `quick` is lint, unit-quick (without the slowest programs) and a short end-to-end run on the file store, under two minutes; `night` is all with
 # longer loops. The last line is "N passed, N failed, N skipped" over all counted tests; exit 1 if any failed or a suite could not run.
 #
-# Environment: SLUICE_SKIP_SETUP=1 installs nothing; SLUICE_CEPH_PORT=8000 where the gateway listens; RESULTS=DIR keeps the logs.
+# Environment: SLUICE_SKIP_SETUP=1 installs nothing; SLUICE_CEPH_PORT=8000 where the gateway listens; RESULTS=DIR keeps the logs;
+# SLUICE_FUZZ_SECONDS=5 per fuzz target.
 # Works as root from a clean clone without a terminal. Ends and unmounts only what it started itself.
 set -uo pipefail
 exec </dev/null
@@ -141,6 +142,26 @@ suite_tsan() {
         meson_suite build-tsan tsan --suite unit --timeout-multiplier 6
 }
 
+# Each target of tests/fuzz for a few seconds (night: minutes) from its corpus; what broke one is kept in $results.
+# shellcheck disable=SC2317
+suite_fuzz() {
+    local t name seconds=${SLUICE_FUZZ_SECONDS:-${SLUICE_NIGHT:+600}}
+    CC=clang build build-fuzz -Dfuzz=true -Dunit_tests=disabled -Db_sanitize=address,undefined -Db_lundef=false || { broken "fuzz: build"; return; }
+    for t in build-fuzz/tests/fuzz/fuzz_*; do
+        [ -f "$t" ] || continue
+        name=${t##*/fuzz_}
+        mkdir -p "$scratch/fuzz/$name"
+        if UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 "$t" -max_total_time="${seconds:-5}" -max_len=8192 -timeout=10 -rss_limit_mb=1024 \
+            -artifact_prefix="$results/fuzz-$name-" "$scratch/fuzz/$name" "tests/fuzz/corpus/$name" >"$results/fuzz-$name.log" 2>&1; then
+            count 1 0 0
+        else
+            tail -n 30 "$results/fuzz-$name.log"
+            say "FAILED fuzz $name"
+            count 0 1 0
+        fi
+    done
+}
+
 suite_posix() {
     local out sums log=$results/posix.log
     build build || { broken "posix: build"; return; }
@@ -265,14 +286,14 @@ main() {
         case $s in
         quick) suites+=(lint unit-quick e2e-quick) ;;
         night) export SLUICE_NIGHT=1 ;;
-        lint | unit | unit-quick | asan | tsan | posix | e2e-file | e2e-quick | e2e-ceph | e2e-asan | bench-smoke | coverage) suites+=("$s") ;;
+        lint | unit | unit-quick | asan | tsan | fuzz | posix | e2e-file | e2e-quick | e2e-ceph | e2e-asan | bench-smoke | coverage) suites+=("$s") ;;
         *)
-            echo "run.sh: no suite '$s' (quick night lint unit unit-quick asan tsan posix e2e-file e2e-ceph e2e-asan bench-smoke coverage)" >&2
+            echo "run.sh: no suite '$s' (quick night lint unit unit-quick asan tsan fuzz posix e2e-file e2e-ceph e2e-asan bench-smoke coverage)" >&2
             exit 2
             ;;
         esac
     done
-    [ ${#suites[@]} -gt 0 ] || suites=(lint unit asan tsan posix e2e-file e2e-ceph e2e-asan bench-smoke coverage)
+    [ ${#suites[@]} -gt 0 ] || suites=(lint unit asan tsan fuzz posix e2e-file e2e-ceph e2e-asan bench-smoke coverage)
     case " ${suites[*]} " in *" e2e-ceph "* | *" bench-smoke "*) needs+=(ceph) ;; esac
     mkdir -p "$results"
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/sluice-tests.XXXXXX")

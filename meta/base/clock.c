@@ -72,6 +72,14 @@ uint64_t clock_mono_to_real_ns(uint64_t mono_ns)
     return mono_ns > offset ? slow_down(mono_ns - offset) : 0;
 }
 
+int64_t clock_wall_of(int64_t unix_s, int64_t ns)
+{
+    const int64_t most = INT64_MAX / (int64_t)NS_PER_S - 1;
+    if (unix_s < -most || unix_s > most)
+        return unix_s < 0 ? INT64_MIN : INT64_MAX;
+    return unix_s * (int64_t)NS_PER_S + ns;
+}
+
 int64_t clock_wall_ns(void)
 {
     return (int64_t)(read_clock(CLOCK_REALTIME) + clock_fake_offset_ns());

@@ -67,6 +67,11 @@ def registered():
     for path in sorted((ROOT / "tests/unit").glob("test_*.c")):
         if f"'{path.stem[5:]}'" not in rows:
             yield f"tests/unit/{path.name}: not registered in tests/unit/meson.build"
+    targets = (ROOT / "tests/fuzz/meson.build").read_text()
+    for path in sorted((ROOT / "tests/fuzz").glob("fuzz_*.c")):
+        name = path.stem[5:]
+        if name != "main" and (f"['{name}'," not in targets or not any((ROOT / "tests/fuzz/corpus" / name).glob("*"))):
+            yield f"tests/fuzz/{path.name}: no row in tests/fuzz/meson.build, or no input in tests/fuzz/corpus/{name}"
     for path in sorted((ROOT / "tests/unit").glob("test_*.c")) + sorted((ROOT / "tests/posix").glob("*.c")):
         text = path.read_text()
         for test in re.findall(r"^(?:START_TEST|CASE)\((\w+)", text, re.M):

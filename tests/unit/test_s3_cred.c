@@ -8,6 +8,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define SECRET CRED_SECRET
@@ -94,7 +95,7 @@ END_TEST
 START_TEST(region_and_endpoints_come_from_the_profile)
 {
     cred_put(
-        "config", 0644,
+        "config", 0600,
         "# comment\n[profile \"a b\"]\nregion = eu-north-1 ; comment\nservices = near\nendpoint_url = http://all.example\n"
         "aws_access_key_id=AKCONF\n aws_secret_access_key = " SECRET "\n"
         "[services near]\ns3 =\n  endpoint_url = http://s3.example:9000\ndynamodb =\n  endpoint_url = http://other.example\n");
@@ -180,27 +181,44 @@ START_TEST(process_in_a_file_that_others_may_write_is_refused)
 }
 END_TEST
 
-START_TEST(file_open_to_others_is_used_with_a_warning)
+START_TEST(file_with_keys_that_is_open_to_others_is_refused)
 {
-    cred_put("credentials", 0644, "[default]\naws_access_key_id = AK\naws_secret_access_key = " SECRET "\n");
-    cred_put("config", 0644, "[default]\nregion = eu-north-1\n");
+    static const mode_t modes[] = {0640, 0604, 0644, 0620};
+    g_autofree char *path = cred_path("credentials");
+    cred_put("config", 0644, "[default]\nregion = eu-north-1\n"); /* no keys in there */
+    for (size_t i = 0; i < G_N_ELEMENTS(modes); i++) {
+        cred_put("credentials", modes[i], "[default]\naws_access_key_id = AK\naws_secret_access_key = " SECRET "\n");
+        g_autofree char *msg = cred_open_fails();
+        ck_assert_ptr_nonnull(strstr(msg, "holds keys and is open to other users"));
+        ck_assert_ptr_null(strstr(msg, SECRET));
+    }
+    ck_assert_int_eq(chmod(path, 0600), 0);
     struct s3_cred *c = cred_open_ok();
     cred_expect_keys(c, "AK", NULL);
     s3_cred_close(c);
-    g_autofree char *text = cred_log_text();
-    ck_assert_ptr_nonnull(strstr(text, "file with keys is open to other users"));
-    ck_assert_ptr_null(strstr(text, "/config'")); /* no keys in there */
+    if (geteuid() != 0)
+        return; /* only root can give files away */
+    ck_assert_int_eq(chown(path, 12345, 0), 0);
+    g_autofree char *by_owner = cred_open_fails();
+    ck_assert_ptr_nonnull(strstr(by_owner, "open to other users"));
 }
 END_TEST
 
-START_TEST(private_file_gives_no_warning)
+START_TEST(keys_taken_out_of_the_environment_still_serve)
 {
-    cred_put("credentials", 0600, "[default]\naws_access_key_id = AK\naws_secret_access_key = " SECRET "\n");
+    setenv("AWS_ACCESS_KEY_ID", "AKENV", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", SECRET, 1);
+    setenv("AWS_SESSION_TOKEN", "CANARYt", 1);
+    const char *secret = getenv("AWS_SECRET_ACCESS_KEY");
     struct s3_cred *c = cred_open_ok();
-    cred_expect_keys(c, "AK", NULL);
+    s3_cred_forget_env();
+    ck_assert_int_eq(secret[0], 0);
+    ck_assert_str_eq(getenv("AWS_SESSION_TOKEN"), "");
+    cred_expect_keys(c, "AKENV", "CANARYt");
+    clock_fake_advance(10 * NS_PER_S);
+    s3_cred_invalidate(c);
+    cred_expect_keys(c, "AKENV", "CANARYt");
     s3_cred_close(c);
-    g_autofree char *text = cred_log_text();
-    ck_assert_ptr_null(strstr(text, "open to other users"));
 }
 END_TEST
 
@@ -331,8 +349,8 @@ int main(void)
         profile_with_sso_says_what_to_do,
         file_that_anybody_may_write_is_refused,
         process_in_a_file_that_others_may_write_is_refused,
-        file_open_to_others_is_used_with_a_warning,
-        private_file_gives_no_warning,
+        file_with_keys_that_is_open_to_others_is_refused,
+        keys_taken_out_of_the_environment_still_serve,
         rotated_file_is_read_again,
         rotation_to_a_broken_file_keeps_the_old_keys,
         credential_process_gives_keys,

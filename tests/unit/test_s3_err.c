@@ -148,6 +148,7 @@ START_TEST(metadata_of_other_tools_is_read)
         {"mtime", "1700000000.5", POSIX_MTIME, 1700000000500000000},
         {"mtime", "1700000000.123456789", POSIX_MTIME, 1700000000123456789},
         {"mtime", "yesterday", 0, 0},
+        {"mode", "037777777777", 0, 0},
         {"mtime", "1.5e3", 0, 0},
     };
     for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
@@ -162,6 +163,21 @@ START_TEST(metadata_of_other_tools_is_read)
 }
 END_TEST
 
+START_TEST(targets_are_no_longer_than_readlink_can_give)
+{
+    g_autofree char *target = g_strnfill(OBJ_SYMLINK_MAX + 1, 'x');
+    struct obj_info info = {0};
+    s3_meta_take(&info, "sluice-symlink", target);
+    ck_assert_ptr_null(info.symlink);
+    target[OBJ_SYMLINK_MAX] = '\0';
+    s3_meta_take(&info, "sluice-symlink", target);
+    ck_assert_str_eq(info.symlink, target);
+    s3_meta_take(&info, "sluice-symlink", "a%00b");
+    ck_assert_str_eq(info.symlink, target);
+    obj_info_clear(&info);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("s3_err");
@@ -173,6 +189,7 @@ int main(void)
     tcase_add_test(t, budget_runs_dry_and_comes_back);
     tcase_add_test(t, window_halves_once_per_round_and_grows_back);
     tcase_add_test(t, metadata_of_other_tools_is_read);
+    tcase_add_test(t, targets_are_no_longer_than_readlink_can_give);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

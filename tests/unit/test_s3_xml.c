@@ -1,4 +1,5 @@
 /* Replies in XML: what is read, and what is refused. */
+#include "../../s3/http.h"
 #include "../../s3/s3_xml.h"
 #include "base/clock.h"
 
@@ -190,6 +191,15 @@ START_TEST(etags_lose_their_quotes_and_odd_ones_are_dropped)
 }
 END_TEST
 
+START_TEST(times_beyond_what_ns_can_say_are_the_end)
+{
+    ck_assert_int_eq(s3_time_parse("2024-01-02T03:04:05.5Z"), 1704164645500000000ll);
+    ck_assert_int_eq(s3_time_parse("9999-12-31T23:59:59.999Z"), INT64_MAX);
+    ck_assert_int_eq(s3_time_parse("0001-01-01T00:00:00Z"), INT64_MIN);
+    ck_assert_int_eq(http_date_parse("Fri, 31 Dec 9999 23:59:59 GMT"), INT64_MAX);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("s3_xml");
@@ -204,6 +214,7 @@ int main(void)
     tcase_add_test(t, text_of_the_first_element_of_a_name_is_found);
     tcase_add_test(t, uploads_and_parts_are_read);
     tcase_add_test(t, etags_lose_their_quotes_and_odd_ones_are_dropped);
+    tcase_add_test(t, times_beyond_what_ns_can_say_are_the_end);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

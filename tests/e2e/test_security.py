@@ -1,0 +1,320 @@
+"""What must never happen: secrets where others can read them, a cache others can get into, rights that a bucket gives, a binary without its armour."""
+import errno
+import os
+import pathlib
+import re
+import shutil
+import stat
+import subprocess
+
+import pytest
+from mounts import MIB, ROOT, SLUICE, run, sh
+from test_usage import AS_ROOT
+
+CANARY = "cAnArY0secretDoNotPrintMe0123456789abcdef"
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+def keys_file(path, mode, secret=CANARY):
+    path.write_text(f"[default]\naws_access_key_id = AKIDEXAMPLE\naws_secret_access_key = {secret}\n")
+    path.chmod(mode)
+    return path
+
+
+def environ(pid):
+    return pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+
+
+# ---- keys ----
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
+def test_keys_in_a_file_open_to_others_are_not_used(make_mount, base, mode):
+    m = make_mount(start=False, source="s3://bucket", endpoint_url="http://127.0.0.1:9")
+    env = {k: "" for k in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_CONFIG_FILE")}
+    env.update(AWS_SHARED_CREDENTIALS_FILE=str(keys_file(base / "keys", mode)), AWS_EC2_METADATA_DISABLED="true")
+    done = run(*m.arguments(), check=False, env=env)
+    assert done.returncode != 0 and not m.is_mounted()
+    assert "is open to other users: chmod 600" in done.stderr
+    assert CANARY not in done.stdout + done.stderr
+
+
+@ROOT_ONLY
+def test_keys_in_a_file_of_somebody_else_are_not_used(make_mount, base):
+    m = make_mount(start=False, source="s3://bucket", endpoint_url="http://127.0.0.1:9")
+    path = keys_file(base / "keys", 0o600)
+    os.chown(path, 12345, 12345)
+    env = {k: "" for k in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")}
+    env.update(AWS_SHARED_CREDENTIALS_FILE=str(path), AWS_EC2_METADATA_DISABLED="true")
+    done = run(*m.arguments(), check=False, env=env)
+    assert done.returncode != 0 and "open to other users" in done.stderr and not m.is_mounted()
+
+
+@pytest.mark.parametrize("option", ["--aws-secret-access-key=" + CANARY, "--secret-key=" + CANARY, "-oaws_session_token=" + CANARY, "-opassword=" + CANARY])
+def test_keys_are_no_options(make_mount, option):
+    m = make_mount(start=False)
+    done = run(*m.arguments(), option, check=False, env=m.env)
+    assert done.returncode == 2 and not m.is_mounted()
+    assert CANARY not in done.stdout + done.stderr + m.log()
+
+
+def test_the_daemon_shows_no_secret(make_mount, store):
+    """Neither its command line nor its environment nor the mount table, its log, its answers or its cache; whatever it logs."""
+    m = make_mount(start=False, log_level="debug", http="127.0.0.1:18433")
+    secrets = [CANARY]
+    if store.kind == "ceph":
+        secrets = [m.env["AWS_SECRET_ACCESS_KEY"]]
+    else:
+        m.env.update(AWS_ACCESS_KEY_ID="AKIDEXAMPLE", AWS_SECRET_ACCESS_KEY=CANARY, AWS_SESSION_TOKEN=CANARY)
+    done = run(*m.arguments(), env=m.env)
+    (m.path / "f").write_bytes(os.urandom(6 * MIB))
+    m.wait()
+    (m.path / "none").exists()
+    pid = m.status()["pid"]
+    seen = {"mount": done.stdout + done.stderr, "status": run("status", "--json", m.path).stdout, "config": run("status", "--config", m.path).stdout,
+            "info": run("info", "--json", m.path / "f").stdout, "command line": pathlib.Path(f"/proc/{pid}/cmdline").read_text(),
+            "environment": environ(pid).decode(errors="replace"), "mount table": pathlib.Path("/proc/self/mountinfo").read_text(),
+            "processes": sh("ps -eo args").stdout, "metrics": sh("curl -s http://127.0.0.1:18433/metrics").stdout}
+    m.umount()
+    seen["log"] = m.log()
+    assert "AWS_SECRET_ACCESS_KEY=" in seen["environment"] and "sluice" in seen["metrics"] and seen["log"]
+    for secret in secrets:
+        for where, text in seen.items():
+            assert secret not in text, where
+            assert not re.search(r"Signature=[0-9a-f]{64}|X-Amz-Security-Token: \S", text), where
+        for path in m.cache.rglob("*"):
+            assert not path.is_file() or secret.encode() not in path.read_bytes(), path
+
+
+def test_the_daemon_leaves_no_core_and_no_open_files(mount):
+    proc = pathlib.Path(f"/proc/{mount.status()['pid']}")
+    assert re.search(r"Max core file size +0 +0 ", (proc / "limits").read_text())
+    assert re.search(r"^Umask:\s+0077$", (proc / "status").read_text(), re.M)
+
+
+AS_NOBODY = """
+cd /
+"$2" mount "file://$1/lake" "$1/mnt" --cache-dir "$1/cache" --log-file "$1/log" || exit 70
+pid=$("$2" status --json "$1/mnt" | grep -o '"pid": *[0-9]*' | grep -o '[0-9]*$')
+stat -c "runs as %u" "$1/log"
+stat -c "memory is of %u" "/proc/$pid/environ"
+cat "/proc/$pid/environ"
+"$2" umount "$1/mnt"
+"""
+
+
+@ROOT_ONLY
+def test_the_memory_of_a_users_daemon_is_roots_alone(base):
+    """Not dumpable: other programs of the same user neither attach to it nor read what it holds."""
+    top = base / "nobody"
+    for name in ("", "dev", "lake", "mnt", "cache"):
+        (top / name).mkdir(0o700)
+        os.chown(top / name, 65534, 65534)
+    shutil.copy(SLUICE, top / "program")
+    done = subprocess.run(["unshare", "-m", "bash", "-c", AS_ROOT, "-", str(top), str(top / "program"), AS_NOBODY], text=True, capture_output=True,
+                          timeout=120, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode == 77:
+        pytest.skip("no device can be made here")
+    assert done.stdout.splitlines() == ["runs as 65534", "memory is of 0"], done.stdout + done.stderr
+    assert "ermission denied" in done.stderr
+
+
+# ---- the cache folder ----
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o710, 0o701, 0o770])
+def test_a_cache_folder_open_to_others_is_refused(make_mount, mode):
+    m = make_mount(start=False)
+    m.cache.mkdir()
+    m.cache.chmod(mode)
+    done = run(*m.arguments(), check=False, env=m.env)
+    assert done.returncode != 0 and not m.is_mounted()
+    assert "chmod 700" in done.stderr
+    assert sorted(os.listdir(m.cache)) == []
+
+
+@ROOT_ONLY
+def test_a_cache_folder_of_somebody_else_is_refused(make_mount):
+    m = make_mount(start=False)
+    m.cache.mkdir(0o700)
+    os.chown(m.cache, 12345, 12345)
+    done = run(*m.arguments(), check=False, env=m.env)
+    assert done.returncode != 0 and "belongs to uid 12345" in done.stderr and not m.is_mounted()
+
+
+def test_nobody_else_gets_into_the_cache(mount, store):
+    store.put("dir/readable", b"x" * 100)
+    (mount.path / "dir/readable").read_bytes()
+    (mount.path / "mine").write_bytes(b"y" * 100)
+    os.chmod(mount.path / "mine", 0o666)
+    mount.wait()
+    files = 0
+    for path in [mount.cache, *mount.cache.rglob("*")]:
+        mode = path.lstat().st_mode
+        assert not mode & 0o077, (path, oct(mode))
+        assert not stat.S_ISLNK(mode) and not mode & 0o7000
+        files += stat.S_ISREG(mode)
+        assert "readable" not in path.name and "mine" not in path.name
+    assert files > 3
+
+
+def test_links_in_the_cache_folder_are_not_followed(make_mount, base):
+    m = make_mount(start=False)
+    m.cache.mkdir(0o700)
+    precious = base / "precious"
+    precious.write_text("not to be touched")
+    os.symlink(precious, m.cache / "lock")
+    done = run(*m.arguments(), check=False, env=m.env)
+    assert done.returncode != 0 and not m.is_mounted()
+    assert precious.read_text() == "not to be touched"
+
+
+def test_a_cache_folder_belongs_to_one_bucket(make_mount, base):
+    m = make_mount()
+    m.umount()
+    other = base / "other"
+    other.mkdir()
+    n = make_mount("n", source=f"file://{other}", start=False, cache_dir=m.cache, endpoint_url=None)
+    done = run(*n.arguments(), check=False)
+    assert done.returncode != 0 and not n.is_mounted() and done.stderr.strip()
+    m.mount()
+
+
+@ROOT_ONLY
+def test_a_cache_folder_in_memory_is_warned_of(make_mount):
+    m = make_mount(start=False)
+    m.cache.mkdir()
+    sh(f"mount -t tmpfs -o size=600m,mode=0700 none {m.cache}")
+    try:
+        m.mount(free_space="1M")
+        assert "cache folder is in memory: a power loss takes" in m.log()
+        m.umount()
+    finally:
+        subprocess.run(["umount", "-l", m.cache], timeout=20, check=False)
+
+
+# ---- other users, and what a bucket may give ----
+
+
+def test_the_mount_is_nosuid_nodev_and_checks_rights(make_mount):
+    for m in (make_mount("own"), make_mount("all", allow_other=True)):
+        line = next(x for x in pathlib.Path("/proc/self/mountinfo").read_text().splitlines() if x.split()[4] == str(m.path))
+        assert {"nosuid", "nodev"} <= set(line.split()[5].split(","))
+        assert "default_permissions" in line.split(" - ")[1]
+        assert ("allow_other" in line.split(" - ")[1]) == (m.base.name == "all")
+
+
+@ROOT_ONLY
+def test_other_users_see_what_modes_allow(make_mount):
+    m = make_mount(allow_other=True)
+    (m.path / "private").write_text("secret")
+    (m.path / "public").write_text("open")
+    os.chmod(m.path / "private", 0o600)
+    os.mkdir(m.path / "closed", 0o700)
+    (m.path / "closed/f").write_text("x")
+    (m.path / "closed/f").read_text()
+    os.listdir(m.path / "closed")
+
+    def other(command):
+        return subprocess.run(["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", "sh", "-c", command], capture_output=True, text=True,
+                              timeout=20, check=False)
+    assert other(f"cat {m.path}/public").stdout == "open"
+    for command in (f"cat {m.path}/private", f"ls {m.path}/closed", f"cat {m.path}/closed/f", f"echo x > {m.path}/public", f"touch {m.path}/new",
+                    f"rm {m.path}/public", f"mv {m.path}/public {m.path}/p2", f"chmod 777 {m.path}/private"):
+        done = other(command)
+        assert done.returncode != 0 and not done.stdout, command
+    assert (m.path / "public").read_text() == "open"
+
+
+@ROOT_ONLY
+def test_a_private_mount_is_closed_to_other_users(mount):
+    (mount.path / "f").write_text("x")
+    os.chmod(mount.path / "f", 0o644)
+    done = subprocess.run(["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", "cat", mount.path / "f"], capture_output=True, timeout=20, check=False)
+    assert done.returncode != 0 and not done.stdout
+
+
+def put_with_metadata(store, key, data, metadata):
+    if store.kind == "ceph":
+        store.put(key, data, metadata)
+        return
+    store.put(key, data)
+    for name, value in metadata.items():
+        os.setxattr(store.root / key, f"user.x-amz-meta-{name}", value.encode())
+
+
+@pytest.mark.parametrize("mode", ["0104755", "0102755", "0107777", "35309", "0020666", "0060666", "0010644", "037777777777", "-1", "0x1ff", "99999999999999999999"])
+def test_a_bucket_gives_no_special_rights_and_no_devices(make_mount, store, mode):
+    put_with_metadata(store, "f", b"#!/bin/sh\n", {"mode": mode, "uid": "0", "gid": "0"})
+    m = make_mount(posix_meta="on")
+    st = os.lstat(m.path / "f")
+    assert stat.S_ISREG(st.st_mode), oct(st.st_mode)
+    assert not st.st_mode & 0o7000, oct(st.st_mode)
+    assert (m.path / "f").read_bytes() == b"#!/bin/sh\n"
+
+
+def test_link_targets_are_text_and_nothing_more(make_mount, store, base):
+    """Given back as they are, never followed by the daemon; impossible ones make no link."""
+    outside = base / "outside"
+    outside.write_text("outside")
+    targets = {"up": "../../../../etc/passwd", "abs": str(outside), "loop": "loop", "odd": "a%20b%0Ac", "nul": "a%00b", "empty": "", "long": "x" * 1000}
+    for name, target in targets.items():
+        put_with_metadata(store, name, b"", {"sluice-symlink": target})
+    m = make_mount()
+    assert os.readlink(m.path / "up") == "../../../../etc/passwd"
+    assert os.readlink(m.path / "abs") == str(outside)
+    assert os.readlink(m.path / "odd") == "a b\nc"
+    assert os.readlink(m.path / "long") == "x" * 1000
+    with pytest.raises(OSError) as e:
+        (m.path / "loop").read_bytes()
+    assert e.value.errno == errno.ELOOP
+    for name in ("nul", "empty"):
+        assert stat.S_ISREG(os.lstat(m.path / name).st_mode)
+    run("warmup", m.path / "abs", check=False)
+    run("evict", m.path / "abs", check=False)
+    os.unlink(m.path / "abs")
+    m.wait()
+    assert outside.read_text() == "outside"
+
+
+# ---- the control socket ----
+
+
+@ROOT_ONLY
+def test_only_root_and_the_owner_may_ask(mount):
+    done = subprocess.run(["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", SLUICE, "status", "--json", mount.path], capture_output=True,
+                          text=True, timeout=30, check=False)
+    assert done.returncode != 0 and '"pid"' not in done.stdout
+    for path in pathlib.Path("/run/sluice").glob("*.sock"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not stat.S_IMODE(pathlib.Path("/run/sluice").stat().st_mode) & 0o022
+
+
+# ---- what is built and installed ----
+
+
+def test_the_program_is_hardened():
+    """Position independent, relocations read-only and bound at start, no executable stack, stack protector, checked calls."""
+    if not shutil.which("readelf"):
+        pytest.skip("readelf is not there")
+    out = {what: sh(f"readelf -W {what} {SLUICE}").stdout for what in ("-h", "-l", "-d", "--dyn-syms")}
+    if "__asan_init" in sh(f"readelf -W -s {SLUICE}").stdout:
+        pytest.skip("a sanitizer's build")
+    assert re.search(r"Type: +DYN", out["-h"])
+    assert "GNU_RELRO" in out["-l"] and re.search(r"BIND_NOW|Flags: NOW", out["-d"])
+    assert re.search(r"GNU_STACK.* RW +0x", out["-l"]), "the stack may be executed"
+    for name in ("__stack_chk_fail", "__memcpy_chk", "__snprintf_chk"):
+        assert name in out["--dyn-syms"] or f"{name}@" in out["--dyn-syms"] or name == "__memcpy_chk" and "_chk@" in out["--dyn-syms"], name
+
+
+def test_the_unit_gives_the_daemon_no_more_than_it_needs():
+    unit = (ROOT / "deploy/systemd/sluice@.service.in").read_text()
+    lines = {line.split("=", 1)[0]: line.split("=", 1)[1] for line in unit.splitlines() if re.match(r"^[A-Z]\w+=", line)}
+    for name, value in {"LimitCORE": "0", "LockPersonality": "yes", "MemoryDenyWriteExecute": "yes", "NoNewPrivileges": "yes",
+                        "RestrictSUIDSGID": "yes", "SystemCallArchitectures": "native"}.items():
+        assert lines.get(name) == value, name
+    assert set(lines["RestrictAddressFamilies"].split()) <= {"AF_UNIX", "AF_INET", "AF_INET6", "AF_NETLINK"}
+    assert "CAP_SYS_PTRACE" not in lines["CapabilityBoundingSet"] and "CAP_SYS_RAWIO" not in lines["CapabilityBoundingSet"]
+    assert "SystemCallFilter" in lines
+    for name in ("ProtectSystem", "ProtectHome", "PrivateTmp", "PrivateDevices", "ProtectKernelTunables", "ProtectControlGroups", "PrivateMounts"):
+        assert name not in lines, f"{name} would hide the mount from everybody else"
