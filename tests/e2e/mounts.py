@@ -46,6 +46,21 @@ def eventually(what, seconds=30, step=0.1):
         time.sleep(step)
 
 
+def is_gone(pid):
+    """Ended; a zombie counts as that."""
+    try:
+        return not pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True
+
+
+def kill_all(pids):
+    """In this order: a supervisor before the worker that it would replace."""
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    assert eventually(lambda: all(map(is_gone, pids)), 10)
+
+
 class Mount:
     """One mount point with its cache and log, mounted and unmounted at will. Options are long options: cache_size="64M"."""
 
@@ -103,12 +118,18 @@ class Mount:
         """Until everything under path is published and verified."""
         run("wait", "--timeout", f"{timeout}s", self.path / path, timeout=timeout + 30)
 
+    def pids(self):
+        """Of the daemon's processes: the supervisor, if there is one, and the worker."""
+        status = self.status()
+        return [pid for pid in (status["supervisor_pid"], status["pid"]) if pid]
+
+    def kill(self):
+        """The whole daemon dies at once: the mount is dead."""
+        kill_all(self.pids())
+
     def kill9(self):
-        """The daemon dies at once; the dead mount is taken away."""
-        pid = self.status()["pid"]
-        os.kill(pid, signal.SIGKILL)
-        assert eventually(lambda: not pathlib.Path(f"/proc/{pid}/cmdline").exists() or
-                          not pathlib.Path(f"/proc/{pid}/cmdline").read_bytes(), 10)
+        """The whole daemon dies at once; the dead mount is taken away."""
+        self.kill()
         self.detach()
 
     def detach(self):

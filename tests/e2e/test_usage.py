@@ -3,11 +3,10 @@ import hashlib
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 
 import pytest
-from mounts import MIB, SLUICE, eventually, run
+from mounts import MIB, SLUICE, eventually, is_gone, run
 
 
 def refused(args, *words, code=2, env=None):
@@ -146,8 +145,7 @@ def test_secret_appears_nowhere(make_mount, store):
     m.wait()
     (m.path / "none").exists()
     outputs = {"log": m.log(), "status": run("status", "--json", m.path).stdout, "info": run("info", "--json", m.path / "f").stdout}
-    pid = m.status()["pid"]
-    outputs["cmdline"] = pathlib.Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    outputs["cmdline"] = "".join(pathlib.Path(f"/proc/{pid}/cmdline").read_text(errors="replace") for pid in m.pids())
     outputs["metrics"] = subprocess.run(["curl", "-s", "http://127.0.0.1:18432/metrics"], capture_output=True, text=True, timeout=20,
                                         check=False).stdout
     assert "sluice" in outputs["metrics"]
@@ -163,9 +161,9 @@ def test_secret_appears_nowhere(make_mount, store):
 
 def test_unmounted_mounts_leave_no_process(make_mount):
     m = make_mount()
-    pid = m.status()["pid"]
+    pids = m.pids()
     m.umount()
-    assert not pathlib.Path(f"/proc/{pid}").exists() or pathlib.Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+    assert all(map(is_gone, pids))
 
 
 def test_options_may_come_by_dash_o(make_mount):
@@ -232,7 +230,7 @@ def test_umount_takes_nobody_for_dead_who_is_not(mount):
 def test_umount_of_a_dead_mount_drains_nothing(make_mount):
     m = make_mount(fault="op=put,action=error:-EIO")
     (m.path / "f").write_bytes(b"only copy")
-    os.kill(m.status()["pid"], signal.SIGKILL)
+    m.kill()
     assert eventually(lambda: "is not running" in run("status", m.path, check=False).stderr)
     refused(["umount", "--drain", m.path], "nothing is published", code=1)
     assert m.is_mounted()
