@@ -77,6 +77,10 @@ int config_set(struct config *cfg, const char *name, const char *value, char **r
 int config_read_file(struct config *cfg, const char *path, char **ret_msg) MUST_CHECK;
 /* Command line of mount: SOURCE DIR, long options "--a=b" or "--a b", -o opt,opt=val, -f. */
 int config_parse_argv(struct config *cfg, int argc, char **argv, char **ret_msg) MUST_CHECK;
+/* All of it as bytes for another process, which reads them back with config_restore(). */
+void config_save(const struct config *cfg, GString *out);
+/* cfg was zeroed. Not checked again. -EINVAL: not ours, or of a version with other options. */
+int config_restore(struct config *cfg, const char *bytes, size_t len, char **ret_msg) MUST_CHECK;
 /* Checks across fields (after everything was set). */
 int config_validate(struct config *cfg, char **ret_msg) MUST_CHECK;
 /* Help text of all options; names only (completion); "name = value  # origin" of the effective ones. */

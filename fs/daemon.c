@@ -1,31 +1,39 @@
 /*
- * The daemon: fs_open() plus the kernel's side. The thread that calls fs_run() runs libfuse's loop; a second one waits for signals, because a stop must first release
- * what waits for the store, or the loop would wait for it; a third reports that the mount answers.
+ * The worker: fs_open() plus the kernel's side, whose connection the supervisor made (supervise.h). The thread that calls fs_work() waits for the end of the loop
+ * that serves requests; a second one waits for signals and the supervisor's end, because a stop must first release what waits for the store, or the
+ * loop would wait for it.
  */
 #include "daemon.h"
 
+#include "base/cleanup.h"
+#include "channel.h"
 #include "core.h"
 #include "ctl.h"
 #include "ctl_verbs.h"
+#include "fuse_loop.h"
 #include "http.h"
 #include "op.h"
+#include "unmount.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 
-#define FUSE_THREADS_MAX 256
-#define READ_AHEAD_KB    "1024"
+#define READ_AHEAD_KB "1024"
 
 struct daemon {
     struct fs *fs;
-    int ready_fd;
-    pthread_t loop, signals, ready;
-    bool have_signals, have_ready;
-    int ready_r; /* set by the ready thread: 0, or why the mount does not answer */
+    struct session *session;
+    struct fuse_loop *loop;
+    int channel; /* to the supervisor; borrowed */
+    int listen_fd, signal_fd;
+    pthread_t signals;
+    bool have_signals;
     struct ctl *ctl;
     struct http_server *http;
 };
@@ -33,8 +41,8 @@ struct daemon {
 static void say(void *ctx, const char *line)
 {
     struct daemon *d = ctx;
-    if (d->ready_fd >= 0)
-        dprintf(d->ready_fd, "%s\n", line);
+    if (channel_send(d->channel, CHANNEL_PROGRESS, line, NULL) < 0)
+        log_debug("mount", "nobody hears: %s", line);
 }
 
 /* ---- signals ---- */
@@ -43,27 +51,44 @@ static void wake(int sig)
 {
 }
 
+static void orphaned(struct daemon *d)
+{
+    log_warn("mount", "the supervisor is gone: this process serves the mount to its end, and nobody will after it");
+    atomic_store(&d->fs->supervisor_pid, 0);
+}
+
+/* 0: nothing that ends us. */
+static uint32_t take_signal(struct daemon *d)
+{
+    struct signalfd_siginfo info;
+    if (read(d->signal_fd, &info, sizeof(info)) != sizeof(info) || info.ssi_signo == SIGHUP)
+        return 0; /* a terminal that goes away is not a reason to unmount */
+    return info.ssi_signo;
+}
+
 static void *signal_thread(void *arg)
 {
     struct daemon *d = arg;
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGHUP);
-    sigaddset(&set, SIGUSR2);
-    int sig = 0;
-    while (sigwait(&set, &sig) == 0 && sig == SIGHUP)
-        ; /* a terminal that goes away is not a reason to unmount */
+    struct pollfd p[] = {{.fd = d->signal_fd, .events = POLLIN}, {.fd = d->channel}};
+    uint32_t sig = 0;
+    while (sig == 0) {
+        if (poll(p, G_N_ELEMENTS(p), -1) < 0)
+            continue;
+        if (p[1].revents) {
+            orphaned(d);
+            p[1].fd = -1;
+        }
+        if (p[0].revents)
+            sig = take_signal(d);
+    }
     if (sig != SIGUSR2)
-        log_notice("mount", "stopping on signal %d", sig);
+        log_notice("mount", "stopping on signal %u", sig);
     fs_interrupt(d->fs);
-    fuse_session_exit(d->fs->se);
-    pthread_kill(d->loop, SIGUSR1); /* the loop waits on a semaphore that only a signal interrupts */
+    fuse_loop_stop(d->loop);
     return NULL;
 }
 
-/* Before any thread is made, those of libraries included: a signal must find only the thread that waits for it. */
+/* Before any thread is made, those of libraries included: a signal must find only the thread that waits for it. SIGUSR1 is for threads that wait for requests. */
 static void block_signals(void)
 {
     struct sigaction sa = {.sa_handler = wake};
@@ -82,8 +107,15 @@ static void block_signals(void)
 
 static int start_signals(struct daemon *d)
 {
-    d->loop = pthread_self();
-    int r = thread_start(&d->signals, "signals", signal_thread, d);
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGUSR2);
+    int r = d->signal_fd = RET_ERRNO(signalfd(-1, &set, SFD_CLOEXEC));
+    if (r >= 0)
+        r = thread_start(&d->signals, "signals", signal_thread, d);
     d->have_signals = r == 0;
     return r;
 }
@@ -117,56 +149,52 @@ static char *mount_options(struct fs *fs)
                            fs->cfg->noexec ? ",noexec" : "");
 }
 
-static int make_session(struct daemon *d, char **ret_msg)
+static int make_session(struct daemon *d, char *options, char **ret_msg)
 {
     struct fs *fs = d->fs;
-    g_autofree char *opts = mount_options(fs);
-    char *argv[] = {(char[]){"sluice"}, (char[]){"-o"}, opts, fs->cfg->debug_fuse ? (char[]){"-d"} : NULL, NULL};
+    char *argv[] = {(char[]){"sluice"}, (char[]){"-o"}, options, fs->cfg->debug_fuse ? (char[]){"-d"} : NULL, NULL};
     struct fuse_args args = FUSE_ARGS_INIT(fs->cfg->debug_fuse ? 4 : 3, argv);
     fs->se = fuse_session_new(&args, &fs_ops, sizeof(fs_ops), fs);
-    if (fs->se)
-        return 0;
-    *ret_msg = g_strdup("libfuse refused the mount options");
-    return -EINVAL;
-}
-
-static int mount_session(struct daemon *d, char **ret_msg)
-{
-    struct fs *fs = d->fs;
-    if (fuse_session_mount(fs->se, fs->mountpoint) != 0) {
-        *ret_msg = g_strdup_printf(
-            "cannot mount on %s: is /dev/fuse there, and are you root or is fusermount3 installed?", fs->mountpoint);
-        return -EPERM;
+    if (!fs->se) {
+        *ret_msg = g_strdup("libfuse refused the mount options");
+        return -EINVAL;
     }
+    d->loop = fuse_loop_new(fs->se, d->session);
     return 0;
 }
 
+/* The kernel's connection and the control socket, from the supervisor. */
+static int ask_for_connection(struct daemon *d, const char *options, char **ret_msg)
+{
+    struct channel_message m;
+    int r = channel_send(d->channel, CHANNEL_CONNECT, options, NULL);
+    if (r == 0)
+        r = channel_receive(d->channel, true, &m);
+    if (r < 0)
+        return r;
+    if (m.kind != CHANNEL_CONNECTION || m.fds[0] < 0 || m.fds[1] < 0) {
+        *ret_msg = g_strdup(m.text);
+        channel_message_close(&m);
+        return -EPERM;
+    }
+    char path[32];
+    g_snprintf(path, sizeof(path), "/dev/fd/%d", m.fds[0]);
+    d->listen_fd = m.fds[1];
+    return fuse_session_mount(d->fs->se, path) == 0 ? 0 : -EBADF;
+}
+
 /* Reads that are not passed through to the cache disk are limited by the kernel's read-ahead, 128 KiB unless told otherwise. */
-static void set_read_ahead(const struct stat *st)
+static void set_read_ahead(struct fs *fs)
 {
     char path[96];
-    g_snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(st->st_dev), minor(st->st_dev));
+    struct statx st; /* that asks for nothing, so that the kernel need not ask us */
+    if (statx(AT_FDCWD, fs->mountpoint, AT_STATX_DONT_SYNC | AT_SYMLINK_NOFOLLOW, 0, &st) < 0)
+        return;
+    g_snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", st.stx_dev_major, st.stx_dev_minor);
     FILE *f = fopen(path, "we");
     bool set = f && fputs(READ_AHEAD_KB, f) >= 0;
     if ((f && fclose(f) != 0) || !set) /* what is buffered is written by the close */
         log_debug("mount", "read-ahead stays at the kernel's default: %s", path);
-}
-
-static void *ready_thread(void *arg)
-{
-    struct daemon *d = arg;
-    struct stat st;
-    int r = RET_ERRNO(stat(d->fs->mountpoint, &st)); /* answered by our own loop */
-    if (r == 0) {
-        set_read_ahead(&st);
-        say(d, "ok");
-        log_notice("mount", "mounted source='%s' at='%s' cache='%s'", objstore_source(d->fs->store), d->fs->mountpoint,
-                   d->fs->cache_dir);
-    } else if (!atomic_load(&d->fs->stopping)) {
-        d->ready_r = r;
-        fs_request_stop(d->fs);
-    }
-    return NULL;
 }
 
 static void refresh(void *ctx)
@@ -174,54 +202,83 @@ static void refresh(void *ctx)
     fs_refresh_gauges(ctx);
 }
 
+static int start_http(struct daemon *d, char **ret_msg)
+{
+    if (!d->fs->cfg->http)
+        return 0;
+    int r = http_start(d->fs->cfg->http, refresh, d->fs, &d->http, ret_msg);
+    if (r == 0 || !session_is_takeover(d->session))
+        return r;
+    log_err("mount", "metrics are not served any more: %s", *ret_msg); /* programs in the mount need none */
+    g_clear_pointer(ret_msg, g_free);
+    return 0;
+}
+
 static int start_services(struct daemon *d, char **ret_msg)
 {
-    struct fs *fs = d->fs;
-    int r = ctl_start(fs, fs->mountpoint, ctl_verbs, &d->ctl);
-    if (r < 0) {
-        *ret_msg = g_strdup_printf("cannot open the control socket for %s: %s", fs->mountpoint, err_text(r));
-        return r;
-    }
-    if (fs->cfg->http)
-        r = http_start(fs->cfg->http, refresh, fs, &d->http, ret_msg);
+    int r = ctl_start(d->fs, steal_fd(&d->listen_fd), ctl_verbs, &d->ctl);
     if (r == 0)
-        r = fs_start(fs);
-    if (r == 0) {
-        r = thread_start(&d->ready, "ready", ready_thread, d);
-        d->have_ready = r == 0;
-    }
-    return r;
+        r = start_http(d, ret_msg);
+    return r == 0 ? fs_start(d->fs) : r;
+}
+
+static void report_ready(struct daemon *d)
+{
+    struct fs *fs = d->fs;
+    session_started(d->session);
+    set_read_ahead(fs);
+    log_notice("mount", "%s source='%s' at='%s' cache='%s'", session_is_takeover(d->session) ? "taken over" : "mounted",
+               objstore_source(fs->store), fs->mountpoint, fs->cache_dir);
+    if (channel_send(d->channel, CHANNEL_READY, "", NULL) < 0)
+        log_debug("mount", "the supervisor is gone already");
 }
 
 static int serve(struct daemon *d, char **ret_msg)
 {
-    int r = make_session(d, ret_msg);
-    if (r == 0) /* not before: a signal that waits already ends the session */
+    g_autofree char *options = mount_options(d->fs);
+    int r = make_session(d, options, ret_msg);
+    if (r == 0) /* not before: a signal that waits already ends the loop */
         r = start_signals(d);
     if (r == 0)
-        r = mount_session(d, ret_msg);
+        r = ask_for_connection(d, options, ret_msg);
+    if (r == 0)
+        r = fuse_loop_greet(d->loop);
     if (r == 0)
         r = start_services(d, ret_msg);
+    if (r == 0)
+        r = fuse_loop_start(d->loop);
+    if (r == -ENODEV && session_is_takeover(d->session))
+        return 0; /* unmounted while nobody served */
     if (r < 0)
         return r;
-    struct fuse_loop_config *cfg = fuse_loop_cfg_create();
-    fuse_loop_cfg_set_max_threads(cfg, FUSE_THREADS_MAX);
-    fuse_loop_cfg_set_idle_threads(cfg, 16);
-    int ended = fuse_session_loop_mt(d->fs->se, cfg);
-    fuse_loop_cfg_destroy(cfg);
+    report_ready(d);
+    int ended = fuse_loop_join(d->loop);
     if (ended < 0)
         log_warn("mount", "the kernel connection ended with %s", err_name(ended));
     return 0;
 }
 
-static void stop(struct daemon *d)
+/* Lets go of the connection, so that nobody waits for us, and has the mount taken away: by the supervisor, or without one by ourselves. */
+static void leave_mount(struct daemon *d)
+{
+    int fd = fuse_session_fd(d->fs->se);
+    struct pollfd p = {.fd = fd};
+    bool gone = poll(&p, 1, 0) == 1 && (p.revents & POLLERR);
+    CLEANUP_FD int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    (void)dup3(null, fd, O_CLOEXEC); /* notifications may still be on their way to it */
+    if (channel_send(d->channel, CHANNEL_ENDING, "", NULL) == 0)
+        return;
+    ctl_unlisten(d->fs->mountpoint);
+    if (!gone && fs_unmount(d->fs->mountpoint, true) < 0)
+        log_err("mount", "the mount cannot be taken away: sluice umount %s", d->fs->mountpoint);
+}
+
+static void stop(struct daemon *d, bool served)
 {
     struct fs *fs = d->fs;
     fs_interrupt(fs);
-    if (fs->se)
-        fuse_session_unmount(fs->se);
-    if (d->have_ready)
-        pthread_join(d->ready, NULL);
+    if (served)
+        leave_mount(d);
     if (d->have_signals) {
         pthread_kill(d->signals, SIGUSR2);
         pthread_join(d->signals, NULL);
@@ -230,25 +287,42 @@ static void stop(struct daemon *d)
     http_stop(d->http);
     struct fuse_session *se = fs->se;
     fs_close(fs);
+    fuse_loop_free(d->loop);
     if (se)
         fuse_session_destroy(se);
 }
 
-int fs_run(struct config *cfg, int ready_fd, char **ret_msg)
+static int open_and_serve(struct daemon *d, const struct config *cfg, char **ret_msg)
 {
-    struct daemon d = {.ready_fd = ready_fd};
+    int r = fs_open(cfg, say, d, &d->fs, ret_msg);
+    if (r < 0)
+        return r;
+    d->fs->session = d->session;
+    atomic_store(&d->fs->supervisor_pid, getppid());
+    r = serve(d, ret_msg);
+    stop(d, r == 0);
+    return r;
+}
+
+int fs_work(const struct config *cfg, int channel, int session_fd, char **ret_msg)
+{
+    struct daemon d = {.channel = channel, .listen_fd = -1, .signal_fd = -1};
     protect_process();
     umask(077);
     block_signals();
-    int r = fs_open(cfg, say, &d, &d.fs, ret_msg);
-    if (r < 0)
-        return r;
-    r = serve(&d, ret_msg);
-    stop(&d);
+    int r = session_map(session_fd, false, &d.session);
     if (r == 0)
-        r = d.ready_r;
+        r = open_and_serve(&d, cfg, ret_msg);
     if (r < 0 && !*ret_msg)
         *ret_msg = g_strdup_printf("cannot serve %s: %s", cfg->mountpoint, err_text(r));
-    log_notice("mount", "unmounted");
+    if (r < 0 && channel_send(channel, CHANNEL_FAILED, *ret_msg, NULL) < 0)
+        log_err("mount", "ended: %s", *ret_msg);
+    session_unmap(d.session);
+    if (d.listen_fd >= 0)
+        close(d.listen_fd);
+    if (d.signal_fd >= 0)
+        close(d.signal_fd);
+    if (r == 0)
+        log_notice("mount", "unmounted");
     return r;
 }

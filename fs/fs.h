@@ -33,6 +33,7 @@ struct ctl;
 struct http_server;
 struct jobs;
 struct prefetch;
+struct session;
 
 /* How the kernel does I/O on a file; see io_mode.h. */
 enum io_mode { IO_NONE, IO_CACHED, IO_PASSTHROUGH };
@@ -65,7 +66,8 @@ struct io_state {
     GList idle;           /* place in fs.io_idle while no handle uses the id; data NULL: not in it */
 };
 
-#define FS_NAME_MAX 255
+#define FS_NAME_MAX  255
+#define FS_MAX_WRITE (1u << 20) /* bytes of a READ or WRITE */
 
 struct inode {
     /* immutable after inode_get */
@@ -180,11 +182,13 @@ struct fs {
     struct cond list_done;
     GHashTable *listings; /* &ino -> struct listing */
 
+    struct session *session; /* as se */
     struct fuse_session *se; /* set once, before the threads that use it; NULL in unit tests */
 
     /* atomic */
     atomic_bool stopping;
     atomic_bool probed;
+    _Atomic int supervisor_pid;           /* 0: none */
     _Atomic uint64_t fuse_caps;       /* FUSE_CAP_ bits in use, set by INIT */
     _Atomic(const char *) io_refused; /* why files are not passed through, NULL: they are */
 };
@@ -226,7 +230,7 @@ void notify_inode(struct fs *fs, uint64_t ino);
 
 /* ---- daemon.c ---- */
 
-/* Ends the session: the mount goes away, fs_run() tears down and returns. Any thread, returns at once. */
+/* Ends the session: the mount goes away, fs_work() tears down and returns. Any thread, returns at once. */
 void fs_request_stop(struct fs *fs);
 
 /* ---- ctl_status.c ---- */

@@ -1,14 +1,15 @@
 /*
- * `sluice mount SOURCE DIR`: checks what can be checked, then serves from a child in the background; -f serves in this process.
+ * `sluice mount SOURCE DIR`: checks what can be checked, then has a child in the background supervise the mount; -f does that in this process.
  *
  * The child gets a session of its own and a pipe to us. On it come lines while it starts ("progress ..." shown when it takes
- * longer than a second), "ok" once the mount answers, or "error ..." with what failed. Log of a background daemon: --log-file, else
+ * longer than a second), "ok" once the mount is served, or "error ..." with what failed. The mount is looked at by us only: nobody who serves it may. Log of a background daemon: --log-file, else
  * /var/log/sluice/<mount point with '-' for '/'>.log, for users ~/.cache/sluice/.
  */
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "fs/daemon.h"
+#include "fs/supervise.h"
 #include "tools/cmd.h"
 #include "tools/ctl_client.h"
 
@@ -19,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -92,7 +94,7 @@ static int serve_foreground(struct config *cfg)
     g_autofree char *msg = NULL;
     int r = open_log(cfg, &msg);
     if (r == 0)
-        r = fs_run(cfg, -1, &msg);
+        r = supervise(cfg, -1, &msg);
     if (r < 0)
         complain("%s", msg ? msg : err_text(r));
     log_close();
@@ -108,8 +110,6 @@ static void serve_background(struct config *cfg, int ready_fd)
     if (null >= 0)
         for (int fd = 0; fd <= 2; fd++)
             (void)dup2(null, fd); /* messages go through the pipe and the log */
-    if (chdir("/") < 0)
-        _exit(EXIT_FAILED);
     int r = open_log(cfg, &msg);
     if (r == 0 &&
         cfg->log_file) { /* what a library or a failed check prints before it aborts must be found somewhere */
@@ -118,7 +118,7 @@ static void serve_background(struct config *cfg, int ready_fd)
             (void)dup2(log, 2);
     }
     if (r == 0)
-        r = fs_run(cfg, ready_fd, &msg);
+        r = supervise(cfg, ready_fd, &msg);
     if (r < 0) {
         log_err("main", "ended: %s", msg ? msg : err_text(r));
         dprintf(ready_fd, "error %s\n", msg ? msg : err_text(r));
@@ -144,6 +144,17 @@ static bool take_line(const char *line, uint64_t start_ns, int *ret_exit)
     return false;
 }
 
+/* Whether the mount answers. Exit code; complains. */
+static int look_at_mount(pid_t pid, const char *mountpoint)
+{
+    struct stat st;
+    if (stat(mountpoint, &st) == 0)
+        return EXIT_DONE;
+    complain("cannot serve %s: %s", mountpoint, err_text(errno));
+    (void)kill(pid, SIGTERM); /* it may be ending already */
+    return EXIT_FAILED;
+}
+
 static int wait_for_child(pid_t pid, int fd, const struct config *cfg)
 {
     FILE *in = fdopen(fd, "r");
@@ -165,7 +176,7 @@ static int wait_for_child(pid_t pid, int fd, const struct config *cfg)
         else
             complain("the daemon ended while it started; see %s", cfg->log_file);
     }
-    return code;
+    return code == EXIT_DONE ? look_at_mount(pid, cfg->mountpoint) : code;
 }
 
 static int start_background(struct config *cfg)
@@ -263,4 +274,40 @@ int cmd_mount(int argc, char **argv)
     }
     config_clear(&cfg);
     return code;
+}
+
+/* ---- the worker: `sluice --worker FDS SOURCE DIR`, started by the supervisor ---- */
+
+static int read_config(int fd, struct config *cfg, char **ret_msg)
+{
+    struct stat st;
+    int r = RET_ERRNO(fstat(fd, &st));
+    if (r < 0)
+        return r;
+    g_autofree char *bytes = g_malloc0((size_t)st.st_size + 1);
+    ssize_t n = RET_ERRNO(pread(fd, bytes, (size_t)st.st_size, 0)); /* the offset is every worker's */
+    return n < 0 ? (int)n : config_restore(cfg, bytes, (size_t)n, ret_msg);
+}
+
+int mount_worker(int argc, char **argv)
+{
+    struct config cfg = {0};
+    g_autofree char *msg = NULL;
+    int channel, config_fd, session_fd;
+    if (argc < 2 || sscanf(argv[1], "%d,%d,%d", &channel, &config_fd, &session_fd) != 3)
+        return EXIT_USAGE;
+    const int fds[] = {channel, config_fd, session_fd};
+    for (unsigned i = 0; i < G_N_ELEMENTS(fds); i++)
+        (void)fcntl(fds[i], F_SETFD, FD_CLOEXEC);
+    (void)prctl(PR_SET_NAME, "sluice", 0, 0, 0); /* not the number of a descriptor */
+    int r = read_config(config_fd, &cfg, &msg);
+    if (r == 0 && open_log(&cfg, &msg) < 0)
+        complain("%s", msg); /* what is standard error here is the supervisor's log */
+    g_clear_pointer(&msg, g_free);
+    r = r < 0 ? r : fs_work(&cfg, channel, session_fd, &msg);
+    if (!cfg.foreground) /* nothing that libraries do at the end is worth a crash */
+        _exit(r < 0 ? EXIT_FAILED : EXIT_DONE);
+    log_close();
+    config_clear(&cfg);
+    return r < 0 ? EXIT_FAILED : EXIT_DONE;
 }

@@ -212,7 +212,9 @@ int main(int argc, char **argv)
     if (strcmp(self, "mount.sluice") == 0)
         return mount_helper(argc, argv);
     const char *verb = argc > 1 ? argv[1] : "";
-    if (strcmp(verb, "--list-commands") == 0) {
+    if (strcmp(verb, "--worker") == 0) {
+        return mount_worker(argc - 1, argv + 1);
+    } else if (strcmp(verb, "--list-commands") == 0) {
         for (const struct cmd *c = cmd_table; c->name; c++)
             puts(c->name);
     } else if (strcmp(verb, "--list-options") == 0 && argc > 2) {

@@ -1,0 +1,37 @@
+/*
+ * What a worker and its supervisor say to each other: messages of one kind, a text and up to CHANNEL_FDS descriptors over a pair of sockets that keeps
+ * messages apart. The other end's death reads as -EPIPE.
+ */
+#pragma once
+#include "base/err.h"
+
+#include <stdbool.h>
+
+#define CHANNEL_TEXT 8192u /* longer texts are cut */
+#define CHANNEL_FDS  2u
+
+enum channel_kind {
+    /* worker to supervisor */
+    CHANNEL_PROGRESS = 'p', /* a line for whoever waits for the mount */
+    CHANNEL_CONNECT = 'c',  /* mount options: it wants the connection */
+    CHANNEL_READY = 'r',    /* it serves */
+    CHANNEL_ENDING = 'e',   /* it serves no more: the mount is to be taken away */
+    CHANNEL_FAILED = 'x',   /* why it ends: a line for the user */
+    /* supervisor to worker */
+    CHANNEL_CONNECTION = 'f', /* with the descriptors of the kernel's connection and of the control socket */
+    CHANNEL_REFUSED = 'n',    /* no connection: a line for the user */
+};
+
+struct channel_message {
+    enum channel_kind kind;
+    char text[CHANNEL_TEXT];
+    int fds[CHANNEL_FDS]; /* the receiver's own, close-on-exec; -1 where there is none */
+};
+
+/* Both ends, close-on-exec. */
+int channel_pair(int ret_ends[2]) MUST_CHECK;
+/* fds: NULL or CHANNEL_FDS descriptors, which stay the caller's. */
+int channel_send(int end, enum channel_kind kind, const char *text, const int *fds) MUST_CHECK;
+/* The next message; waits for it if wait, else -EAGAIN. -EPIPE: the other end is gone. */
+int channel_receive(int end, bool wait, struct channel_message *ret) MUST_CHECK;
+void channel_message_close(struct channel_message *m); /* the descriptors that nobody took out */

@@ -1,0 +1,381 @@
+/*
+ * See supervise.h. No GLib main loop, no threads, no lock: one poll() over signals, the channel and the worker's pidfd.
+ *
+ * A worker that dies before the mount was served once is a failed start; later deaths bring a new worker, at once and then more and more slowly. After
+ * DEATHS_MAX of them in a row, none of which served for SETTLED_NS, the connection is closed: the mount is dead, as without a supervisor, and says so.
+ */
+#define FUSE_USE_VERSION 317
+#include "supervise.h"
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "channel.h"
+#include "ctl.h"
+#include "session.h"
+
+#include <fcntl.h>
+#include <fuse_lowlevel.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define DEATHS_MAX 5u
+#define SETTLED_NS (10 * NS_PER_S)
+#define DELAY_NS   (300 * NS_PER_MS) /* before the second worker in a row, twice that before the third, ... */
+
+struct supervisor {
+    const struct config *cfg;
+    int ready_fd;
+    int exe_fd, config_fd, session_fd, signal_fd;
+    struct fuse_session *se; /* NULL: not mounted */
+    int listen_fd;
+    bool served;   /* a worker has served */
+    bool stopping; /* somebody wants the mount to go */
+    unsigned deaths;
+    char *failure; /* what the last worker said */
+
+    /* the worker */
+    pid_t pid; /* 0: none */
+    int pidfd, channel;
+    bool ready, ending;
+    uint64_t ready_ns;
+};
+
+/* ---- what all workers share ---- */
+
+static int make_memfd(const char *name, const char *bytes, size_t len)
+{
+    CLEANUP_FD int fd = RET_ERRNO(memfd_create(name, MFD_CLOEXEC));
+    if (fd >= 0 && len > 0 && write(fd, bytes, len) != (ssize_t)len)
+        return -errno;
+    return steal_fd(&fd);
+}
+
+static int make_session_memory(struct supervisor *s)
+{
+    struct session *mapped = NULL;
+    int r = s->session_fd = make_memfd("sluice-session", NULL, 0);
+    if (r >= 0)
+        r = session_map(s->session_fd, true, &mapped);
+    session_unmap(mapped);
+    return r;
+}
+
+static int catch_signals(struct supervisor *s)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    signal(SIGPIPE, SIG_IGN);
+    if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
+        return -errno;
+    return s->signal_fd = RET_ERRNO(signalfd(-1, &set, SFD_CLOEXEC));
+}
+
+static int prepare(struct supervisor *s)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+    config_save(s->cfg, text);
+    int r = s->exe_fd = RET_ERRNO(open("/proc/self/exe", O_PATH | O_CLOEXEC));
+    if (r >= 0)
+        r = s->config_fd = make_memfd("sluice-options", text->str, text->len);
+    if (r >= 0)
+        r = make_session_memory(s);
+    if (r >= 0)
+        r = catch_signals(s);
+    struct rlimit none = {0, 0};
+    (void)setrlimit(RLIMIT_CORE, &none); /* as the worker */
+    (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    return r < 0 ? r : RET_ERRNO(chdir("/"));
+}
+
+/* ---- the mount ---- */
+
+static int mount_at(struct supervisor *s, char *options, char **ret_msg)
+{
+    static const struct fuse_lowlevel_ops no_ops;
+    const char *mountpoint = s->cfg->mountpoint;
+    char *argv[] = {(char[]){"sluice"}, (char[]){"-o"}, options, NULL};
+    struct fuse_args args = FUSE_ARGS_INIT(3, argv);
+    s->se = fuse_session_new(&args, &no_ops, sizeof(no_ops), NULL);
+    if (!s->se) {
+        *ret_msg = g_strdup("libfuse refused the mount options");
+        return -EINVAL;
+    }
+    if (fuse_session_mount(s->se, mountpoint) == 0)
+        return 0;
+    *ret_msg = g_strdup_printf("cannot mount on %s: is /dev/fuse there, and are you root or is fusermount3 installed?",
+                               mountpoint);
+    fuse_session_destroy(s->se);
+    s->se = NULL;
+    return -EPERM;
+}
+
+static bool is_connected(const struct supervisor *s)
+{
+    struct pollfd p = {.fd = s->se ? fuse_session_fd(s->se) : -1};
+    return s->se && !(poll(&p, 1, 0) == 1 && (p.revents & POLLERR));
+}
+
+static int connect_mount(struct supervisor *s, char *options, char **ret_msg)
+{
+    int r = s->se ? 0 : mount_at(s, options, ret_msg);
+    if (r < 0 || s->listen_fd >= 0)
+        return r;
+    r = ctl_listen(s->cfg->mountpoint, &s->listen_fd);
+    if (r < 0)
+        *ret_msg = g_strdup_printf("cannot open the control socket for %s: %s", s->cfg->mountpoint, err_text(r));
+    return r;
+}
+
+/* The mount goes away with its connection, and so does the control socket. */
+static void disconnect(struct supervisor *s, bool unmount)
+{
+    if (s->listen_fd >= 0) {
+        ctl_unlisten(s->cfg->mountpoint);
+        (void)close(s->listen_fd);
+        s->listen_fd = -1;
+    }
+    if (!s->se)
+        return;
+    if (unmount)
+        fuse_session_unmount(s->se);
+    fuse_session_destroy(s->se); /* closes the connection */
+    s->se = NULL;
+}
+
+/* ---- starting a worker ---- */
+
+/* The child: never returns. Only what is safe after a fork. */
+static void become_worker(const struct supervisor *s, int channel)
+{
+    char fds[48];
+    sigset_t none;
+    sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    const int keep[] = {channel, s->config_fd, s->session_fd};
+    for (unsigned i = 0; i < G_N_ELEMENTS(keep); i++)
+        (void)fcntl(keep[i], F_SETFD, 0);
+    (void)snprintf(fds, sizeof(fds), "%d,%d,%d", keep[0], keep[1], keep[2]);
+    char *argv[] = {(char[]){"sluice"}, (char[]){"--worker"}, fds, s->cfg->source, s->cfg->mountpoint, NULL};
+    (void)syscall(SYS_execveat, s->exe_fd, "", argv, environ, AT_EMPTY_PATH);
+    static const char said[] = "xthe program cannot be run again";
+    (void)!write(channel, said, sizeof(said) - 1);
+    _exit(1);
+}
+
+static int start_worker(struct supervisor *s)
+{
+    int ends[2];
+    int r = channel_pair(ends);
+    if (r < 0)
+        return r;
+    g_clear_pointer(&s->failure, g_free);
+    s->ready = s->ending = false;
+    s->pid = fork();
+    if (s->pid == 0)
+        become_worker(s, ends[1]);
+    (void)close(ends[1]);
+    s->channel = ends[0];
+    if (s->pid < 0) {
+        (void)close(ends[0]);
+        s->pid = 0;
+        return -EAGAIN;
+    }
+    s->pidfd = (int)syscall(SYS_pidfd_open, s->pid, 0);
+    return s->pidfd < 0 ? -errno : 0;
+}
+
+/* ---- what it says ---- */
+
+static void say(const struct supervisor *s, const char *line)
+{
+    if (s->ready_fd >= 0)
+        dprintf(s->ready_fd, "%s\n", line);
+}
+
+static void answer_connect(struct supervisor *s, char *options)
+{
+    g_autofree char *msg = NULL;
+    int r = connect_mount(s, options, &msg);
+    const int fds[CHANNEL_FDS] = {s->se ? fuse_session_fd(s->se) : -1, s->listen_fd};
+    if (r == 0)
+        r = channel_send(s->channel, CHANNEL_CONNECTION, "", fds);
+    else
+        r = channel_send(s->channel, CHANNEL_REFUSED, msg, NULL);
+    if (r < 0)
+        log_debug("mount", "the worker is gone already r=%s", err_name(r));
+}
+
+static void note_ready(struct supervisor *s)
+{
+    s->ready = true;
+    s->ready_ns = clock_mono_ns();
+    if (!s->served)
+        say(s, "ok");
+    s->served = true;
+}
+
+/* One message. False when there is none. */
+static bool take_message(struct supervisor *s)
+{
+    struct channel_message m;
+    if (channel_receive(s->channel, false, &m) < 0)
+        return false;
+    switch (m.kind) {
+    case CHANNEL_PROGRESS:
+        say(s, m.text);
+        break;
+    case CHANNEL_CONNECT:
+        answer_connect(s, m.text);
+        break;
+    case CHANNEL_READY:
+        note_ready(s);
+        break;
+    case CHANNEL_ENDING:
+        s->ending = true;
+        disconnect(s, true);
+        break;
+    case CHANNEL_FAILED:
+        g_free(s->failure);
+        s->failure = g_strdup(m.text);
+        break;
+    case CHANNEL_CONNECTION:
+    case CHANNEL_REFUSED:
+        log_err("mount", "the worker said what only we say");
+        break;
+    }
+    channel_message_close(&m);
+    return true;
+}
+
+/* ---- its end ---- */
+
+static char *describe_end(const struct supervisor *s, int status)
+{
+    const char *log = s->cfg->log_file;
+    g_autofree char *where = g_strdup_printf(" while it started%s%s", log ? "; see " : "", log ? log : "");
+    const char *more = s->ready ? "" : where;
+    if (s->failure)
+        return g_strdup(s->failure);
+    if (WIFSIGNALED(status))
+        return g_strdup_printf("the daemon was ended by signal %d%s", WTERMSIG(status), more);
+    return g_strdup_printf("the daemon ended%s", more);
+}
+
+static void reap(struct supervisor *s, int *ret_status)
+{
+    while (take_message(s))
+        ;
+    while (waitpid(s->pid, ret_status, 0) < 0 && errno == EINTR)
+        ;
+    (void)close(s->channel);
+    (void)close(s->pidfd);
+    s->pid = 0;
+    s->channel = s->pidfd = -1;
+}
+
+static void take_signal(struct supervisor *s)
+{
+    struct signalfd_siginfo info;
+    if (read(s->signal_fd, &info, sizeof(info)) != sizeof(info) || info.ssi_signo == SIGHUP)
+        return; /* a terminal that goes away is not a reason to unmount */
+    s->stopping = true;
+    if (s->pid > 0)
+        (void)kill(s->pid, SIGTERM);
+}
+
+/* Waits, but not when told to stop. */
+static void pause_before_next(struct supervisor *s)
+{
+    uint64_t until = clock_mono_ns() + (s->deaths - 1) * DELAY_NS, now;
+    while (!s->stopping && (now = clock_mono_ns()) < until) {
+        struct pollfd p = {.fd = s->signal_fd, .events = POLLIN};
+        if (poll(&p, 1, (int)((until - now) / NS_PER_MS) + 1) == 1)
+            take_signal(s);
+    }
+}
+
+/* A worker has ended. 0: another one runs; 1: all is over and well; else -errno. */
+static int replace_worker(struct supervisor *s, char **ret_msg)
+{
+    int status = 0;
+    reap(s, &status);
+    bool well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (well && (s->ending || !is_connected(s)))
+        return 1;
+    g_autofree char *why = describe_end(s, status);
+    if (!s->served || s->ending || s->stopping || !is_connected(s)) {
+        *ret_msg = g_steal_pointer(&why);
+        return -EIO;
+    }
+    bool settled = s->ready && clock_mono_ns() - s->ready_ns >= SETTLED_NS;
+    s->deaths = settled ? 1 : s->deaths + 1;
+    if (s->deaths > DEATHS_MAX) {
+        *ret_msg = g_strdup_printf("%s; the mount is given up after %u daemons in a row", why, s->deaths);
+        disconnect(s, false);
+        return -EIO;
+    }
+    log_err("mount", "%s; another one takes over deaths=%u", why, s->deaths);
+    pause_before_next(s);
+    return s->stopping ? 1 : start_worker(s);
+}
+
+/* ---- the whole ---- */
+
+static int watch(struct supervisor *s, char **ret_msg)
+{
+    int r = 0;
+    while (r == 0) {
+        struct pollfd p[] = {{.fd = s->signal_fd, .events = POLLIN},
+                             {.fd = s->channel, .events = POLLIN},
+                             {.fd = s->pidfd, .events = POLLIN}};
+        if (poll(p, G_N_ELEMENTS(p), -1) < 0)
+            continue;
+        if (p[0].revents)
+            take_signal(s);
+        if (p[1].revents & POLLIN)
+            (void)take_message(s); /* the end of the channel is told by the pidfd */
+        if (p[2].revents)
+            r = replace_worker(s, ret_msg);
+    }
+    return r < 0 ? r : 0;
+}
+
+int supervise(const struct config *cfg, int ready_fd, char **ret_msg)
+{
+    struct supervisor s = {.cfg = cfg,
+                           .ready_fd = ready_fd,
+                           .exe_fd = -1,
+                           .config_fd = -1,
+                           .session_fd = -1,
+                           .signal_fd = -1,
+                           .listen_fd = -1,
+                           .pidfd = -1,
+                           .channel = -1};
+    int r = prepare(&s);
+    if (r == 0)
+        r = start_worker(&s);
+    if (r == 0)
+        r = watch(&s, ret_msg);
+    disconnect(&s, true);
+    const int fds[] = {s.exe_fd, s.config_fd, s.session_fd, s.signal_fd};
+    for (unsigned i = 0; i < G_N_ELEMENTS(fds); i++)
+        if (fds[i] >= 0)
+            (void)close(fds[i]);
+    g_free(s.failure);
+    if (r < 0 && !*ret_msg)
+        *ret_msg = g_strdup_printf("cannot serve %s: %s", cfg->mountpoint, err_text(r));
+    return r;
+}
