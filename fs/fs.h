@@ -188,7 +188,7 @@ struct fs {
     /* atomic */
     atomic_bool stopping;
     atomic_bool probed;
-    _Atomic int supervisor_pid;           /* 0: none */
+    _Atomic int supervisor_pid;       /* 0: none */
     _Atomic uint64_t fuse_caps;       /* FUSE_CAP_ bits in use, set by INIT */
     _Atomic(const char *) io_refused; /* why files are not passed through, NULL: they are */
 };

@@ -297,6 +297,23 @@ START_TEST(stopping_leaves_the_socket_of_the_next_daemon)
 }
 END_TEST
 
+/* Who asks while the one who served is gone and the next is not there yet waits. */
+START_TEST(socket_outlives_who_serves_it)
+{
+    int listen_fd = -1;
+    stop();
+    ck_assert_int_eq(ctl_listen(MOUNT, &listen_fd), 0);
+    ck_assert_int_eq(ctl_start(NULL, dup(listen_fd), verbs, &ctl), 0);
+    ctl_stop(ctl);
+    ctl = NULL;
+    int fd = dial();
+    ck_assert_int_eq(send(fd, "{\"verb\":\"fail\"}\n", 16, MSG_NOSIGNAL), 16);
+    ck_assert_int_eq(ctl_start(NULL, listen_fd, verbs, &ctl), 0);
+    g_autofree char *a = drain(fd);
+    ck_assert_ptr_nonnull(strstr(a, "no luck today"));
+}
+END_TEST
+
 START_TEST(socket_is_for_its_owner_only)
 {
     g_autofree char *path = ctl_socket_path(MOUNT);
@@ -348,6 +365,7 @@ int main(void)
     tcase_add_test(tc, stop_ends_running_verbs_which_still_answer);
     tcase_add_test(tc, second_daemon_on_a_mount_is_refused_but_a_stale_socket_is_not);
     tcase_add_test(tc, stopping_leaves_the_socket_of_the_next_daemon);
+    tcase_add_test(tc, socket_outlives_who_serves_it);
     tcase_add_test(tc, socket_is_for_its_owner_only);
     tcase_add_test(tc, other_user_is_refused);
     suite_add_tcase(s, tc);
