@@ -240,7 +240,8 @@ int fs_run(struct config *cfg, int ready_fd, char **ret_msg)
     protect_process();
     umask(077);
     block_signals();
-    int r = fs_open(cfg, say, &d, &d.fs, ret_msg);
+    const struct fs_setup setup = {.cfg = cfg, .say = say, .ctx = &d};
+    int r = fs_open(&setup, &d.fs, ret_msg);
     if (r < 0)
         return r;
     r = serve(&d, ret_msg);

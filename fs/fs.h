@@ -21,6 +21,7 @@
 #include "config.h"
 #include "meta.h"
 #include "objstore.h"
+#include "session.h"
 
 #include <fuse_lowlevel.h>
 #include <glib.h>
@@ -152,6 +153,8 @@ struct fs {
     int64_t started_ns;
     unsigned uid, gid;
     int lock_fd; /* the cache folder's instance lock, -1 none */
+    struct session *session;
+    bool own_session;
 
     struct mutex ns;
     /* guarded by ns */
@@ -163,8 +166,8 @@ struct fs {
 
     struct mutex handle_mu;
     /* guarded by handle_mu */
-    GPtrArray *handles; /* fh -> struct handle, NULL where free */
-    GArray *free_handles;
+    GPtrArray *handles;                               /* number of the slot -> struct handle, NULL where free */
+    GArray *free_handles;                             /* uint32_t */
     struct lately_opened lately_opened[COPY_GUESSES]; /* copy.h */
 
     struct mutex io_mu;
