@@ -61,9 +61,10 @@ struct io_state {
     int64_t seen_mtime_ns;
     struct io_kept *kept; /* owned: what was put away for a writer who has written nothing yet */
     /* guarded by fs.io_mu */
-    int backing_id;       /* 0 none */
-    uint64_t backing_vid; /* local file it stands for */
-    GList idle;           /* place in fs.io_idle while no handle uses the id; data NULL: not in it */
+    int backing_id;         /* 0 none */
+    uint64_t backing_vid;   /* local file it stands for */
+    GList idle;             /* place in fs.io_idle while no handle uses the id; data NULL: not in it */
+    struct sess_file *slot; /* NULL: the kernel keeps nothing of it */
 };
 
 #define FS_NAME_MAX 255
@@ -174,6 +175,7 @@ struct fs {
     /* guarded by io_mu */
     GQueue io_idle; /* struct io_state, through idle; least lately used first */
     unsigned n_backing_ids;
+    GArray *free_files; /* uint32_t: numbers of free slots */
 
     struct mapped mapped;
     struct no_open no_open;
