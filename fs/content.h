@@ -47,6 +47,10 @@ void content_begin_stream(struct inode *in);
 int content_begin_change_gated(struct inode *in) MUST_CHECK;
 /* The inode's record as it is now, with the cache file's source limit. */
 int content_store(struct inode *in) MUST_CHECK;
+/* The same for a file that has no source any more: kept (NULL: nothing) can be gone back to, also by who takes over. */
+int content_put_away(struct inode *in, const struct io_kept *kept) MUST_CHECK;
+/* What content_put_away() stored last. NULL: nothing. */
+struct io_kept *content_kept(struct inode *in);
 /* OPEN becomes CLEAN again with its old source: nothing was written. With the gate held. Not 0: something else came in between, so it is to be published. */
 int content_restore(struct inode *in, const struct io_kept *kept) MUST_CHECK;
 /* A writer's FLUSH: size and mtime are stored, state CLOSING, a journal record exists for each name (or its order is renewed). Durable as --close says. */

@@ -272,9 +272,11 @@ static int open_cache(struct fs *fs, char **ret_msg)
     return r;
 }
 
-static struct fs *fs_alloc(const struct config *cfg)
+static struct fs *fs_alloc(const struct config *cfg, struct session *session, bool own_session)
 {
     struct fs *fs = g_new0(struct fs, 1);
+    fs->session = session;
+    fs->own_session = own_session;
     fs->cfg = cfg;
     fs->lock_fd = -1;
     fs->started_ns = clock_wall_ns();
@@ -298,7 +300,7 @@ static struct fs *fs_alloc(const struct config *cfg)
     return fs;
 }
 
-static int open_parts(struct fs *fs, void (*say)(void *ctx, const char *line), void *ctx, char **ret_msg)
+static int open_parts(struct fs *fs, const struct fs_setup *setup, char **ret_msg)
 {
     bool fresh = false;
     int r = open_store(fs, ret_msg);
@@ -312,8 +314,8 @@ static int open_parts(struct fs *fs, void (*say)(void *ctx, const char *line), v
         r = workq_new("head", HEAD_THREADS, &fs->head_q);
     if (r == 0)
         r = workq_new("notify", 1, &fs->notify_q);
-    if (r == 0 && say)
-        say(ctx, "asking the store");
+    if (r == 0 && setup->say)
+        setup->say(setup->ctx, "asking the store");
     if (r == 0)
         r = check_store(fs, fresh, ret_msg);
     if (r == 0)
@@ -327,11 +329,16 @@ static int open_parts(struct fs *fs, void (*say)(void *ctx, const char *line), v
     return r == 0 ? jobs_open(fs) : r;
 }
 
-int fs_open(const struct config *cfg, void (*say)(void *ctx, const char *line), void *ctx, struct fs **ret,
-            char **ret_msg)
+int fs_open(const struct fs_setup *setup, struct fs **ret, char **ret_msg)
 {
-    struct fs *fs = fs_alloc(cfg);
-    int r = open_parts(fs, say, ctx, ret_msg);
+    struct session *session = setup->session;
+    int r = session ? 0 : session_map(-1, true, &session);
+    if (r < 0) {
+        *ret_msg = g_strdup_printf("cannot start: %s", err_text(r));
+        return r;
+    }
+    struct fs *fs = fs_alloc(setup->cfg, session, !setup->session);
+    r = open_parts(fs, setup, ret_msg);
     if (r < 0) {
         if (!*ret_msg)
             *ret_msg = g_strdup_printf("cannot start: %s", err_text(r));
@@ -398,5 +405,7 @@ void fs_close(struct fs *fs)
     g_free(fs->cache_dir);
     g_strfreev(fs->more_dirs);
     g_free(fs->mountpoint);
+    if (fs->own_session)
+        session_unmap(fs->session);
     g_free(fs);
 }

@@ -294,10 +294,10 @@ static void stop(struct daemon *d, bool served)
 
 static int open_and_serve(struct daemon *d, const struct config *cfg, char **ret_msg)
 {
-    int r = fs_open(cfg, say, d, &d->fs, ret_msg);
+    const struct fs_setup setup = {.cfg = cfg, .session = d->session, .say = say, .ctx = d};
+    int r = fs_open(&setup, &d->fs, ret_msg);
     if (r < 0)
         return r;
-    d->fs->session = d->session;
     atomic_store(&d->fs->supervisor_pid, getppid());
     r = serve(d, ret_msg);
     stop(d, r == 0);

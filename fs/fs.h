@@ -21,6 +21,7 @@
 #include "config.h"
 #include "meta.h"
 #include "objstore.h"
+#include "session.h"
 
 #include <fuse_lowlevel.h>
 #include <glib.h>
@@ -33,7 +34,6 @@ struct ctl;
 struct http_server;
 struct jobs;
 struct prefetch;
-struct session;
 
 /* How the kernel does I/O on a file; see io_mode.h. */
 enum io_mode { IO_NONE, IO_CACHED, IO_PASSTHROUGH };
@@ -61,9 +61,10 @@ struct io_state {
     int64_t seen_mtime_ns;
     struct io_kept *kept; /* owned: what was put away for a writer who has written nothing yet */
     /* guarded by fs.io_mu */
-    int backing_id;       /* 0 none */
-    uint64_t backing_vid; /* local file it stands for */
-    GList idle;           /* place in fs.io_idle while no handle uses the id; data NULL: not in it */
+    int backing_id;         /* 0 none */
+    uint64_t backing_vid;   /* local file it stands for */
+    GList idle;             /* place in fs.io_idle while no handle uses the id; data NULL: not in it */
+    struct sess_file *slot; /* NULL: the kernel keeps nothing of it */
 };
 
 #define FS_NAME_MAX  255
@@ -154,6 +155,8 @@ struct fs {
     int64_t started_ns;
     unsigned uid, gid;
     int lock_fd; /* the cache folder's instance lock, -1 none */
+    struct session *session;
+    bool own_session;
 
     struct mutex ns;
     /* guarded by ns */
@@ -165,14 +168,15 @@ struct fs {
 
     struct mutex handle_mu;
     /* guarded by handle_mu */
-    GPtrArray *handles; /* fh -> struct handle, NULL where free */
-    GArray *free_handles;
+    GPtrArray *handles;                               /* number of the slot -> struct handle, NULL where free */
+    GArray *free_handles;                             /* uint32_t */
     struct lately_opened lately_opened[COPY_GUESSES]; /* copy.h */
 
     struct mutex io_mu;
     /* guarded by io_mu */
     GQueue io_idle; /* struct io_state, through idle; least lately used first */
     unsigned n_backing_ids;
+    GArray *free_files; /* uint32_t: numbers of free slots */
 
     struct mapped mapped;
     struct no_open no_open;
@@ -182,7 +186,6 @@ struct fs {
     struct cond list_done;
     GHashTable *listings; /* &ino -> struct listing */
 
-    struct session *session; /* as se */
     struct fuse_session *se; /* set once, before the threads that use it; NULL in unit tests */
 
     /* atomic */

@@ -6,6 +6,8 @@
  */
 #include "fuse_loop.h"
 
+#include "request.h"
+
 #include <linux/fuse.h>
 #include <poll.h>
 #include <signal.h>
@@ -168,7 +170,9 @@ static void handle(struct reader *t, size_t n)
     t->busy->opcode = in->opcode;
     t->busy->unique = in->unique;
     t->busy->since_ns = clock_mono_ns();
+    request_begin(in->unique);
     fuse_session_process_buf(t->loop->se, &(struct fuse_buf){.mem = t->buf, .size = n});
+    request_end();
     t->busy->since_ns = 0;
 }
 

@@ -12,7 +12,6 @@
  */
 #pragma once
 #include "fs.h"
-#include "session.h"
 
 struct fuse_loop;
 

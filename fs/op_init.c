@@ -2,7 +2,6 @@
 #include "io_mode.h"
 #include "no_open.h"
 #include "op.h"
-#include "session.h"
 
 #include <sys/statvfs.h>
 

@@ -41,6 +41,7 @@ struct sess_file {
     uint64_t ino, backing_vid, seen_size;
     int64_t seen_mtime_ns;
     uint8_t mode, kernel_writes; /* enum io_mode, bool */
+    uint8_t kept;                /* bool: unchanged since open, whatever "open/INO" says it was made from holds */
 };
 
 /* A thread of the worker: what it does, and since when; since_ns 0: nothing. */
