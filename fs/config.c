@@ -126,6 +126,8 @@ const struct option_row option_table[] = {
     {NULL, "fault", OPT_STRING, AT(fault), 0, 0, NULL, "RULES", NULL, "rules of the fault driver (tests)"},
     {NULL, "disk-faults", OPT_FLAG, AT(disk_faults), 0, 0, NULL, NULL, NULL,
      "cache disks fail as their file 'fault' says (tests)"},
+    {NULL, "settle", OPT_DURATION, AT(settle_ns), 0, DAY_NS, "10s", "DURATION", NULL,
+     "a daemon that dies after serving for less counts as one in a row (tests)"},
     {NULL, "debug-fuse", OPT_FLAG, AT(debug_fuse), 0, 0, NULL, NULL, NULL, "libfuse's own trace (tests)"},
 };
 const unsigned n_option_rows = G_N_ELEMENTS(option_table);

@@ -64,6 +64,7 @@ struct config { /* strings are owned */
     char *log_level, *log_file;
     char *fault;                  /* tests: rules of the fault driver, hidden option */
     bool debug_fuse, disk_faults; /* hidden */
+    uint64_t settle_ns;           /* hidden: a worker that served for this long counts as sound */
     /* where each option of the table got its value, and what config_set() notes down next */
     uint8_t origin[CONFIG_MAX_OPTIONS], origin_now;
 };

@@ -34,3 +34,5 @@
 char *ctl_socket_path(const char *mountpoint);
 /* The same for a mount of another user (root looks after everybody's). */
 char *ctl_socket_path_of(const char *mountpoint, uid_t uid);
+/* Where a supervisor that gave up says why, in one line; the next mount removes it. */
+char *ctl_failed_path_of(const char *mountpoint, uid_t uid);

@@ -2,7 +2,7 @@
  * See supervise.h. No GLib main loop, no threads, no lock: one poll() over signals, the channel and the worker's pidfd.
  *
  * A worker that dies before the mount was served once is a failed start; later deaths bring a new worker, at once and then more and more slowly. After
- * DEATHS_MAX of them in a row, none of which served for SETTLED_NS, the connection is closed: the mount is dead, as without a supervisor, and says so.
+ * DEATHS_MAX of them in a row, none of which served for cfg->settle_ns, the connection is closed: the mount is dead, as without a supervisor, and says so.
  */
 #define FUSE_USE_VERSION 317
 #include "supervise.h"
@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "channel.h"
 #include "ctl.h"
+#include "ctl_proto.h"
 #include "session.h"
 
 #include <fcntl.h>
@@ -29,7 +30,6 @@
 #include <unistd.h>
 
 #define DEATHS_MAX 5u
-#define SETTLED_NS (10 * NS_PER_S)
 #define DELAY_NS   (300 * NS_PER_MS) /* before the second worker in a row, twice that before the third, ... */
 
 struct supervisor {
@@ -134,9 +134,13 @@ static int connect_mount(struct supervisor *s, char *options, char **ret_msg)
     if (r < 0 || s->listen_fd >= 0)
         return r;
     r = ctl_listen(s->cfg->mountpoint, &s->listen_fd);
-    if (r < 0)
+    if (r < 0) {
         *ret_msg = g_strdup_printf("cannot open the control socket for %s: %s", s->cfg->mountpoint, err_text(r));
-    return r;
+        return r;
+    }
+    g_autofree char *failed = ctl_failed_path_of(s->cfg->mountpoint, geteuid());
+    (void)unlink(failed); /* of a mount before this one, if at all */
+    return 0;
 }
 
 /* The mount goes away with its connection, and so does the control socket. */
@@ -307,6 +311,15 @@ static void pause_before_next(struct supervisor *s)
     }
 }
 
+/* The mount stays behind, dead: those who use it learn of it, and `sluice umount` clears it and says why. */
+static void give_up(struct supervisor *s, const char *why)
+{
+    g_autofree char *path = ctl_failed_path_of(s->cfg->mountpoint, geteuid());
+    if (!g_file_set_contents(path, why, -1, NULL))
+        log_debug("mount", "nobody will find out from %s", path);
+    disconnect(s, false);
+}
+
 /* A worker has ended. 0: another one runs; 1: all is over and well; else -errno. */
 static int replace_worker(struct supervisor *s, char **ret_msg)
 {
@@ -320,11 +333,11 @@ static int replace_worker(struct supervisor *s, char **ret_msg)
         *ret_msg = g_steal_pointer(&why);
         return -EIO;
     }
-    bool settled = s->ready && clock_mono_ns() - s->ready_ns >= SETTLED_NS;
+    bool settled = s->ready && clock_mono_ns() - s->ready_ns >= s->cfg->settle_ns;
     s->deaths = settled ? 1 : s->deaths + 1;
     if (s->deaths > DEATHS_MAX) {
         *ret_msg = g_strdup_printf("%s; the mount is given up after %u daemons in a row", why, s->deaths);
-        disconnect(s, false);
+        give_up(s, *ret_msg);
         return -EIO;
     }
     log_err("mount", "%s; another one takes over deaths=%u", why, s->deaths);

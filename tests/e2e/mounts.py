@@ -127,6 +127,12 @@ class Mount:
         """The whole daemon dies at once: the mount is dead."""
         kill_all(self.pids())
 
+    def kill_worker(self):
+        """What serves dies at once, and the supervisor puts another one in its place. Its pid."""
+        pid = self.status()["pid"]
+        os.kill(pid, signal.SIGKILL)
+        return eventually(lambda: next((new for new in [self.status()["pid"]] if new != pid), None))
+
     def kill9(self):
         """The whole daemon dies at once; the dead mount is taken away."""
         self.kill()

@@ -1,0 +1,183 @@
+"""A worker that dies under a mount: another one takes over, and programs in the mount notice a pause at most."""
+import contextlib
+import errno
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+from mounts import MIB, SLUICE, eventually, is_gone, run
+
+
+def in_thread(work):
+    """Starts work; join() gives its result, or raises what it raised."""
+    box = {}
+
+    def main():
+        try:
+            box["result"] = work()
+        except BaseException as e:  # handed to who joins
+            box["error"] = e
+
+    thread = threading.Thread(target=main, daemon=True)
+    thread.start()
+
+    def join(seconds=30):
+        thread.join(seconds)
+        assert not thread.is_alive(), "a program hangs"
+        if "error" in box:
+            raise box["error"]
+        return box["result"]
+
+    return join
+
+
+def test_next_worker_serves_what_is_there(make_mount, store):
+    store.put("d/a", b"1234")
+    m = make_mount()
+    supervisor = m.status()["supervisor_pid"]
+    assert (m.path / "d/a").read_bytes() == b"1234"
+    (m.path / "mine").write_bytes(b"x" * MIB)
+    workers = {m.status()["pid"]}
+    for i in range(3):
+        workers.add(m.kill_worker())
+        assert m.status()["supervisor_pid"] == supervisor
+        assert (m.path / "d/a").read_bytes() == b"1234"
+        assert (m.path / "mine").read_bytes() == b"x" * MIB
+        assert sorted(os.listdir(m.path)) == sorted(["d", "mine"] + [f"new{n}" for n in range(i)])
+        (m.path / f"new{i}").write_bytes(b"%d" % i)
+    assert len(workers) == 4
+    m.wait()
+    assert store.get("mine") == b"x" * MIB and store.get("new2") == b"2"
+    m.umount()
+    assert is_gone(supervisor) and all(map(is_gone, workers))
+
+
+def test_request_that_was_taken_is_answered_by_the_next(make_mount, store):
+    store.put("d/a", b"1234")
+    m = make_mount(fault="op=list,action=delay:2s")
+    join = in_thread(lambda: (m.path / "d/a").stat().st_size)
+    time.sleep(0.5)
+    m.kill_worker()
+    assert join() == 4
+
+
+def test_requests_that_come_while_nobody_serves_are_answered(make_mount, store):
+    store.put("a", b"1234")
+    m = make_mount()
+    status = m.status()
+    os.kill(status["supervisor_pid"], signal.SIGSTOP)
+    os.kill(status["pid"], signal.SIGKILL)
+    joins = [in_thread(lambda: (m.path / "a").read_bytes()), in_thread(lambda: run("status", "--json", m.path).stdout),
+             in_thread(lambda: os.listdir(m.path))]
+    time.sleep(0.5)
+    os.kill(status["supervisor_pid"], signal.SIGCONT)
+    data, text, names = (join() for join in joins)
+    assert data == b"1234" and names == ["a"]
+    assert str(status["pid"]) not in text
+
+
+def test_open_files_of_an_immutable_mount_go_on(make_mount, store):
+    data = random.Random(1).randbytes(3 * MIB)
+    store.put("a", data)
+    m = make_mount(immutable=True, metadata_ttl=None, negative_ttl=None)
+    with open(m.path / "a", "rb", buffering=0) as f:
+        assert f.read(1000) == data[:1000]
+        m.kill_worker()
+        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        f.seek(0)
+        assert f.read(len(data)) == data
+        assert os.fstat(f.fileno()).st_size == len(data)
+
+
+def test_worker_without_a_supervisor_serves_to_its_end(make_mount, store):
+    m = make_mount()
+    supervisor, worker = m.pids()
+    os.kill(supervisor, signal.SIGKILL)
+    assert eventually(lambda: m.status()["supervisor_pid"] == 0)
+    (m.path / "f").write_bytes(b"12")
+    assert m.status()["pid"] == worker
+    m.wait()
+    assert store.get("f") == b"12"
+    m.umount()
+    assert eventually(lambda: is_gone(worker))
+    m.mount()
+    assert (m.path / "f").read_bytes() == b"12"
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_sigterm_to_either_process_unmounts(make_mount, who):
+    m = make_mount()
+    pids = m.pids()
+    fd = os.open(m.path / "f", os.O_WRONLY | os.O_CREAT)  # a mount in use is taken away as well
+    os.kill(pids[who], signal.SIGTERM)
+    assert eventually(lambda: all(map(is_gone, pids)))
+    assert not m.is_mounted()
+    with pytest.raises(OSError) as e:
+        os.fsync(fd)
+    assert e.value.errno == errno.ENOTCONN
+    with contextlib.suppress(OSError):
+        os.close(fd)
+    m.mount()
+
+
+def test_unmounted_from_outside(make_mount):
+    m = make_mount()
+    pids = m.pids()
+    subprocess.run(["umount", m.path], check=True, timeout=20)
+    assert eventually(lambda: all(map(is_gone, pids)))
+    m.mount()
+
+
+def test_worker_that_dies_again_and_again_is_given_up(make_mount, store):
+    m = make_mount()
+    (m.path / "f").write_bytes(b"12")
+    supervisor = m.status()["supervisor_pid"]
+    for _ in range(5):
+        m.kill_worker()
+    os.kill(m.status()["pid"], signal.SIGKILL)
+    assert eventually(lambda: is_gone(supervisor))
+    with pytest.raises(OSError) as e:
+        os.listdir(m.path)
+    assert e.value.errno == errno.ENOTCONN
+    said = run("status", m.path, check=False).stderr
+    assert "is not running" in said and "signal 9" in said and "given up" in said
+    cleared = run("umount", m.path)
+    assert "given up" in cleared.stderr and not m.is_mounted()
+    m.mount()
+    assert (m.path / "f").read_bytes() == b"12"
+    assert "given up" not in run("status", m.path).stderr
+
+
+def test_start_that_fails_leaves_nothing(make_mount):
+    m = make_mount(start=False, http="999.1.1.1:80")
+    done = run(*m.arguments(), check=False)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "999.1.1.1" in done.stderr
+    assert not m.is_mounted()
+    m.options = {}
+    m.mount()
+
+
+def test_foreground_is_the_supervisor(make_mount):
+    m = make_mount(start=False)
+    with subprocess.Popen([SLUICE, *map(str, m.arguments()), "-f"], stdin=subprocess.DEVNULL) as p:
+        assert eventually(m.is_mounted)
+        assert m.status()["supervisor_pid"] == p.pid
+        m.kill_worker()
+        (m.path / "f").write_text("x", encoding="ascii")
+        p.send_signal(signal.SIGINT)
+        assert p.wait(30) == 0
+    assert not m.is_mounted()
+
+
+def test_worker_holds_nothing_of_the_supervisors(mount):
+    """What is handed down is named; whatever else would be inherited by each worker in turn."""
+    pid = mount.status()["pid"]
+    links = [os.readlink(fd) for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir()]
+    assert sum("/dev/fuse" in link for link in links) == 1
+    assert sum("memfd:" in link for link in links) == 2
+    assert not any("pidfd" in link for link in links)
