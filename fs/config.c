@@ -128,6 +128,8 @@ const struct option_row option_table[] = {
      "cache disks fail as their file 'fault' says (tests)"},
     {NULL, "settle", OPT_DURATION, AT(settle_ns), 0, DAY_NS, "10s", "DURATION", NULL,
      "a daemon that dies after serving for less counts as one in a row (tests)"},
+    {NULL, "watchdog", OPT_DURATION, AT(watchdog_ns), 0, DAY_NS, "30s", "DURATION", NULL,
+     "a daemon that shows no sign of life for this long is replaced; 0: never (tests)"},
     {NULL, "debug-fuse", OPT_FLAG, AT(debug_fuse), 0, 0, NULL, NULL, NULL, "libfuse's own trace (tests)"},
 };
 const unsigned n_option_rows = G_N_ELEMENTS(option_table);

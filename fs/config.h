@@ -65,6 +65,7 @@ struct config { /* strings are owned */
     char *fault;                  /* tests: rules of the fault driver, hidden option */
     bool debug_fuse, disk_faults; /* hidden */
     uint64_t settle_ns;           /* hidden: a worker that served for this long counts as sound */
+    uint64_t watchdog_ns;         /* hidden: a worker without a sign of life for this long is ended, 0: never */
     /* where each option of the table got its value, and what config_set() notes down next */
     uint8_t origin[CONFIG_MAX_OPTIONS], origin_now;
 };

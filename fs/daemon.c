@@ -6,6 +6,7 @@
 #include "daemon.h"
 
 #include "base/cleanup.h"
+#include "beat.h"
 #include "channel.h"
 #include "core.h"
 #include "ctl.h"
@@ -30,6 +31,7 @@ struct daemon {
     struct fs *fs;
     struct session *session;
     struct fuse_loop *loop;
+    struct beat *beat;
     int channel; /* to the supervisor; borrowed */
     int listen_fd, signal_fd;
     pthread_t signals;
@@ -246,6 +248,8 @@ static int serve(struct daemon *d, char **ret_msg)
     if (r == 0)
         r = start_services(d, ret_msg);
     if (r == 0)
+        r = beat_start(d->fs, &d->beat);
+    if (r == 0)
         r = fuse_loop_start(d->loop);
     if (r == -ENODEV && session_is_takeover(d->session))
         return 0; /* unmounted while nobody served */
@@ -285,6 +289,7 @@ static void stop(struct daemon *d, bool served)
     }
     ctl_stop(d->ctl);
     http_stop(d->http);
+    beat_stop(d->beat);
     struct fuse_session *se = fs->se;
     fs_close(fs);
     fuse_loop_free(d->loop);

@@ -30,6 +30,7 @@
 #include <unistd.h>
 
 #define DEATHS_MAX 5u
+#define BEAT_LOOKS 10u               /* looks for a sign of life, evenly over cfg->watchdog_ns */
 #define DELAY_NS   (300 * NS_PER_MS) /* before the second worker in a row, twice that before the third, ... */
 
 struct supervisor {
@@ -38,6 +39,7 @@ struct supervisor {
     int exe_fd, config_fd, session_fd, signal_fd;
     struct fuse_session *se; /* NULL: not mounted */
     int listen_fd;
+    struct session *session;
     bool served;   /* a worker has served */
     bool stopping; /* somebody wants the mount to go */
     unsigned deaths;
@@ -48,6 +50,8 @@ struct supervisor {
     int pidfd, channel;
     bool ready, ending;
     uint64_t ready_ns;
+    uint64_t beat_ns; /* its sign of life as of the last look, and looks since that found no other */
+    unsigned n_silent;
 };
 
 /* ---- what all workers share ---- */
@@ -62,12 +66,8 @@ static int make_memfd(const char *name, const char *bytes, size_t len)
 
 static int make_session_memory(struct supervisor *s)
 {
-    struct session *mapped = NULL;
     int r = s->session_fd = make_memfd("sluice-session", NULL, 0);
-    if (r >= 0)
-        r = session_map(s->session_fd, true, &mapped);
-    session_unmap(mapped);
-    return r;
+    return r < 0 ? r : session_map(s->session_fd, true, &s->session);
 }
 
 static int catch_signals(struct supervisor *s)
@@ -187,6 +187,7 @@ static int start_worker(struct supervisor *s)
         return r;
     g_clear_pointer(&s->failure, g_free);
     s->ready = s->ending = false;
+    s->n_silent = 0;
     s->pid = fork();
     if (s->pid == 0)
         become_worker(s, ends[1]);
@@ -345,17 +346,50 @@ static int replace_worker(struct supervisor *s, char **ret_msg)
     return s->stopping ? 1 : start_worker(s);
 }
 
+/* ---- its life ---- */
+
+static void log_busy(const struct supervisor *s)
+{
+    uint64_t now = clock_mono_ns();
+    for (unsigned i = 0; i < SESSION_BUSY; i++) {
+        struct sess_busy busy = s->session->head->busy[i];
+        uint64_t ms = now > busy.since_ns ? (now - busy.since_ns) / NS_PER_MS : 0;
+        if (busy.since_ns)
+            log_err("mount", "busy opcode=%u unique=%" G_GUINT64_FORMAT " ms=%" G_GUINT64_FORMAT, busy.opcode,
+                    busy.unique, ms);
+    }
+}
+
+/* Counts looks instead of time: a machine or a supervisor that was stopped for a while says nothing about the worker. */
+static void look_at_beat(struct supervisor *s)
+{
+    uint64_t beat_ns = atomic_load(&s->session->head->beat_ns);
+    bool silent = s->ready && !s->ending && beat_ns == s->beat_ns;
+    s->n_silent = silent ? s->n_silent + 1 : 0;
+    s->beat_ns = beat_ns;
+    if (s->n_silent != BEAT_LOOKS)
+        return; /* once is enough: a process that its disk does not let go ends when that does */
+    log_err("mount", "the daemon shows no sign of life pid=%d; it is ended", (int)s->pid);
+    log_busy(s);
+    (void)kill(s->pid, SIGKILL);
+}
+
 /* ---- the whole ---- */
 
 static int watch(struct supervisor *s, char **ret_msg)
 {
-    int r = 0;
+    uint64_t look_ns = s->cfg->watchdog_ns / BEAT_LOOKS, next_look_ns = 0;
+    int r = 0, look_ms = look_ns ? MAX((int)(look_ns / NS_PER_MS), 100) : -1;
     while (r == 0) {
         struct pollfd p[] = {{.fd = s->signal_fd, .events = POLLIN},
                              {.fd = s->channel, .events = POLLIN},
                              {.fd = s->pidfd, .events = POLLIN}};
-        if (poll(p, G_N_ELEMENTS(p), -1) < 0)
+        if (poll(p, G_N_ELEMENTS(p), look_ms) < 0)
             continue;
+        if (look_ns && clock_mono_ns() >= next_look_ns) {
+            look_at_beat(s);
+            next_look_ns = clock_mono_ns() + look_ns;
+        }
         if (p[0].revents)
             take_signal(s);
         if (p[1].revents & POLLIN)
@@ -387,6 +421,7 @@ int supervise(const struct config *cfg, int ready_fd, char **ret_msg)
     for (unsigned i = 0; i < G_N_ELEMENTS(fds); i++)
         if (fds[i] >= 0)
             (void)close(fds[i]);
+    session_unmap(s.session);
     g_free(s.failure);
     if (r < 0 && !*ret_msg)
         *ret_msg = g_strdup_printf("cannot serve %s: %s", cfg->mountpoint, err_text(r));

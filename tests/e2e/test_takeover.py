@@ -153,6 +153,25 @@ def test_worker_that_dies_again_and_again_is_given_up(make_mount, store):
     assert "given up" not in run("status", m.path).stderr
 
 
+def test_worker_that_hangs_is_replaced(make_mount, store):
+    store.put("a", b"1234")
+    m = make_mount(watchdog="3s")
+    (m.path / "a").read_bytes()
+    pid = m.status()["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    assert in_thread(lambda: os.listdir(m.path))() == ["a"]
+    assert is_gone(pid) and m.status()["pid"] != pid
+    assert "no sign of life" in m.log()
+
+
+def test_worker_that_waits_for_the_store_is_left_alone(make_mount, store):
+    store.put("a", b"1234")
+    m = make_mount(watchdog="3s", fault="op=get,action=delay:6s")
+    pid = m.status()["pid"]
+    assert (m.path / "a").read_bytes() == b"1234"
+    assert m.status()["pid"] == pid
+
+
 def test_start_that_fails_leaves_nothing(make_mount):
     m = make_mount(start=False, http="999.1.1.1:80")
     done = run(*m.arguments(), check=False)

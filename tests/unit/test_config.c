@@ -103,6 +103,7 @@ static const struct {
     {"fault", "", "op=get", "op=get", ""},
     {"disk-faults", "false", NULL, "true", "x"},
     {"settle", "10s", "200ms", "200ms", "x"},
+    {"watchdog", "30s", "3s", "3s", "x"},
     {"debug-fuse", "false", NULL, "true", "x"},
 };
 
@@ -427,7 +428,7 @@ START_TEST(help_and_names_leave_hidden_options_out)
         g_autofree char *line = g_strdup_printf("--%s\n", o.name);
         ck_assert_msg(strstr(text, line) && strstr(text, o.help), "%s", o.name);
     }
-    ck_assert_uint_eq(n, n_option_rows - 4);
+    ck_assert_uint_eq(n, n_option_rows - 5);
     ck_assert_ptr_null(strstr(text, "--fault"));
     ck_assert_ptr_null(strstr(text, "--debug-fuse"));
     free(text);
