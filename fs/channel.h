@@ -17,9 +17,11 @@ enum channel_kind {
     CHANNEL_READY = 'r',    /* it serves */
     CHANNEL_ENDING = 'e',   /* it serves no more: the mount is to be taken away */
     CHANNEL_FAILED = 'x',   /* why it ends: a line for the user */
+    CHANNEL_UPGRADE = 'u',  /* path of a program that is to take over */
     /* supervisor to worker */
     CHANNEL_CONNECTION = 'f', /* with the descriptors of the kernel's connection and of the control socket */
-    CHANNEL_REFUSED = 'n',    /* no connection: a line for the user */
+    CHANNEL_HANDOVER = 'h',   /* end without an answer to what was not answered: the program is ready */
+    CHANNEL_REFUSED = 'n',    /* no connection, or no upgrade: a line for the user */
 };
 
 struct channel_message {

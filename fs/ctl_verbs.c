@@ -219,6 +219,16 @@ static int verb_stop(struct fs *fs, struct ctl_client *client, const json_t *req
     return synced < 0 ? 1 : 0;
 }
 
+static int verb_upgrade(struct fs *fs, struct ctl_client *client, const json_t *req)
+{
+    const char *program = json_string_value(json_object_get(req, "program"));
+    g_autofree char *msg = NULL;
+    int r = program && *program == '/' ? fs_request_upgrade(fs, program, &msg) : -EINVAL;
+    if (r < 0)
+        ctl_fail(client, "%s", msg ? msg : "the program is not named by its absolute path");
+    return r < 0 ? 1 : 0;
+}
+
 const struct ctl_verb ctl_verbs[] = {
     {"status", verb_status},
     {"info", verb_info},
@@ -234,5 +244,6 @@ const struct ctl_verb ctl_verbs[] = {
     {"drain", verb_drain},
     {"config", verb_config},
     {"stop", verb_stop},
+    {"upgrade", verb_upgrade},
     {NULL, NULL},
 };

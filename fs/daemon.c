@@ -38,6 +38,13 @@ struct daemon {
     bool have_signals;
     struct ctl *ctl;
     struct http_server *http;
+
+    struct mutex mu;
+    /* guarded by mu */
+    struct cond answered_cond;
+    bool asking, answered; /* for an upgrade */
+    bool handover;
+    char *refusal; /* owned; NULL: none */
 };
 
 static void say(void *ctx, const char *line)
@@ -57,6 +64,29 @@ static void orphaned(struct daemon *d)
 {
     log_warn("mount", "the supervisor is gone: this process serves the mount to its end, and nobody will after it");
     atomic_store(&d->fs->supervisor_pid, 0);
+    mutex_lock(&d->mu);
+    d->answered = true;
+    g_free(d->refusal);
+    d->refusal = g_strdup("the supervisor is gone");
+    cond_broadcast(&d->answered_cond);
+    mutex_unlock(&d->mu);
+}
+
+/* True: this process is to end, another program goes on. */
+static bool take_answer(struct daemon *d)
+{
+    struct channel_message m;
+    if (channel_receive(d->channel, false, &m) < 0)
+        return false;
+    channel_message_close(&m);
+    mutex_lock(&d->mu);
+    d->answered = true;
+    bool handover = d->handover = m.kind == CHANNEL_HANDOVER;
+    g_free(d->refusal);
+    d->refusal = handover ? NULL : g_strdup(m.text);
+    cond_broadcast(&d->answered_cond);
+    mutex_unlock(&d->mu);
+    return handover;
 }
 
 /* 0: nothing that ends us. */
@@ -71,21 +101,26 @@ static uint32_t take_signal(struct daemon *d)
 static void *signal_thread(void *arg)
 {
     struct daemon *d = arg;
-    struct pollfd p[] = {{.fd = d->signal_fd, .events = POLLIN}, {.fd = d->channel}};
+    struct pollfd p[] = {{.fd = d->signal_fd, .events = POLLIN}, {.fd = d->channel, .events = POLLIN}};
     uint32_t sig = 0;
-    while (sig == 0) {
+    bool handover = false;
+    while (sig == 0 && !handover) {
         if (poll(p, G_N_ELEMENTS(p), -1) < 0)
             continue;
-        if (p[1].revents) {
+        handover = p[1].revents & POLLIN && take_answer(d);
+        if (p[1].revents & POLLHUP) {
             orphaned(d);
             p[1].fd = -1;
         }
         if (p[0].revents)
             sig = take_signal(d);
     }
-    if (sig != SIGUSR2)
+    if (handover)
+        log_notice("mount", "making room for another program");
+    else if (sig != SIGUSR2)
         log_notice("mount", "stopping on signal %u", sig);
-    fs_interrupt(d->fs);
+    if (!handover) /* else what waits for the store may still get it */
+        fs_interrupt(d->fs);
     fuse_loop_stop(d->loop);
     return NULL;
 }
@@ -125,6 +160,32 @@ static int start_signals(struct daemon *d)
 void fs_request_stop(struct fs *fs)
 {
     kill(getpid(), SIGTERM);
+}
+
+int fs_request_upgrade(struct fs *fs, const char *program, char **ret_msg)
+{
+    struct daemon *d = fs->daemon;
+    mutex_lock(&d->mu);
+    bool busy = d->asking;
+    if (!busy)
+        d->answered = false;
+    d->asking = true;
+    mutex_unlock(&d->mu);
+    if (busy) {
+        *ret_msg = g_strdup("an upgrade is on its way");
+        return -EBUSY;
+    }
+    int r = channel_send(d->channel, CHANNEL_UPGRADE, program, NULL);
+    mutex_lock(&d->mu);
+    while (r == 0 && !d->answered)
+        cond_wait(&d->answered_cond, &d->mu);
+    d->asking = false;
+    if (r < 0 || d->refusal) {
+        *ret_msg = g_strdup(r < 0 ? "the supervisor is gone" : d->refusal);
+        r = -EPERM;
+    }
+    mutex_unlock(&d->mu);
+    return r;
 }
 
 /* ---- mount ---- */
@@ -239,12 +300,13 @@ static int serve(struct daemon *d, char **ret_msg)
 {
     g_autofree char *options = mount_options(d->fs);
     int r = make_session(d, options, ret_msg);
-    if (r == 0) /* not before: a signal that waits already ends the loop */
-        r = start_signals(d);
     if (r == 0)
         r = ask_for_connection(d, options, ret_msg);
     if (r == 0)
         r = fuse_loop_greet(d->loop);
+    if (r ==
+        0) /* not before: a signal that waits already ends the loop, and the channel is this thread's from here on */
+        r = start_signals(d);
     if (r == 0)
         r = start_services(d, ret_msg);
     if (r == 0)
@@ -277,6 +339,16 @@ static void leave_mount(struct daemon *d)
         log_err("mount", "the mount cannot be taken away: sluice umount %s", d->fs->mountpoint);
 }
 
+/* The end of a worker that another one follows: programs keep what they have open, so nothing of it is taken down. */
+static _Noreturn void make_room(struct daemon *d)
+{
+    ctl_stop(d->ctl); /* commands get their last lines */
+    int r = meta_sync(d->fs->meta);
+    if (r < 0)
+        log_warn("mount", "the journal could not be written to the disk r=%s", err_name(r));
+    _exit(0);
+}
+
 static void stop(struct daemon *d, bool served)
 {
     struct fs *fs = d->fs;
@@ -304,7 +376,10 @@ static int open_and_serve(struct daemon *d, const struct config *cfg, char **ret
     if (r < 0)
         return r;
     atomic_store(&d->fs->supervisor_pid, getppid());
+    d->fs->daemon = d;
     r = serve(d, ret_msg);
+    if (r == 0 && d->handover)
+        make_room(d);
     stop(d, r == 0);
     return r;
 }
@@ -315,6 +390,8 @@ int fs_work(const struct config *cfg, int channel, int session_fd, char **ret_ms
     protect_process();
     umask(077);
     block_signals();
+    mutex_init(&d.mu, LOCK_FUSE_LOOP);
+    cond_init(&d.answered_cond);
     int r = session_map(session_fd, false, &d.session);
     if (r == 0)
         r = open_and_serve(&d, cfg, ret_msg);
@@ -327,6 +404,9 @@ int fs_work(const struct config *cfg, int channel, int session_fd, char **ret_ms
         close(d.listen_fd);
     if (d.signal_fd >= 0)
         close(d.signal_fd);
+    g_free(d.refusal);
+    cond_fini(&d.answered_cond);
+    mutex_fini(&d.mu);
     if (r == 0)
         log_notice("mount", "unmounted");
     return r;

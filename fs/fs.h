@@ -34,6 +34,7 @@ struct ctl;
 struct http_server;
 struct jobs;
 struct prefetch;
+struct daemon;
 
 /* How the kernel does I/O on a file; see io_mode.h. */
 enum io_mode { IO_NONE, IO_CACHED, IO_PASSTHROUGH };
@@ -186,6 +187,7 @@ struct fs {
     struct cond list_done;
     GHashTable *listings; /* &ino -> struct listing */
 
+    struct daemon *daemon;   /* as se */
     struct fuse_session *se; /* set once, before the threads that use it; NULL in unit tests */
 
     /* atomic */
@@ -235,6 +237,8 @@ void notify_inode(struct fs *fs, uint64_t ino);
 
 /* Ends the session: the mount goes away, fs_work() tears down and returns. Any thread, returns at once. */
 void fs_request_stop(struct fs *fs);
+/* Lets another program file (absolute path) take over: 0 when it was found fit, and this process is about to end. With a line for the user otherwise. */
+int fs_request_upgrade(struct fs *fs, const char *program, char **ret_msg) MUST_CHECK;
 
 /* ---- ctl_status.c ---- */
 

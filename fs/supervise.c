@@ -13,6 +13,7 @@
 #include "channel.h"
 #include "ctl.h"
 #include "ctl_proto.h"
+#include "program.h"
 #include "session.h"
 
 #include <fcntl.h>
@@ -29,9 +30,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define DEATHS_MAX 5u
-#define BEAT_LOOKS 10u               /* looks for a sign of life, evenly over cfg->watchdog_ns */
-#define DELAY_NS   (300 * NS_PER_MS) /* before the second worker in a row, twice that before the third, ... */
+#define DEATHS_MAX       5u
+#define HANDOVER_NS      (5 * NS_PER_S)  /* for requests to come to their end; the rest is done again */
+#define TRIAL_NS         (10 * NS_PER_S) /* for another program to serve */
+#define BEAT_LOOKS       10u             /* looks for a sign of life, evenly over cfg->watchdog_ns */
+#define DEADLINE_LOOK_MS 100
+#define DELAY_NS         (300 * NS_PER_MS) /* before the second worker in a row, twice that before the third, ... */
 
 struct supervisor {
     const struct config *cfg;
@@ -43,7 +47,10 @@ struct supervisor {
     bool served;   /* a worker has served */
     bool stopping; /* somebody wants the mount to go */
     unsigned deaths;
-    char *failure; /* what the last worker said */
+    char *failure;             /* what the last worker said */
+    int next_fd;               /* the program that is to take over, -1 none */
+    bool handing_over, trying; /* the worker is to make room for it; it has not served yet */
+    uint64_t deadline_ns;      /* of either, 0 none */
 
     /* the worker */
     pid_t pid; /* 0: none */
@@ -173,7 +180,7 @@ static void become_worker(const struct supervisor *s, int channel)
         (void)fcntl(keep[i], F_SETFD, 0);
     (void)snprintf(fds, sizeof(fds), "%d,%d,%d", keep[0], keep[1], keep[2]);
     char *argv[] = {(char[]){"sluice"}, (char[]){"--worker"}, fds, s->cfg->source, s->cfg->mountpoint, NULL};
-    (void)syscall(SYS_execveat, s->exe_fd, "", argv, environ, AT_EMPTY_PATH);
+    program_exec(s->trying ? s->next_fd : s->exe_fd, argv);
     static const char said[] = "xthe program cannot be run again";
     (void)!write(channel, said, sizeof(said) - 1);
     _exit(1);
@@ -223,8 +230,35 @@ static void answer_connect(struct supervisor *s, char *options)
         log_debug("mount", "the worker is gone already r=%s", err_name(r));
 }
 
+static void answer_upgrade(struct supervisor *s, const char *path)
+{
+    g_autofree char *msg = NULL;
+    int r = s->handing_over || s->trying ? -EBUSY : program_open(path, &s->next_fd, &msg);
+    if (r < 0) {
+        r = channel_send(s->channel, CHANNEL_REFUSED, msg ? msg : "an upgrade is on its way", NULL);
+    } else {
+        s->handing_over = true;
+        s->deadline_ns = clock_mono_ns() + HANDOVER_NS;
+        r = channel_send(s->channel, CHANNEL_HANDOVER, "", NULL);
+    }
+    if (r < 0)
+        log_debug("mount", "the worker is gone already r=%s", err_name(r));
+}
+
+static void keep_next_program(struct supervisor *s)
+{
+    (void)close(s->exe_fd);
+    s->exe_fd = s->next_fd;
+    s->next_fd = -1;
+    s->trying = false;
+    s->deadline_ns = 0;
+    log_notice("mount", "another program serves from here on pid=%d", (int)s->pid);
+}
+
 static void note_ready(struct supervisor *s)
 {
+    if (s->trying)
+        keep_next_program(s);
     s->ready = true;
     s->ready_ns = clock_mono_ns();
     if (!s->served)
@@ -256,7 +290,11 @@ static bool take_message(struct supervisor *s)
         g_free(s->failure);
         s->failure = g_strdup(m.text);
         break;
+    case CHANNEL_UPGRADE:
+        answer_upgrade(s, m.text);
+        break;
     case CHANNEL_CONNECTION:
+    case CHANNEL_HANDOVER:
     case CHANNEL_REFUSED:
         log_err("mount", "the worker said what only we say");
         break;
@@ -321,6 +359,20 @@ static void give_up(struct supervisor *s, const char *why)
     disconnect(s, false);
 }
 
+/* The worker made room for the next program, or that one did not come to serve. */
+static int start_other_program(struct supervisor *s, const char *why)
+{
+    s->trying = s->handing_over;
+    s->handing_over = false;
+    s->deadline_ns = s->trying ? clock_mono_ns() + TRIAL_NS : 0;
+    if (!s->trying) {
+        log_err("mount", "the other program does not serve, the one before it goes on: %s", why);
+        (void)close(s->next_fd);
+        s->next_fd = -1;
+    }
+    return start_worker(s);
+}
+
 /* A worker has ended. 0: another one runs; 1: all is over and well; else -errno. */
 static int replace_worker(struct supervisor *s, char **ret_msg)
 {
@@ -334,6 +386,8 @@ static int replace_worker(struct supervisor *s, char **ret_msg)
         *ret_msg = g_steal_pointer(&why);
         return -EIO;
     }
+    if (s->handing_over || s->trying)
+        return start_other_program(s, why);
     bool settled = s->ready && clock_mono_ns() - s->ready_ns >= s->cfg->settle_ns;
     s->deaths = settled ? 1 : s->deaths + 1;
     if (s->deaths > DEATHS_MAX) {
@@ -384,8 +438,12 @@ static int watch(struct supervisor *s, char **ret_msg)
         struct pollfd p[] = {{.fd = s->signal_fd, .events = POLLIN},
                              {.fd = s->channel, .events = POLLIN},
                              {.fd = s->pidfd, .events = POLLIN}};
-        if (poll(p, G_N_ELEMENTS(p), look_ms) < 0)
+        if (poll(p, G_N_ELEMENTS(p), s->deadline_ns ? DEADLINE_LOOK_MS : look_ms) < 0)
             continue;
+        if (s->deadline_ns && clock_mono_ns() >= s->deadline_ns) {
+            s->deadline_ns = 0;
+            (void)kill(s->pid, SIGKILL);
+        }
         if (look_ns && clock_mono_ns() >= next_look_ns) {
             look_at_beat(s);
             next_look_ns = clock_mono_ns() + look_ns;
@@ -408,6 +466,7 @@ int supervise(const struct config *cfg, int ready_fd, char **ret_msg)
                            .config_fd = -1,
                            .session_fd = -1,
                            .signal_fd = -1,
+                           .next_fd = -1,
                            .listen_fd = -1,
                            .pidfd = -1,
                            .channel = -1};
@@ -417,7 +476,7 @@ int supervise(const struct config *cfg, int ready_fd, char **ret_msg)
     if (r == 0)
         r = watch(&s, ret_msg);
     disconnect(&s, true);
-    const int fds[] = {s.exe_fd, s.config_fd, s.session_fd, s.signal_fd};
+    const int fds[] = {s.next_fd, s.exe_fd, s.config_fd, s.session_fd, s.signal_fd};
     for (unsigned i = 0; i < G_N_ELEMENTS(fds); i++)
         if (fds[i] >= 0)
             (void)close(fds[i]);

@@ -4,6 +4,7 @@
  * Called as mount.sluice (by mount(8) for fstab lines of type "sluice") it takes that helper's arguments instead.
  */
 #include "fs/config.h"
+#include "fs/program.h"
 #include "tools/cmd.h"
 
 #include <stdio.h>
@@ -214,6 +215,9 @@ int main(int argc, char **argv)
     const char *verb = argc > 1 ? argv[1] : "";
     if (strcmp(verb, "--worker") == 0) {
         return mount_worker(argc - 1, argv + 1);
+    } else if (strcmp(verb, "--worker-formats") == 0) {
+        g_autofree char *formats = program_formats();
+        puts(formats);
     } else if (strcmp(verb, "--list-commands") == 0) {
         for (const struct cmd *c = cmd_table; c->name; c++)
             puts(c->name);

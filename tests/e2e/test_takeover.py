@@ -200,3 +200,90 @@ def test_worker_holds_nothing_of_the_supervisors(mount):
     assert sum("/dev/fuse" in link for link in links) == 1
     assert sum("memfd:" in link for link in links) == 2
     assert not any("pidfd" in link for link in links)
+
+
+# ---- upgrade ----
+
+SPOILT = r"""
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "--worker-formats") == 0)
+        return puts(FORMATS) < 0;
+    return ENDING;
+}
+"""
+
+
+def spoilt_program(base, ending):
+    """Says that it could take over, and then does not."""
+    formats = run("--worker-formats").stdout.strip()
+    program = base / "spoilt"
+    subprocess.run(["cc", "-x", "c", "-", "-o", program, f'-DFORMATS="{formats}"', f"-DENDING={ending}"], input=SPOILT, text=True,
+                   check=True, timeout=60)
+    return program
+
+
+def copy_program(to):
+    to.write_bytes(pathlib.Path(SLUICE).read_bytes())
+    to.chmod(0o755)
+    return to
+
+
+def test_upgrade_puts_another_program_in_place(make_mount, store, base):
+    store.put("a", b"1234")
+    m = make_mount()
+    other = copy_program(base / "other")
+    before = m.status()
+    done = run("upgrade", "--program", other, m.path)
+    after = m.status()
+    assert str(other) in done.stdout and after["program"] == str(other)
+    assert after["supervisor_pid"] == before["supervisor_pid"] and after["pid"] != before["pid"] and is_gone(before["pid"])
+    assert (m.path / "a").read_bytes() == b"1234"
+    m.kill_worker()
+    assert m.status()["program"] == str(other)
+    run("upgrade", m.path)  # to the program of this command
+    assert m.status()["program"] == SLUICE
+
+
+def test_program_that_is_replaced_on_the_disk_serves_on(make_mount, store, base):
+    store.put("a", b"1234")
+    m = make_mount(start=False)
+    m.program = str(copy_program(base / "mine"))
+    m.mount()
+    (base / "new").write_bytes(b"not a program")
+    (base / "new").replace(m.program)
+    m.kill_worker()
+    assert (m.path / "a").read_bytes() == b"1234"
+
+
+def test_unfit_program_is_refused(mount):
+    before = mount.status()["pid"]
+    for program, why in (("/bin/true", "cannot take over"), ("/none/there", "No such file"), ("/etc/passwd", "cannot take over")):
+        done = run("upgrade", "--program", program, mount.path, check=False)
+        assert done.returncode != 0 and why in done.stderr and done.stderr.count("\n") == 1
+    assert mount.status()["pid"] == before
+
+
+@pytest.mark.parametrize("ending", ["3", "pause()"])
+def test_program_that_does_not_come_to_serve_is_given_up(make_mount, store, base, ending):
+    store.put("a", b"1234")
+    m = make_mount()
+    before = m.status()
+    done = run("upgrade", "--program", spoilt_program(base, ending), m.path, check=False)
+    assert done.returncode == 1 and "did not come to serve" in done.stderr
+    after = m.status()
+    assert after["program"] == before["program"] and after["supervisor_pid"] == before["supervisor_pid"]
+    assert (m.path / "a").read_bytes() == b"1234"
+
+
+def test_upgrade_lets_requests_come_to_their_end(make_mount, store):
+    store.put("d/a", b"1234")
+    m = make_mount(fault="op=list,action=delay:2s")
+    join = in_thread(lambda: (m.path / "d/a").stat().st_size)
+    time.sleep(0.5)
+    run("upgrade", m.path)
+    assert join() == 4
+    assert "signal 9" not in m.log()
