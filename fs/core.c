@@ -337,7 +337,6 @@ static int open_parts(struct fs *fs, const struct fs_setup *setup, char **ret_ms
         r = fs_attach_settle(fs);
     if (r == 0) {
         cache_release_hold(fs->cache);
-        session_started(fs->session);
         r = prefetch_open(fs);
     }
     return r == 0 ? jobs_open(fs) : r;

@@ -73,6 +73,7 @@ static void open_worker(bool passes)
     struct fuse_args args = FUSE_ARGS_INIT(1, argv);
     ck_assert_int_eq(session_map(memfd, false, &fx.session), 0);
     fs_fixture_open(&fx);
+    session_started(fx.session);
     fx.fs->se = fuse_session_new(&args, &fs_ops, sizeof(fs_ops), fx.fs);
     ck_assert_ptr_nonnull(fx.fs->se);
     if (passes)
