@@ -44,6 +44,7 @@ struct cache_config {
     /* A disk that does not answer for slow_ns is bypassed, if there is another one, and used again when it did for probation_ns (0: 5 s, 60 s); probed every
      * probe_ns (0: 1 s). */
     uint64_t slow_ns, probation_ns, probe_ns;
+    bool hold; /* nothing is dropped before cache_release_hold(): the kernel may have files that nobody opened yet */
     bool disk_faults; /* tests: a disk fails while its file `fault` says "eio", hangs while it says "hang" */
 };
 
@@ -58,6 +59,7 @@ int cache_dirs_sort(char **dirs, char **ret_msg) MUST_CHECK;
  * for the user on failure. */
 int cache_open(const struct cache_config *cfg, struct meta *m, struct objstore *st, struct cache **ret_cache,
                char **ret_msg) MUST_CHECK;
+void cache_release_hold(struct cache *c);
 /* Ends waits for room with -ECANCELED, now and from now on: a stop does not wait for dirty data to be published. No room is made any more. */
 void cache_interrupt(struct cache *c);
 /* Stops threads, writes the index. All cfiles must have been released. NULL allowed. */

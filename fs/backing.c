@@ -29,11 +29,13 @@ void backing_init(struct fs *fs)
     mutex_init(&fs->io_mu, LOCK_IO_MODE);
     g_queue_init(&fs->io_idle);
     fs->free_files = g_array_new(FALSE, FALSE, sizeof(uint32_t));
+    fs->left_files = g_ptr_array_new();
 }
 
 void backing_fini(struct fs *fs)
 {
     g_array_unref(fs->free_files);
+    g_ptr_array_unref(fs->left_files);
     mutex_fini(&fs->io_mu);
 }
 
@@ -234,4 +236,44 @@ void backing_unuse(struct inode *in)
         g_queue_push_tail_link(&fs->io_idle, &in->io.idle);
     }
     mutex_unlock(&fs->io_mu);
+}
+
+/* ---- takeover ---- */
+
+void backing_adopt(struct inode *in, struct sess_file *slot)
+{
+    struct fs *fs = in->fs;
+    mutex_lock(&fs->io_mu);
+    in->io.slot = slot;
+    in->io.backing_id = slot->backing_id;
+    in->io.backing_vid = slot->backing_vid;
+    fs->n_backing_ids += slot->backing_id > 0;
+    mutex_unlock(&fs->io_mu);
+}
+
+void backing_leave(struct fs *fs, struct sess_file *slot)
+{
+    bool known = atomic_load(&slot->state) != FILE_FREE && slot->backing_id > 0;
+    mutex_lock(&fs->io_mu);
+    if (known) {
+        atomic_store(&slot->state, FILE_CLOSING);
+        g_ptr_array_add(fs->left_files, slot);
+    } else {
+        free_slot_locked(fs, slot);
+    }
+    mutex_unlock(&fs->io_mu);
+}
+
+void backing_close_left(struct fs *fs)
+{
+    mutex_lock(&fs->io_mu);
+    GPtrArray *list = fs->left_files;
+    fs->left_files = g_ptr_array_new();
+    mutex_unlock(&fs->io_mu);
+    for (unsigned i = 0; i < list->len; i++) {
+        struct sess_file *slot = list->pdata[i];
+        struct leaving l = {slot->backing_id, slot};
+        let_go(fs, &l);
+    }
+    g_ptr_array_unref(list);
 }

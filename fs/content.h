@@ -17,7 +17,12 @@ void content_gate_leave(struct inode *in);
 int content_open(struct inode *in, bool for_write, bool trunc) MUST_CHECK;
 /* A file just made by tree_create(open) or tree_tmpfile. */
 int content_open_new(struct inode *in) MUST_CHECK;
-/* Counterpart of both; the last writer seals. */
+/* What a worker before opened: counted, nothing else is changed. */
+int content_adopt(struct inode *in, bool for_write) MUST_CHECK;
+/* The record of an OPEN or CLOSING file that was taken over is brought up to date: its size, and a new generation for what is written from now on. The cache file
+ * is in use. */
+int content_take_over(struct inode *in) MUST_CHECK;
+/* Counterpart of all; the last writer seals. */
 void content_release(struct inode *in, bool for_write);
 /* The same without sealing: the connection ended while the file was open, so nobody said that it is whole. */
 void content_abandon(struct inode *in, bool for_write);

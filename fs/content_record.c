@@ -387,3 +387,33 @@ int record_restored(struct inode *in, const struct io_kept *kept)
     meta_batch_free(b);
     return r;
 }
+
+int record_taken_over(struct inode *in, uint64_t size, int64_t mtime_ns)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
+    mutex_lock(&fs->ns);
+    bool holds = in->io.kept && kept_holds(fs, in, in->io.kept); /* then nothing was written, nor published */
+    mutex_lock(&in->mu);
+    save_locked(in, &before);
+    struct meta_inode *rec = &in->rec;
+    if (!holds)
+        g_clear_pointer(&in->io.kept, io_kept_free);
+    if (!holds && rec->content == CONTENT_OPEN) {
+        rec->size = size;
+        rec->mtime_ns = rec->flags & INODE_MTIME_SET ? rec->mtime_ns : mtime_ns;
+    }
+    rec->gen += !holds;
+    rec->base_limit = cache_file_limit(in->cf);
+    in->changed = true;
+    if (!in->gone) {
+        meta_inode_put(b, rec);
+        open_put(b, in->ino, in->io.kept);
+    }
+    mutex_unlock(&in->mu);
+    int r = commit(fs, in, b, 0, &before);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}

@@ -1,6 +1,8 @@
 /* Building and taking down struct fs: bottom-up, and in reverse. */
 #include "core.h"
 
+#include "attach.h"
+#include "backing.h"
 #include "handle.h"
 #include "io_mode.h"
 #include "jobs.h"
@@ -265,6 +267,7 @@ static int open_cache(struct fs *fs, char **ret_msg)
         .lost = name_lost,
         .lost_ctx = fs,
         .disk_faults = cfg->disk_faults,
+        .hold = true,
     };
     int r = cache_open(&cc, fs->meta, fs->store, &fs->cache, ret_msg);
     if (r == 0)
@@ -297,6 +300,7 @@ static struct fs *fs_alloc(const struct config *cfg, struct session *session, bo
     no_open_init(fs);
     inode_table_init(fs);
     handle_table_init(fs);
+    attach_init(fs);
     return fs;
 }
 
@@ -308,24 +312,33 @@ static int open_parts(struct fs *fs, const struct fs_setup *setup, char **ret_ms
         r = open_folder(fs, ret_msg);
     if (r == 0)
         r = open_meta(fs, &fresh, ret_msg);
+    if (r == 0 && session_is_takeover(fs->session))
+        fs->session->head->ino_limit = meta_next_ino(fs->meta);
     if (r == 0)
         r = workq_new("list", LIST_THREADS, &fs->list_q);
     if (r == 0)
         r = workq_new("head", HEAD_THREADS, &fs->head_q);
     if (r == 0)
         r = workq_new("notify", 1, &fs->notify_q);
-    if (r == 0 && setup->say)
+    bool takeover = session_is_takeover(fs->session); /* programs wait */
+    if (r == 0 && setup->say && !takeover)
         setup->say(setup->ctx, "asking the store");
-    if (r == 0)
+    if (r == 0 && !takeover)
         r = check_store(fs, fresh, ret_msg);
     if (r == 0)
         r = open_cache(fs, ret_msg);
+    if (r == 0)
+        r = fs_attach(fs);
     if (r == 0)
         r = fs_recover(fs);
     if (r == 0)
         r = publish_open(fs, &fs->pub);
     if (r == 0)
+        r = fs_attach_settle(fs);
+    if (r == 0) {
+        cache_release_hold(fs->cache);
         r = prefetch_open(fs);
+    }
     return r == 0 ? jobs_open(fs) : r;
 }
 
@@ -352,6 +365,7 @@ int fs_open(const struct fs_setup *setup, struct fs **ret, char **ret_msg)
 int fs_start(struct fs *fs)
 {
     cache_abort_stale_uploads(fs->cache);
+    backing_close_left(fs);
     int r = mapped_start(fs);
     return r == 0 ? publish_start(fs->pub) : r;
 }
@@ -384,6 +398,7 @@ void fs_close(struct fs *fs)
     workq_free(fs->list_q);
     workq_free(fs->head_q);
     workq_free(fs->notify_q);
+    attach_fini(fs);
     handle_table_fini(fs);
     no_open_fini(fs);
     inode_table_fini(fs);

@@ -11,7 +11,7 @@ struct fs_setup {
 /* Opens store, cache folder, database, cache, publisher and jobs; recovers what the last run left, or takes over what the worker before it had open. No requests are served and
  * nothing is published yet. cfg and session are borrowed until fs_close(). On failure *ret_msg is a line for the user (owned by the caller). */
 int fs_open(const struct fs_setup *setup, struct fs **ret, char **ret_msg) MUST_CHECK;
-/* Starts publishing. */
+/* Starts publishing, and tells the kernel, by fs->se, what is not used any more. */
 int fs_start(struct fs *fs) MUST_CHECK;
 /* Makes everything that waits for the store or for others return soon. Any thread, more than once. */
 void fs_interrupt(struct fs *fs);

@@ -1,6 +1,7 @@
 /* The handle table: slots in the session's memory, an array of what this process has for each, and a list of free ones, under one lock. */
 #include "handle.h"
 
+#include "attach.h"
 #include "content.h"
 #include "request.h"
 
@@ -70,6 +71,24 @@ static void fill_slot(struct sess_handle *s, const struct sess_handle *what)
     atomic_store(&s->state, SLOT_OPENING);
 }
 
+void handle_table_adopt(struct fs *fs)
+{
+    uint32_t n = MIN(atomic_load(&fs->session->head->n_handles), SESSION_HANDLES);
+    mutex_lock(&fs->handle_mu);
+    g_ptr_array_set_size(fs->handles, (int)n);
+    for (uint32_t i = 0; i < n; i++) {
+        struct sess_handle *s = slot_of(fs, i);
+        if (atomic_load(&s->state) == SLOT_FREE) {
+            g_array_append_val(fs->free_handles, i);
+            continue;
+        }
+        struct handle *h = g_new(struct handle, 1);
+        *h = (struct handle){.slot = s, .fh = (uint64_t)s->gen << 32 | i};
+        fs->handles->pdata[i] = h;
+    }
+    mutex_unlock(&fs->handle_mu);
+}
+
 int handle_new(struct fs *fs, struct inode *in, const struct sess_handle *what, struct handle **ret)
 {
     uint32_t index = 0;
@@ -97,11 +116,19 @@ static struct handle *find_locked(struct fs *fs, uint64_t fh) REQUIRES(fs->handl
     return h && h->fh == fh ? h : NULL;
 }
 
-struct handle *handle_get(struct fs *fs, uint64_t fh)
+struct handle *handle_find(struct fs *fs, uint64_t fh)
 {
     mutex_lock(&fs->handle_mu);
     struct handle *h = find_locked(fs, fh);
     mutex_unlock(&fs->handle_mu);
+    return h;
+}
+
+struct handle *handle_get(struct fs *fs, uint64_t fh)
+{
+    struct handle *h = handle_find(fs, fh);
+    if (h && atomic_load(&h->slot->state) == SLOT_OPENING)
+        attach_confirm(fs, h);
     return h;
 }
 

@@ -14,15 +14,21 @@ struct handle {
     uint64_t fh;
     unsigned news; /* io_mode_news() at the open */
     char *text;    /* virtual files */
+    /* guarded by in->mu */
+    bool given_up; /* counts as no writer, until a request for it comes (attach.h) */
 };
 
 void handle_table_init(struct fs *fs);
 void handle_table_fini(struct fs *fs);
 /* Fills a free slot with ino, tid, writable, dir, virt and fresh of `what`. in (NULL for virtual files): the handle takes a reference. -ENFILE: too many are open. */
 int handle_new(struct fs *fs, struct inode *in, const struct sess_handle *what, struct handle **ret) MUST_CHECK;
-/* NULL for an fh that is not open. Valid until handle_free of it, which the kernel sends last. */
+/* By a request: NULL for an fh that is not open. Valid until handle_free of it, which the kernel sends last. */
 struct handle *handle_get(struct fs *fs, uint64_t fh);
+/* The same, not by a request for it. */
+struct handle *handle_find(struct fs *fs, uint64_t fh);
 /* The kernel was told; it may have released it again. */
 void handle_opened(struct fs *fs, uint64_t fh);
 void handle_releasing(struct fs *fs, uint64_t fh);
 void handle_free(struct fs *fs, uint64_t fh);
+/* Handles, still without inodes, for all slots that the worker before left in use. */
+void handle_table_adopt(struct fs *fs);

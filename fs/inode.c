@@ -13,6 +13,7 @@ void inode_table_init(struct fs *fs)
 {
     mutex_init(&fs->table_mu, LOCK_INODE_TABLE);
     fs->inodes = g_hash_table_new(g_int64_hash, g_int64_equal);
+    fs->unforgotten = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL);
 }
 
 struct reap {
@@ -81,13 +82,18 @@ static void inode_free(struct inode *in)
     g_free(in);
 }
 
-/* Out of the table: freed, and its record reaped if it has no name. */
+static bool is_orphan(const struct inode *in)
+{
+    return !in->gone && in->loaded && in->rec.nlink == 0;
+}
+
+/* Out of the table: freed, and its record reaped if it has no name and the kernel does not know it. */
 static void inode_dismiss(struct fs *fs, struct inode *in)
 {
     uint64_t ino = in->ino;
-    bool orphan = !in->gone && in->loaded && in->rec.nlink == 0;
+    bool reap = is_orphan(in) && !in->known_before;
     inode_free(in);
-    if (orphan)
+    if (reap)
         inode_reap(fs, ino);
 }
 
@@ -109,6 +115,7 @@ void inode_table_fini(struct fs *fs)
         inode_free(in);
     }
     g_hash_table_unref(fs->inodes);
+    g_hash_table_unref(fs->unforgotten);
     fs->inodes = NULL;
     mutex_fini(&fs->table_mu);
 }
@@ -166,6 +173,7 @@ static int inode_load(struct fs *fs, uint64_t ino, struct inode **ret)
     struct inode *fresh = g_new0(struct inode, 1);
     fresh->fs = fs;
     fresh->ino = ino;
+    fresh->known_before = fresh->io.was_passed = ino < fs->session->head->ino_limit;
     mutex_init(&fresh->mu, LOCK_INODE);
     cond_init(&fresh->changed_cond);
     mutex_lock(&fresh->mu);
@@ -206,6 +214,16 @@ int inode_get(struct fs *fs, uint64_t ino, struct inode **ret)
     return 0;
 }
 
+struct inode *inode_find(struct fs *fs, uint64_t ino)
+{
+    mutex_lock(&fs->table_mu);
+    struct inode *in = g_hash_table_lookup(fs->inodes, &ino);
+    if (in)
+        in->refs++;
+    mutex_unlock(&fs->table_mu);
+    return in;
+}
+
 struct inode *inode_ref(struct inode *in)
 {
     mutex_lock(&in->fs->table_mu);
@@ -214,12 +232,28 @@ struct inode *inode_ref(struct inode *in)
     return in;
 }
 
+static void await_forget_locked(struct fs *fs, uint64_t ino) REQUIRES(fs->table_mu)
+{
+    uint64_t *key = g_new(uint64_t, 1);
+    *key = ino;
+    g_hash_table_add(fs->unforgotten, key);
+}
+
+void inode_await_forget(struct fs *fs, uint64_t ino)
+{
+    mutex_lock(&fs->table_mu);
+    await_forget_locked(fs, ino);
+    mutex_unlock(&fs->table_mu);
+}
+
 /* With the table's lock: takes the inode out when nobody is left. */
 static bool table_remove_unused(struct fs *fs, struct inode *in) REQUIRES(fs->table_mu)
 {
     if (in->refs > 0 || in->nlookup > 0)
         return false;
     g_hash_table_remove(fs->inodes, &in->ino);
+    if (in->known_before && is_orphan(in))
+        await_forget_locked(fs, in->ino);
     return true;
 }
 
@@ -256,14 +290,19 @@ void inode_kernel_forget(struct fs *fs, uint64_t ino, uint64_t n)
 {
     mutex_lock(&fs->table_mu);
     struct inode *in = g_hash_table_lookup(fs->inodes, &ino);
-    bool unused = false;
+    bool unused = false, left_over = false;
     if (in) {
+        in->known_before &= n < in->nlookup;
         in->nlookup -= MIN(n, in->nlookup);
         unused = table_remove_unused(fs, in);
+    } else {
+        left_over = g_hash_table_remove(fs->unforgotten, &ino);
     }
     mutex_unlock(&fs->table_mu);
     if (unused)
         inode_dismiss(fs, in);
+    if (left_over)
+        inode_reap(fs, ino);
 }
 
 static struct timespec to_timespec(int64_t ns)

@@ -1,6 +1,8 @@
 /* Reading directories. Offsets are ids of names (+2, for "." and ".."): stable while names come and go. */
+#include "attach.h"
 #include "no_open.h"
 #include "op.h"
+#include "request.h"
 #include "tree.h"
 
 #define DOT_ENTRIES 2
@@ -42,6 +44,7 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         return;
     }
     fi->fh = h->fh;
+    attach_replaces(fs, request_unique());
     fi->cache_readdir = 1;
     fi->keep_cache = seen_unchanged(in);
     metric_inc(M_fuse_requests);

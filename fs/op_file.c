@@ -1,4 +1,5 @@
 /* Operations on open files. */
+#include "attach.h"
 #include "content.h"
 #include "copy.h"
 #include "io_mode.h"
@@ -7,6 +8,7 @@
 #include "op.h"
 #include "prefetch.h"
 #include "publish.h"
+#include "request.h"
 #include "tree.h"
 
 #include <fcntl.h>
@@ -57,6 +59,7 @@ static int new_handle(fuse_req_t req, struct inode *in, struct fuse_file_info *f
     if (!writes)
         copy_note_open(in, tid);
     h->news = io_mode_news(in);
+    attach_replaces(fs, request_unique());
     return 0;
 }
 
@@ -80,6 +83,7 @@ static void open_virtual(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *
     }
     fi->fh = h->fh;
     h->text = virt_text(fs, ino);
+    attach_replaces(fs, request_unique());
     fi->direct_io = 1;
     if (fuse_reply_open(req, fi) == -ENOENT)
         handle_free(fs, fi->fh);
