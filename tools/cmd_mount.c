@@ -217,6 +217,37 @@ static int check_file_source(const struct config *cfg)
     return EXIT_DONE;
 }
 
+static bool lies_in(const char *path, const char *dir)
+{
+    g_autofree char *real = path_canonical(path);
+    size_t len = strlen(dir);
+    return strncmp(real, dir, len) == 0 && (real[len] == '/' || real[len] == '\0');
+}
+
+/* What the daemon opens must not lead it into the mount: a process that waits for itself could not be ended. */
+static int check_apart(const struct config *cfg)
+{
+    g_auto(GStrv) dirs = g_strsplit(cfg->cache_dir ? cfg->cache_dir : "", ":", -1);
+    g_autoptr(GPtrArray) paths = g_ptr_array_new();
+    for (unsigned i = 0; dirs[i]; i++)
+        g_ptr_array_add(paths, dirs[i]);
+    if (cfg->log_file)
+        g_ptr_array_add(paths, cfg->log_file);
+    if (cfg->ca_bundle)
+        g_ptr_array_add(paths, cfg->ca_bundle);
+    for (unsigned i = 0; i < paths->len; i++)
+        if (lies_in(paths->pdata[i], cfg->mountpoint)) {
+            complain("%s lies in the mount point %s", (char *)paths->pdata[i], cfg->mountpoint);
+            return EXIT_USAGE;
+        }
+    g_autofree char *lake = g_str_has_prefix(cfg->source, "file://") ? path_canonical(cfg->source + 7) : NULL;
+    if (lake && lies_in(cfg->mountpoint, lake)) {
+        complain("the mount point %s lies in the source %s", cfg->mountpoint, lake);
+        return EXIT_USAGE;
+    }
+    return EXIT_DONE;
+}
+
 static bool wants_help(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
@@ -270,8 +301,10 @@ int cmd_mount(int argc, char **argv)
         make_absolute(&cfg.ca_bundle);
         make_absolute(&cfg.log_file);
         default_log_file(&cfg);
-        code = cfg.foreground ? serve_foreground(&cfg) : start_background(&cfg);
+        code = check_apart(&cfg);
     }
+    if (code == EXIT_DONE)
+        code = cfg.foreground ? serve_foreground(&cfg) : start_background(&cfg);
     config_clear(&cfg);
     return code;
 }

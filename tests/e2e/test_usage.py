@@ -18,6 +18,15 @@ def refused(args, *words, code=2, env=None):
         assert word in done.stderr, (word, done.stderr)
 
 
+def test_what_the_daemon_opens_is_not_in_its_mount(make_mount, base):
+    m = make_mount(start=False)
+    for option in ("cache_dir", "log_file"):
+        refused(m.arguments({option: m.path / "below/x"}), "lies in the mount point")
+    if not m.store.endpoint:
+        m.source = f"file://{base}"
+        refused(m.arguments(), "lies in the source")
+
+
 def test_unknown_option(make_mount):
     m = make_mount(start=False, no_such_option="1")
     refused(m.arguments(), "no-such-option", env=m.env)
