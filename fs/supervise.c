@@ -195,18 +195,21 @@ static int start_worker(struct supervisor *s)
     g_clear_pointer(&s->failure, g_free);
     s->ready = s->ending = false;
     s->n_silent = 0;
-    s->pid = fork();
-    if (s->pid == 0)
+    pid_t pid = RET_ERRNO(fork());
+    if (pid == 0)
         become_worker(s, ends[1]);
     (void)close(ends[1]);
-    s->channel = ends[0];
-    if (s->pid < 0) {
+    int pidfd = pid < 0 ? pid : RET_ERRNO((int)syscall(SYS_pidfd_open, pid, 0));
+    if (pidfd < 0) {
         (void)close(ends[0]);
-        s->pid = 0;
-        return -EAGAIN;
+        if (pid > 0 && kill(pid, SIGKILL) == 0)
+            (void)waitpid(pid, NULL, 0);
+        return pidfd;
     }
-    s->pidfd = (int)syscall(SYS_pidfd_open, s->pid, 0);
-    return s->pidfd < 0 ? -errno : 0;
+    s->pid = pid;
+    s->pidfd = pidfd;
+    s->channel = ends[0];
+    return 0;
 }
 
 /* ---- what it says ---- */
@@ -373,6 +376,23 @@ static int start_other_program(struct supervisor *s, const char *why)
     return start_worker(s);
 }
 
+/* As replace_worker(). */
+static int start_next(struct supervisor *s, const char *why, char **ret_msg)
+{
+    int r = -EIO;
+    while (r < 0 && ++s->deaths <= DEATHS_MAX) {
+        log_err("mount", "%s; another one takes over deaths=%u", why, s->deaths);
+        pause_before_next(s);
+        r = s->stopping ? 1 : start_worker(s);
+        why = "no process could be started";
+    }
+    if (r < 0) {
+        *ret_msg = g_strdup_printf("%s; the mount is given up after %u daemons in a row", why, s->deaths);
+        give_up(s, *ret_msg);
+    }
+    return r;
+}
+
 /* A worker has ended. 0: another one runs; 1: all is over and well; else -errno. */
 static int replace_worker(struct supervisor *s, char **ret_msg)
 {
@@ -386,18 +406,11 @@ static int replace_worker(struct supervisor *s, char **ret_msg)
         *ret_msg = g_steal_pointer(&why);
         return -EIO;
     }
-    if (s->handing_over || s->trying)
-        return start_other_program(s, why);
-    bool settled = s->ready && clock_mono_ns() - s->ready_ns >= s->cfg->settle_ns;
-    s->deaths = settled ? 1 : s->deaths + 1;
-    if (s->deaths > DEATHS_MAX) {
-        *ret_msg = g_strdup_printf("%s; the mount is given up after %u daemons in a row", why, s->deaths);
-        give_up(s, *ret_msg);
-        return -EIO;
-    }
-    log_err("mount", "%s; another one takes over deaths=%u", why, s->deaths);
-    pause_before_next(s);
-    return s->stopping ? 1 : start_worker(s);
+    if ((s->handing_over || s->trying) && start_other_program(s, why) == 0)
+        return 0;
+    if (s->ready && clock_mono_ns() - s->ready_ns >= s->cfg->settle_ns)
+        s->deaths = 0;
+    return start_next(s, why, ret_msg);
 }
 
 /* ---- its life ---- */

@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -44,6 +45,26 @@ def eventually(what, seconds=30, step=0.1):
         if value or time.monotonic() > until:
             return value
         time.sleep(step)
+
+
+# In a mount namespace of its own, where /dev/fuse is for everybody. $1: a directory of nobody's, $2: sluice.
+AS_ROOT = """
+set -e
+mount -t tmpfs none "$1/dev"
+mknod -m 666 "$1/dev/fuse" c 10 229 && mount --bind "$1/dev/fuse" /dev/fuse || exit 77
+HOME=$1 XDG_RUNTIME_DIR=$1 exec setpriv --reuid 65534 --regid 65534 --clear-groups bash -c "$3" - "$1" "$2"
+"""
+
+
+def as_nobody(base, script):
+    """Runs a bash script as a user without rights; $1: a directory of its own with lake, mnt and cache, $2: sluice. Exit 77: impossible here."""
+    top = base / "nobody"
+    for name in ("", "dev", "lake", "mnt", "cache"):
+        (top / name).mkdir(0o700)
+        os.chown(top / name, 65534, 65534)
+    shutil.copy(SLUICE, top / "program")
+    return subprocess.run(["unshare", "-m", "bash", "-c", AS_ROOT, "-", str(top), str(top / "program"), script], text=True,
+                          capture_output=True, timeout=120, stdin=subprocess.DEVNULL, check=False)
 
 
 def is_gone(pid):

@@ -12,7 +12,7 @@ import threading
 import time
 
 import pytest
-from mounts import MIB, NIGHT, QUICK, SLUICE, eventually, is_gone, run
+from mounts import MIB, NIGHT, QUICK, SLUICE, as_nobody, eventually, is_gone, run
 
 
 def in_thread(work):
@@ -317,6 +317,29 @@ def test_what_is_closed_is_published_by_the_next(make_mount, store):
     m.kill_worker()
     m.wait()
     assert store.get("small") == b"1" and store.get("large") == data
+
+
+AS_NOBODY = """
+cd /
+worker() { "$2" status --json "$1/mnt" | sed 's/.*"pid":\\([0-9]*\\).*/\\1/'; }
+"$2" mount "file://$1/lake" "$1/mnt" --cache-dir "$1/cache" --log-file "$1/log" || exit 70
+exec 9>"$1/mnt/f"
+old=$(worker "$@")
+kill -9 $old
+echo "still open" >&9
+exec 9>&-
+cat "$1/mnt/f"
+[ $(worker "$@") != $old ] && echo "another one"
+"$2" umount "$1/mnt"; echo "free: $?"
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes somebody else")
+def test_mount_of_a_user_is_taken_over(base):
+    done = as_nobody(base, AS_NOBODY)
+    if done.returncode == 77:
+        pytest.skip("no device can be made here")
+    assert done.stdout.splitlines() == ["still open", "another one", "free: 0"], done.stdout + done.stderr
 
 
 # ---- under load ----

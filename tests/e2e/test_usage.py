@@ -2,11 +2,10 @@
 import hashlib
 import os
 import pathlib
-import shutil
 import subprocess
 
 import pytest
-from mounts import MIB, SLUICE, eventually, is_gone, run
+from mounts import MIB, as_nobody, eventually, is_gone, run
 
 
 def refused(args, *words, code=2, env=None):
@@ -256,13 +255,6 @@ def test_umount_of_a_mount_in_use_is_refused(mount):
     assert (mount.path / "f").read_text() == "still served"
 
 
-# In a mount namespace of its own, where /dev/fuse is for everybody. $1: a directory of nobody's, $2: sluice.
-AS_ROOT = """
-set -e
-mount -t tmpfs none "$1/dev"
-mknod -m 666 "$1/dev/fuse" c 10 229 && mount --bind "$1/dev/fuse" /dev/fuse || exit 77
-HOME=$1 XDG_RUNTIME_DIR=$1 exec setpriv --reuid 65534 --regid 65534 --clear-groups bash -c "$3" - "$1" "$2"
-"""
 AS_NOBODY = """
 cd /
 "$2" mount "file://$1/lake" "$1/mnt" --cache-dir "$1/cache" --log-file "$1/log" || exit 70
@@ -279,13 +271,7 @@ grep -c " $1/mnt " /proc/self/mountinfo
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes somebody else")
 def test_umount_by_a_user_of_a_mount_in_use_is_refused(base):
     """A user's daemon may not unmount; libfuse's helper may, and must not do it lazily."""
-    top = base / "nobody"
-    for name in ("", "dev", "lake", "mnt", "cache"):
-        (top / name).mkdir(0o700)
-        os.chown(top / name, 65534, 65534)
-    shutil.copy(SLUICE, top / "program")
-    done = subprocess.run(["unshare", "-m", "bash", "-c", AS_ROOT, "-", str(top), str(top / "program"), AS_NOBODY], text=True,
-                          capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
+    done = as_nobody(base, AS_NOBODY)
     if done.returncode == 77:
         pytest.skip("no device can be made here")
     assert done.stdout.splitlines() == ["in use: 1", "still served", "free: 0", "0"], done.stdout + done.stderr
