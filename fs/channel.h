@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 #define CHANNEL_TEXT 8192u /* longer texts are cut */
-#define CHANNEL_FDS  2u
+#define CHANNEL_FDS  3u
 
 enum channel_kind {
     /* worker to supervisor */
@@ -19,9 +19,10 @@ enum channel_kind {
     CHANNEL_FAILED = 'x',   /* why it ends: a line for the user */
     CHANNEL_UPGRADE = 'u',  /* path of a program that is to take over */
     /* supervisor to worker */
-    CHANNEL_CONNECTION = 'f', /* with the descriptors of the kernel's connection and of the control socket */
-    CHANNEL_HANDOVER = 'h',   /* end without an answer to what was not answered: the program is ready */
-    CHANNEL_REFUSED = 'n',    /* no connection, or no upgrade: a line for the user */
+    CHANNEL_CONNECTION =
+        'f', /* with the descriptors of the kernel's connection, of the control socket and of the notifier */
+    CHANNEL_HANDOVER = 'h', /* end without an answer to what was not answered: the program is ready */
+    CHANNEL_REFUSED = 'n',  /* no connection, or no upgrade: a line for the user */
 };
 
 struct channel_message {

@@ -282,6 +282,7 @@ static struct fs *fs_alloc(const struct config *cfg, struct session *session, bo
     fs->own_session = own_session;
     fs->cfg = cfg;
     fs->lock_fd = -1;
+    fs->notify_fd = -1;
     fs->started_ns = clock_wall_ns();
     fs->uid = cfg->uid;
     fs->gid = cfg->gid;

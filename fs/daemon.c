@@ -23,6 +23,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #define READ_AHEAD_KB "1024"
@@ -235,7 +236,7 @@ static int ask_for_connection(struct daemon *d, const char *options, char **ret_
         r = channel_receive(d->channel, true, &m);
     if (r < 0)
         return r;
-    if (m.kind != CHANNEL_CONNECTION || m.fds[0] < 0 || m.fds[1] < 0) {
+    if (m.kind != CHANNEL_CONNECTION || m.fds[0] < 0 || m.fds[1] < 0 || m.fds[2] < 0) {
         *ret_msg = g_strdup(m.text);
         channel_message_close(&m);
         return -EPERM;
@@ -243,6 +244,7 @@ static int ask_for_connection(struct daemon *d, const char *options, char **ret_
     char path[32];
     g_snprintf(path, sizeof(path), "/dev/fd/%d", m.fds[0]);
     d->listen_fd = m.fds[1];
+    d->fs->notify_fd = m.fds[2];
     return fuse_session_mount(d->fs->se, path) == 0 ? 0 : -EBADF;
 }
 
@@ -331,7 +333,8 @@ static void leave_mount(struct daemon *d)
     struct pollfd p = {.fd = fd};
     bool gone = poll(&p, 1, 0) == 1 && (p.revents & POLLERR);
     CLEANUP_FD int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    (void)dup3(null, fd, O_CLOEXEC); /* notifications may still be on their way to it */
+    (void)dup3(null, fd, O_CLOEXEC);             /* backing ids may still be on their way to it */
+    (void)shutdown(d->fs->notify_fd, SHUT_RDWR); /* the notifier ends, which has the connection too */
     if (channel_send(d->channel, CHANNEL_ENDING, "", NULL) == 0)
         return;
     ctl_unlisten(d->fs->mountpoint);
@@ -363,7 +366,10 @@ static void stop(struct daemon *d, bool served)
     http_stop(d->http);
     beat_stop(d->beat);
     struct fuse_session *se = fs->se;
+    int notify_fd = fs->notify_fd;
     fs_close(fs);
+    if (notify_fd >= 0)
+        close(notify_fd);
     fuse_loop_free(d->loop);
     if (se)
         fuse_session_destroy(se);

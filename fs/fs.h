@@ -164,6 +164,7 @@ struct fs {
     GHashTable *listings; /* &ino -> struct listing */
 
     struct daemon *daemon;   /* as se */
+    int notify_fd;           /* as se: to the notifier */
     struct fuse_session *se; /* set once, before the threads that use it; NULL in unit tests */
 
     /* atomic */

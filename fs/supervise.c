@@ -13,6 +13,7 @@
 #include "channel.h"
 #include "ctl.h"
 #include "ctl_proto.h"
+#include "notifier.h"
 #include "program.h"
 #include "session.h"
 
@@ -43,6 +44,8 @@ struct supervisor {
     int exe_fd, config_fd, session_fd, signal_fd;
     struct fuse_session *se; /* NULL: not mounted */
     int listen_fd;
+    pid_t notifier; /* 0: none */
+    int notify_fd;
     struct session *session;
     bool served;   /* a worker has served */
     bool stopping; /* somebody wants the mount to go */
@@ -140,6 +143,11 @@ static int connect_mount(struct supervisor *s, char *options, char **ret_msg)
     int r = s->se ? 0 : mount_at(s, options, ret_msg);
     if (r < 0 || s->listen_fd >= 0)
         return r;
+    r = notifier_start(fuse_session_fd(s->se), &s->notifier, &s->notify_fd);
+    if (r < 0) {
+        *ret_msg = g_strdup_printf("cannot start a process: %s", err_text(r));
+        return r;
+    }
     r = ctl_listen(s->cfg->mountpoint, &s->listen_fd);
     if (r < 0) {
         *ret_msg = g_strdup_printf("cannot open the control socket for %s: %s", s->cfg->mountpoint, err_text(r));
@@ -150,9 +158,36 @@ static int connect_mount(struct supervisor *s, char *options, char **ret_msg)
     return 0;
 }
 
+/* Ends all waits of the kernel for an answer. */
+static void abort_connection(const struct supervisor *s)
+{
+    char path[64];
+    struct statx st; /* asks for nothing that the kernel would have to ask a worker */
+    if (statx(AT_FDCWD, s->cfg->mountpoint, AT_STATX_DONT_SYNC | AT_SYMLINK_NOFOLLOW, 0, &st) < 0)
+        return;
+    g_snprintf(path, sizeof(path), "/sys/fs/fuse/connections/%u/abort", st.stx_dev_minor);
+    CLEANUP_FD int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || write(fd, "1", 1) != 1)
+        log_err("mount", "programs in the mount may hang: cannot write %s", path);
+}
+
+static void end_notifier(struct supervisor *s)
+{
+    if (s->notifier <= 0)
+        return;
+    if (notifier_end(s->notifier) < 0) {
+        abort_connection(s); /* that lets it go */
+        (void)waitpid(s->notifier, NULL, WNOHANG);
+    }
+    s->notifier = 0;
+    (void)close(s->notify_fd);
+    s->notify_fd = -1;
+}
+
 /* The mount goes away with its connection, and so does the control socket. */
 static void disconnect(struct supervisor *s, bool unmount)
 {
+    end_notifier(s);
     if (s->listen_fd >= 0) {
         ctl_unlisten(s->cfg->mountpoint);
         (void)close(s->listen_fd);
@@ -224,7 +259,7 @@ static void answer_connect(struct supervisor *s, char *options)
 {
     g_autofree char *msg = NULL;
     int r = connect_mount(s, options, &msg);
-    const int fds[CHANNEL_FDS] = {s->se ? fuse_session_fd(s->se) : -1, s->listen_fd};
+    const int fds[CHANNEL_FDS] = {s->se ? fuse_session_fd(s->se) : -1, s->listen_fd, s->notify_fd};
     if (r == 0)
         r = channel_send(s->channel, CHANNEL_CONNECTION, "", fds);
     else
@@ -481,6 +516,7 @@ int supervise(const struct config *cfg, int ready_fd, char **ret_msg)
                            .signal_fd = -1,
                            .next_fd = -1,
                            .listen_fd = -1,
+                           .notify_fd = -1,
                            .pidfd = -1,
                            .channel = -1};
     int r = prepare(&s);

@@ -83,6 +83,22 @@ def test_requests_that_come_while_nobody_serves_are_answered(make_mount, store):
     assert str(status["pid"]) not in text
 
 
+def test_worker_dies_while_the_kernel_is_told_of_a_change(make_mount, store):
+    """The kernel makes who tells it wait for the directory, which a lookup holds that waits for the worker."""
+    for name in ("a", "b"):
+        store.put(f"d/{name}", b"1234")
+    m = make_mount(fault="op=head,action=delay:4s")
+    assert sorted(os.listdir(m.path / "d")) == ["a", "b"] and (m.path / "d/a").exists()
+    store.delete("d/a")
+    store.put("d/z", b"")  # what it is only a HEAD tells
+    time.sleep(1.5)
+    join = in_thread(lambda: (m.path / "d/z").stat().st_size)
+    time.sleep(1.5)
+    m.kill_worker()
+    assert join() == 0
+    assert eventually(lambda: not (m.path / "d/a").exists())
+
+
 def test_open_files_of_an_immutable_mount_go_on(make_mount, store):
     data = random.Random(1).randbytes(3 * MIB)
     store.put("a", data)

@@ -44,7 +44,8 @@ START_TEST(descriptors_become_the_receivers_own)
     int pipe_ends[2];
     char byte = 0;
     ck_assert_int_eq(pipe(pipe_ends), 0);
-    ck_assert_int_eq(channel_send(ends[0], CHANNEL_CONNECTION, "", (const int[]){pipe_ends[1], pipe_ends[0]}), 0);
+    ck_assert_int_eq(channel_send(ends[0], CHANNEL_CONNECTION, "", (const int[]){pipe_ends[1], pipe_ends[0], ends[0]}),
+                     0);
     close(pipe_ends[1]);
     ck_assert_int_eq(channel_receive(ends[1], true, &m), 0);
     ck_assert_int_ge(m.fds[1], 0);
