@@ -353,6 +353,7 @@ static int restore_text(struct config *cfg, char *text, char **ret_msg)
 int config_restore(struct config *cfg, const char *bytes, size_t len, char **ret_msg)
 {
     int r = 0;
+    config_init(cfg);
     for (const char *p = bytes, *end = bytes + len; r == 0 && p < end; p += strlen(p) + 1) {
         g_autofree char *text = g_strdup(p);
         r = restore_text(cfg, text, ret_msg);

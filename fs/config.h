@@ -81,7 +81,7 @@ int config_read_file(struct config *cfg, const char *path, char **ret_msg) MUST_
 int config_parse_argv(struct config *cfg, int argc, char **argv, char **ret_msg) MUST_CHECK;
 /* All of it as bytes for another process, which reads them back with config_restore(). */
 void config_save(const struct config *cfg, GString *out);
-/* cfg was zeroed. Not checked again. -EINVAL: not ours, or of a version with other options. */
+/* What was not saved, by a version that did not know it, gets its default. Not checked again. -EINVAL: not ours, or of a version that knows more. */
 int config_restore(struct config *cfg, const char *bytes, size_t len, char **ret_msg) MUST_CHECK;
 /* Checks across fields (after everything was set). */
 int config_validate(struct config *cfg, char **ret_msg) MUST_CHECK;

@@ -390,7 +390,7 @@ START_TEST(saved_options_are_restored)
     g_autoptr(GString) saved = g_string_new(NULL), before = g_string_new(NULL), after = g_string_new(NULL);
     config_save(&cfg, saved);
     config_dump(&cfg, before);
-    struct config other = {0};
+    struct config other;
     ck_assert_int_eq(config_restore(&other, saved->str, saved->len, &msg), 0);
     config_dump(&other, after);
     ck_assert_str_eq(after->str, before->str);
@@ -398,9 +398,10 @@ START_TEST(saved_options_are_restored)
     ck_assert_str_eq(other.source, "s3://bucket/a b=c");
     config_clear(&other);
 
-    struct config strange = {0};
+    struct config strange;
     ck_assert_int_eq(config_restore(&strange, "0no-such-option=1", 18, &msg), -EINVAL);
     ck_assert_ptr_nonnull(strstr(msg, "no-such-option"));
+    ck_assert_uint_eq(strange.part_size, 8u << 20);
     config_clear(&strange);
 }
 END_TEST
