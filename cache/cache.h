@@ -95,9 +95,12 @@ int cache_file_fd(const struct cfile *cf);
 /* The source after a rename carried out upstream, or after publishing (key = the published object); NULL key = none, -EINVAL unless all of the file is here. Chunks that
  * the source did not give before lose their checksums: they have been synced. */
 int cache_file_set_source(struct cfile *cf, const struct cache_source *src) MUST_CHECK;
-/* Absent bytes are fetched from another object from now on, in which they are the same: one made from this file, which may have been changed
- * since. The limit stays. No effect without a source. */
+/* Absent bytes are fetched from another object from now on, made from this file, perhaps changed since. The limit stays. Nothing without a source. */
 void cache_file_rebase(struct cfile *cf, const char *key, const struct etag *etag);
+/* Asked, with no lock held, when key has not the expected etag any more: 0 and its etag if it is made from this file and cache_file_rebase() has
+ * not been told yet. To be set before bytes are read. */
+typedef int cache_newer_fn(void *ctx, uint64_t vid, const char *key, struct etag *ret_etag);
+void cache_on_stale(struct cache *c, cache_newer_fn *fn, void *ctx);
 
 /* Reads up to len bytes at off, fetching what is absent (parallel ranged GETs, one per range however many readers); short only at the end of file.
  * Sequential readers get read-ahead. Interrupted never; fails after op_timeout without progress (-ETIMEDOUT). */
@@ -112,26 +115,29 @@ int cache_file_fallocate(struct cfile *cf, int mode, uint64_t off, uint64_t len)
 int64_t cache_file_seek(struct cfile *cf, uint64_t off, int whence);
 /* fdatasync of the local file. After a failure the file is suspect: every later sync fails with -EIO, after a restart too, until it is made empty. */
 int cache_file_sync(struct cfile *cf) MUST_CHECK;
-
 uint64_t cache_file_size(struct cfile *cf);
 bool cache_file_has_source(struct cfile *cf);
-uint64_t cache_file_limit(struct cfile *cf); /* present source limit, to be stored in the inode */
+uint64_t cache_file_limit(struct cfile *cf); /* the source's, to be stored in the inode */
 uint64_t cache_file_present_bytes(struct cfile *cf);
 bool cache_file_complete(struct cfile *cf);
 /* Fetches all that is absent. urgent: before read-ahead and other fills. wait false: returns at once and goes on behind. progress (may be NULL; only with wait) is called
  * with bytes newly present. -EFBIG with wait: the file is larger than half of the cache and is not kept whole. */
 int cache_file_fill(struct cfile *cf, bool urgent, bool wait, void (*progress)(void *ctx, uint64_t bytes), void *ctx)
     MUST_CHECK;
-/* Fetch [off, off+len) behind, no wait. */
-void cache_file_prefetch(struct cfile *cf, uint64_t off, uint64_t len);
+void cache_file_prefetch(struct cfile *cf, uint64_t off, uint64_t len); /* [off, off+len) behind, no wait */
 
 /* Dirty and pinned files are never evicted. New files begin dirty, opened ones as they were marked. Marks survive restarts. Marking clean clears dirty chunk bits. */
 int cache_file_set_dirty(struct cfile *cf, bool dirty) MUST_CHECK;
+/* All of it is in the object src: that gives what is absent from now on, the intent goes, the file is clean. */
+int cache_file_set_published(struct cfile *cf, const struct cache_source *src) MUST_CHECK;
 int cache_pin(struct cache *c, uint64_t vid, enum cache_pin pin);
 /* Text kept in the local file's user.sluice.intent xattr, so that dirty data is found again without the database. NULL removes it. */
 int cache_file_set_intent(struct cfile *cf, const char *text) MUST_CHECK;
 /* A reader or writer came: the eviction order's notion of use. Cheap. */
 void cache_file_touch(struct cfile *cf);
+
+/* Calls fn for every file that is marked dirty, also of disks that are not there. Non-zero from fn stops and is returned. */
+int cache_dirty_each(struct cache *c, int (*fn)(void *ctx, uint64_t vid, uint64_t ino), void *ctx) MUST_CHECK;
 
 /* Drops the local copy now: -EBUSY if dirty, pinned or in use. */
 int cache_evict(struct cache *c, uint64_t vid) MUST_CHECK;

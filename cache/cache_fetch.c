@@ -237,6 +237,21 @@ static void finish_locked(struct cfile *cf, struct fetch *f, int r)
     cond_broadcast(&cf->changed);
 }
 
+void cache_on_stale(struct cache *c, cache_newer_fn *fn, void *ctx)
+{
+    c->newer_ctx = ctx;
+    c->newer = fn;
+}
+
+/* Those who wait try again when the source is another one now. */
+static void look_for_newer(struct cfile *cf, const char *key, const struct etag *etag)
+{
+    struct cache *c = cf->c;
+    struct etag now;
+    if (c->newer && c->newer(c->newer_ctx, cf->vid, key, &now) == 0 && !etag_equal(&now, etag))
+        cache_file_rebase(cf, key, &now);
+}
+
 static void run_fetch(struct fetch *f)
 {
     struct cfile *cf = f->cf;
@@ -256,6 +271,8 @@ static void run_fetch(struct fetch *f)
     int r = 0;
     if (len)
         r = key ? transfer(f, key, &etag, start, len) : -EIO;
+    if (r == -ESTALE)
+        look_for_newer(cf, key, &etag);
     mutex_lock(&cf->mu);
     finish_locked(cf, f, r);
     mutex_unlock(&cf->mu);

@@ -427,6 +427,14 @@ int cache_file_set_intent(struct cfile *cf, const char *text)
     return r == -ENODATA ? 0 : r;
 }
 
+int cache_file_set_published(struct cfile *cf, const struct cache_source *src)
+{
+    int r = cache_file_set_source(cf, src);
+    if (r == 0)
+        r = cache_file_set_intent(cf, NULL);
+    return r < 0 ? r : cache_file_set_dirty(cf, false);
+}
+
 void cache_file_touch(struct cfile *cf)
 {
     space_entry_use(cf->c, cf->entry, false);

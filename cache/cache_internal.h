@@ -126,11 +126,13 @@ struct cache_table {
 
 struct cache {
     /* immutable after cache_open */
-    struct cache_config cfg;     /* without the folders: the tiers know them */
-    bool broken;                 /* not wholly opened: the index is not known */
-    GPtrArray *tiers;            /* struct cache_tier, owned; [0] is the first disk */
-    struct meta *meta;           /* borrowed */
-    struct objstore *store;      /* borrowed */
+    struct cache_config cfg; /* without the folders: the tiers know them */
+    bool broken;             /* not wholly opened: the index is not known */
+    GPtrArray *tiers;        /* struct cache_tier, owned; [0] is the first disk */
+    struct meta *meta;       /* borrowed */
+    struct objstore *store;  /* borrowed */
+    cache_newer_fn *newer;   /* cache_on_stale(), may be NULL */
+    void *newer_ctx;
     struct upload_pool *uploads; /* owned by the upload code: set by upload_pool_start, cleared by upload_pool_free */
 
     struct cache_table table;

@@ -263,6 +263,7 @@ static int begin_anew(struct publish *p)
     if (p->anew)
         return -EIO;
     p->anew = true;
+    p->gated = false; /* it may take long: whether it still is to become visible is asked again */
     upload_drop(u);
     mutex_lock(&u->mu);
     u->posix = p->req->meta.posix;

@@ -126,6 +126,27 @@ int recover_index(struct cache *c)
     return r;
 }
 
+int cache_dirty_each(struct cache *c, int (*fn)(void *ctx, uint64_t vid, uint64_t ino), void *ctx)
+{
+    g_autoptr(GArray) list = g_array_new(FALSE, FALSE, sizeof(struct meta_cached));
+    GHashTableIter it;
+    struct cache_entry *e;
+    mutex_lock(&c->space.mu);
+    g_hash_table_iter_init(&it, c->space.entries);
+    while (g_hash_table_iter_next(&it, NULL, (void **)&e)) {
+        struct meta_cached rec = {.vid = e->vid, .ino = e->ino};
+        if (e->flags & CACHED_DIRTY)
+            g_array_append_val(list, rec);
+    }
+    mutex_unlock(&c->space.mu);
+    int r = 0;
+    for (guint i = 0; r == 0 && i < list->len; i++) {
+        const struct meta_cached *rec = &g_array_index(list, struct meta_cached, i);
+        r = fn(ctx, rec->vid, rec->ino);
+    }
+    return r;
+}
+
 /* The stored checksum against the bytes in the file: 1 good (or none stored: written here, synced before it was published, and taken away only by a synced commit), 0 bad. */
 static int chunk_is_good(struct cfile *cf, uint64_t chunk, size_t len)
 {

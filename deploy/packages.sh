@@ -1,5 +1,5 @@
 #!/bin/bash
-# packages.sh - the Debian packages Sluice needs, one list per purpose; sourced by tests/setup.sh and deploy/quickstart.sh.
+# packages.sh - the Debian packages Sluice needs (for tests, as Debian 12 names them), one list per purpose; sourced by tests/setup.sh and deploy/quickstart.sh.
 # Run by itself it prints the list named by its argument: deploy/packages.sh build|test|ceph
 # shellcheck disable=SC2034  # the lists are used by whoever sources this file
 BUILD_PACKAGES="meson ninja-build pkg-config gcc libc6-dev fuse3 librocksdb-dev libcurl4-openssl-dev libssl-dev libxml2-dev

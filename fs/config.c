@@ -256,15 +256,17 @@ static int check_space(const struct config *cfg, char **ret_msg)
     return 0;
 }
 
+/* What --immutable sets. */
+static const char *const immutable_sets[] = {"metadata-ttl", "negative-ttl", "read-only", NULL};
+
 /* Nothing of it is written, nothing of it is looked at twice: what says otherwise was not meant for this mount. */
 static int settle_immutable(struct config *cfg, char **ret_msg)
 {
-    static const char *const refused[] = {"metadata-ttl", "negative-ttl"};
     const char *with = was_given(cfg, "read-only") && !cfg->read_only ? "read-only=false" : NULL;
-    for (unsigned i = 0; i < G_N_ELEMENTS(refused); i++)
-        if (was_given(cfg, refused[i]))
-            with = refused[i];
-    for (unsigned i = 0; i < n_option_rows && !cfg->read_only; i++)
+    for (unsigned i = 0; immutable_sets[i]; i++)
+        if (was_given(cfg, immutable_sets[i]) && strcmp(immutable_sets[i], "read-only") != 0)
+            with = immutable_sets[i];
+    for (unsigned i = 0; i < n_option_rows; i++)
         if (g_strcmp0(option_table[i].section, "Writing") == 0 && cfg->origin[i] != CONFIG_DEFAULT)
             with = option_table[i].name;
     if (with)
@@ -419,16 +421,24 @@ void config_print_names(FILE *out)
             fprintf(out, "--%s\n", option_table[i].name);
 }
 
-void config_dump(const struct config *cfg, GString *out)
+static const char *origin_of(const struct config *cfg, unsigned row)
 {
     static const char *const origins[] = {"default", "config file", "command line"};
+    bool implied = cfg->immutable && cfg->origin[row] == CONFIG_DEFAULT;
+    return implied && g_strv_contains(immutable_sets, option_table[row].name) ? "immutable" : origins[cfg->origin[row]];
+}
+
+void config_dump(const struct config *cfg, const char *cache_dir, GString *out)
+{
     g_string_append_printf(out, "source = %s\nmountpoint = %s\n", cfg->source ? cfg->source : "",
                            cfg->mountpoint ? cfg->mountpoint : "");
     for (unsigned i = 0; i < n_option_rows; i++) {
         if (!option_table[i].section && cfg->origin[i] == CONFIG_DEFAULT)
             continue;
         g_string_append_printf(out, "%s = ", option_table[i].name);
+        if (!cfg->cache_dir && strcmp(option_table[i].name, "cache-dir") == 0)
+            g_string_append(out, cache_dir);
         option_print(cfg, &option_table[i], out);
-        g_string_append_printf(out, "  # %s\n", origins[cfg->origin[i]]);
+        g_string_append_printf(out, "  # %s\n", origin_of(cfg, i));
     }
 }

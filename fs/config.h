@@ -85,10 +85,10 @@ void config_save(const struct config *cfg, GString *out);
 int config_restore(struct config *cfg, const char *bytes, size_t len, char **ret_msg) MUST_CHECK;
 /* Checks across fields (after everything was set). */
 int config_validate(struct config *cfg, char **ret_msg) MUST_CHECK;
-/* Help text of all options; names only (completion); "name = value  # origin" of the effective ones. */
+/* Help text of all options; names only (completion); "name = value  # origin" of the effective ones, with the folder chosen where no cache-dir was given. */
 void config_print_help(FILE *out);
 void config_print_names(FILE *out);
-void config_dump(const struct config *cfg, GString *out);
+void config_dump(const struct config *cfg, const char *cache_dir, GString *out);
 
 /* One row of the table for the man page and completion; false past the last. Hidden options are left out. Static storage. */
 struct config_option {

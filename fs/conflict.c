@@ -245,7 +245,7 @@ static int detach_locked(struct loss *l, struct meta_batch *b) NO_TSA /* under n
     else
         move_aside(o, b, d, &l->winner.etag);
     if (r == 0 && l->winner.has_info)
-        r = tree_insert_row(fs, b, dir, &l->winner, l->in->rec.flags & INODE_PINNED, meta_next_seq(fs->meta));
+        r = tree_insert_row(fs, b, dir, &l->winner, l->in->rec.flags & INODE_PIN_FLAGS, meta_next_seq(fs->meta));
     if (r == 0)
         r = meta_commit(b, false);
     publish_apply(fs, r == 0);

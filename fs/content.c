@@ -376,12 +376,8 @@ int content_restore(struct inode *in, const struct io_kept *kept)
         return r;
     r = cache_file_sync(in->cf); /* it has no checksums any more */
     if (r == 0)
-        r = cache_file_set_source(in->cf, &src);
-    if (r == 0)
-        r = cache_file_set_intent(in->cf, NULL);
-    if (r == 0)
-        r = cache_file_set_dirty(in->cf, false);
-    if (r < 0) /* stays marked dirty: kept longer than needed */
+        r = cache_file_set_published(in->cf, &src);
+    if (r < 0) /* stays marked dirty until the next start: kept longer than needed */
         log_warn("content", "cache file could not be marked clean ino=%" G_GUINT64_FORMAT " r=%s", in->ino,
                  err_name(r));
     publish_content_state(in->fs, in->ino, CONTENT_CLEAN);
@@ -561,40 +557,63 @@ static char *intent_text(struct inode *in, const char *path, const struct meta_d
     (void)tree_object_at_path(d, &etag);
     mutex_lock(&in->mu);
     const struct meta_inode *rec = &in->rec;
-    json_t *o = json_pack("{s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:s, s:I, s:s, s:I, s:s, s:b}", "path", quoted, "mode",
-                          (int)rec->mode, "uid", (int)rec->uid, "gid", (int)rec->gid, "mtime_ns",
-                          (json_int_t)rec->mtime_ns, "size", (json_int_t)rec->size, "gen", (json_int_t)rec->gen,
-                          "state", content_state_name(rec->content), "seq", (json_int_t)d->op_seq, "base_etag", etag.s,
-                          "ino", (json_int_t)rec->ino, "boot", rec->boot_id, "partial", partial);
+    json_t *o =
+        json_pack("{s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:s, s:I, s:s, s:I, s:s, s:b, s:b}", "path", quoted, "mode",
+                  (int)rec->mode, "uid", (int)rec->uid, "gid", (int)rec->gid, "mtime_ns", (json_int_t)rec->mtime_ns,
+                  "size", (json_int_t)rec->size, "gen", (json_int_t)rec->gen, "state", content_state_name(rec->content),
+                  "seq", (json_int_t)d->op_seq, "base_etag", etag.s, "ino", (json_int_t)rec->ino, "boot", rec->boot_id,
+                  "partial", partial, "synced", (rec->flags & INODE_DATA_SYNCED) != 0);
     mutex_unlock(&in->mu);
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
     json_decref(o);
     return text;
 }
 
-void content_write_intent(struct inode *in)
+/* Are bytes of it in the store only, or about to be: an empty file that got a source for a copy? */
+static bool is_partial(struct inode *in, struct cfile *cf)
+{
+    mutex_lock(&in->mu);
+    bool based = in->rec.base_limit > 0;
+    mutex_unlock(&in->mu);
+    return !cache_file_complete(cf) || (based && cache_file_has_source(cf) && cache_file_size(cf) == 0);
+}
+
+/* The path that an intent names; NULL: no name any more. */
+static char *intent_path(struct inode *in, struct meta_dentry *ret)
 {
     struct fs *fs = in->fs;
-    struct meta_dentry d = {0};
-    if (meta_link_first(fs->meta, in->ino, &d) < 0)
-        return;
+    char *path = NULL;
     mutex_lock(&fs->ns);
-    g_autofree char *path = tree_key(fs, d.parent, d.name, false);
+    if (meta_link_first(fs->meta, in->ino, ret) == 0)
+        path = tree_key(fs, ret->parent, ret->name, false);
     mutex_unlock(&fs->ns);
+    return path;
+}
+
+void content_write_intent(struct inode *in)
+{
+    struct meta_dentry d = {0};
     struct cfile *cf = NULL;
     mutex_lock(&in->mu);
     if (in->cf)
         cf = cache_file_ref(in->cf);
     mutex_unlock(&in->mu);
-    if (cf) {
-        char *text = intent_text(in, path, &d, !cache_file_complete(cf));
-        if (!text || cache_file_set_intent(cf, text) < 0)
-            log_warn(
-                "content",
-                "intent could not be written beside the data: without the database this file would not be found path='%s'",
-                path);
-        free(text);
-        cache_file_unref(cf);
-    }
+    if (!cf)
+        return;
+    g_autofree char *path = intent_path(in, &d);
+    char *text = path ? intent_text(in, path, &d, is_partial(in, cf)) : NULL;
+    int r = path && !text ? -ENOMEM : cache_file_set_intent(cf, text);
+    mutex_lock(&in->mu);
+    bool removed = in->rec.nlink == 0;
+    mutex_unlock(&in->mu);
+    if (r == 0 && removed && text) /* between the two looks */
+        r = cache_file_set_intent(cf, NULL);
+    if (r < 0)
+        log_warn(
+            "content",
+            "intent could not be written beside the data: what a lost database leaves of this file is wrong path='%s'",
+            path ? path : "");
+    free(text);
     meta_dentry_clear(&d);
+    cache_file_unref(cf);
 }

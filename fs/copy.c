@@ -45,6 +45,7 @@ static void give_up(struct inode *to)
         r = content_set_base(to, &none);
     if (r < 0) /* it has no absent bytes, and loses the base with its close */
         log_debug("copy", "a copy could not be taken back ino=%" G_GUINT64_FORMAT " r=%s", to->ino, err_name(r));
+    content_write_intent(to);
     content_begin_stream(to);
 }
 
@@ -63,6 +64,8 @@ static int begin(struct inode *from, struct inode *to, const struct cache_source
         r = !same || publish_key_busy(fs->pub, src->key) ? -EBUSY : cache_copy_begin(to->cf, src, plan.key, &plan.meta);
         if (r < 0)
             give_up(to);
+        else
+            content_write_intent(to); /* before it grows by bytes that are not here */
     }
     g_free(plan.key);
     return r;

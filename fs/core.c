@@ -8,6 +8,7 @@
 #include "jobs.h"
 #include "mapped.h"
 #include "no_open.h"
+#include "pin.h"
 #include "prefetch.h"
 #include "publish.h"
 #include "rebuild.h"
@@ -16,9 +17,10 @@
 
 #include <sys/stat.h>
 
-#define LIST_THREADS  8
-#define HEAD_THREADS  16
-#define CHECK_WAIT_NS (3 * NS_PER_S)
+#define LIST_THREADS     8
+#define HEAD_THREADS     16
+#define CHECK_WAIT_NS    (3 * NS_PER_S)
+#define RESERVE_OF_CACHE 8u /* the database keeps back at most this part of a --cache-size */
 
 /* ---- store ---- */
 
@@ -105,15 +107,10 @@ static int open_folder(struct fs *fs, char **ret_msg)
 
 /* ---- database ---- */
 
-static int make_root(struct fs *fs)
+static int make_root(struct fs *fs, char **ret_msg)
 {
-    struct meta_inode rec = {0};
-    int r = meta_inode_get(fs->meta, META_ROOT_INO, &rec);
-    meta_inode_clear(&rec);
-    if (r != -ENOENT)
-        return r;
     int64_t now = clock_wall_ns();
-    rec = (struct meta_inode){
+    struct meta_inode rec = {
         .ino = META_ROOT_INO,
         .mode = S_IFDIR | fs->cfg->dir_mode,
         .uid = fs->uid,
@@ -125,8 +122,10 @@ static int make_root(struct fs *fs)
     };
     struct meta_batch *b = meta_batch_new(fs->meta);
     meta_inode_put(b, &rec);
-    r = meta_commit(b, true);
+    int r = meta_commit(b, true);
     meta_batch_free(b);
+    if (r < 0)
+        *ret_msg = g_strdup_printf("cannot write the database in %s: %s", fs->cache_dir, err_text(r));
     return r;
 }
 
@@ -156,12 +155,16 @@ static int open_meta(struct fs *fs, bool *ret_fresh, char **ret_msg)
     int r = meta_open(fs->cache_dir, objstore_identity(fs->store), &fs->meta, ret_fresh, ret_msg);
     if (r < 0)
         return r;
-    meta_keep_space(fs->meta);
-    r = make_root(fs);
-    if (r < 0)
-        *ret_msg = g_strdup_printf("cannot write the database in %s: %s", fs->cache_dir, err_text(r));
-    if (r == 0 && *ret_fresh)
+    uint64_t size = fs->cfg->cache_size.bytes;
+    meta_keep_space(fs->meta, size ? size / RESERVE_OF_CACHE : UINT64_MAX);
+    struct meta_inode root = {0};
+    r = meta_inode_get(fs->meta, META_ROOT_INO, &root);
+    meta_inode_clear(&root);
+    if (r == -ENOENT) { /* new, or a rebuild was cut off: the root comes last */
         r = rebuild_lost(fs, ret_msg);
+        if (r == 0)
+            r = make_root(fs, ret_msg);
+    }
     restore_caps(fs);
     return r;
 }
@@ -368,6 +371,7 @@ int fs_start(struct fs *fs)
 {
     cache_abort_stale_uploads(fs->cache);
     backing_close_left(fs);
+    pin_rules_apply(fs, NULL); /* a kill may have come between a change and the look at it */
     int r = mapped_start(fs);
     return r == 0 ? publish_start(fs->pub) : r;
 }
@@ -401,6 +405,7 @@ void fs_close(struct fs *fs)
     workq_free(fs->head_q);
     workq_free(fs->notify_q);
     attach_fini(fs);
+    jobs_fini(fs);
     handle_table_fini(fs);
     no_open_fini(fs);
     inode_table_fini(fs);

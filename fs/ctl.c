@@ -3,7 +3,7 @@
  *
  * Threads: one "ctl" thread accepts; each client has a detached "ctl-client" thread that reads one request line, runs its verb and
  * writes the last line. A client is trusted only if the kernel says it is root or the daemon's own user. What a client can cost is
- * bounded: CTL_MAX_CLIENTS threads, CTL_MAX_LINE bytes of request, 10 s to send it, 30 s to take a line.
+ * bounded: CTL_MAX_CLIENTS threads, CTL_MAX_LINE bytes of request, 10 s for each piece of it to come, 30 s to take a line.
  *
  * `mu` guards the list of clients only; no lock is held while reading, writing or inside a verb. ctl_stop() shuts the
  * receiving half of every client, which is what ctl_gone() looks at, so a verb can still write its last lines.

@@ -54,14 +54,16 @@ static int take_id(void *ctx, const struct conflict *c)
     return 0;
 }
 
-/* Conflicts below path are resolved for us; the number, or the first failure. */
+/* All conflicts below path that can be are resolved for us; the number, or the first failure. */
 static int keep_mine_below(struct fs *fs, const char *path)
 {
     g_autoptr(GArray) list = g_array_new(FALSE, FALSE, sizeof(uint64_t));
     struct ids ids = {path, list};
     int r = conflict_each(fs->meta, take_id, &ids);
-    for (unsigned i = 0; r == 0 && i < list->len; i++)
-        r = conflict_keep_mine(fs, g_array_index(list, uint64_t, i));
+    for (unsigned i = 0; i < list->len; i++) {
+        int one = conflict_keep_mine(fs, g_array_index(list, uint64_t, i));
+        r = r < 0 ? r : one;
+    }
     return r < 0 ? r : (int)list->len;
 }
 

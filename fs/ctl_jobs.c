@@ -3,6 +3,7 @@
  *
  * A warm-up works in its own threads; the client's thread passes its events and progress on, and stops it when the client leaves.
  */
+#include "ctl_proto.h"
 #include "ctl_verbs.h"
 #include "pin.h"
 #include "tree.h"
@@ -125,7 +126,7 @@ int verb_warmup(struct fs *fs, struct ctl_client *client, const json_t *req)
     struct warm_req wr = {
         .paths = (const char *const *)paths,
         .mode = flag(req, "check") ? WARM_CHECK : WARM_FETCH,
-        .parallel = (unsigned)MIN(verb_number(req, "parallel"), WARM_PARALLEL_MAX),
+        .parallel = (unsigned)MIN(verb_number(req, "parallel"), CTL_PARALLEL_MAX),
         .background = flag(req, "background"),
     };
     struct warm *w = NULL;
@@ -222,45 +223,51 @@ static int pin_path(struct fs *fs, struct ctl_client *client, const char *path, 
     return 0;
 }
 
-/* A rule with `latest` names; 0 takes it away and unpins what it held. */
 static int pin_rule(struct fs *fs, struct ctl_client *client, const char *glob, unsigned latest, enum cache_pin pin)
 {
-    int r = pin_rule_set(fs, glob, latest, pin);
-    if (r < 0)
-        return r;
     g_autofree char *dir_path = g_path_get_dirname(glob);
     INODE_REF dir = NULL;
-    r = tree_resolve(fs, strchr(glob, '/') ? dir_path : "", &dir);
+    int r = tree_resolve(fs, strchr(glob, '/') ? dir_path : "", &dir);
     if (r == 0 && inode_is_dir(dir))
         r = tree_refresh(fs, dir, false);
+    if (r < 0 && r != -ENOENT) /* a folder that does not exist yet the rule waits for */
+        return r;
     g_autoptr(GPtrArray) pinned = g_ptr_array_new_with_free_func(g_free);
-    if (r == 0)
-        r = pin_rule_apply(fs, glob, latest, pin, pinned);
-    if (r == -ENOENT)
-        r = 0; /* the folder does not exist yet: the rule waits for it */
+    r = pin_rule_set(fs, glob, latest, pin, pinned);
+    if (r == -EINVAL)
+        ctl_fail(client, "'%s': only the last component of a rule may have wildcards", glob);
     for (unsigned i = 0; i < pinned->len; i++)
         (void)emit_pinned(client, true, pinned->pdata[i]);
-    if (r == 0 && latest == 0)
-        (void)emit_pinned(client, false, glob);
+    return r;
+}
+
+/* Takes the rule of that name away, and without `latest` the pin of the path as well. */
+static int unpin(struct fs *fs, struct ctl_client *client, const char *path, unsigned latest)
+{
+    int r = pin_rule_remove(fs, path, latest);
+    bool had_rule = r == 0;
+    if (r == -ENOENT && latest)
+        ctl_fail(client, "'%s': there is no rule that keeps %u names", path, latest);
+    if (!latest && (had_rule || r == -ENOENT))
+        r = pin_path(fs, client, path, PIN_NONE);
+    if (had_rule && (latest || r == -ENOENT)) {
+        r = 0;
+        (void)emit_pinned(client, false, path);
+    }
     return r;
 }
 
 static int pin_or_unpin(struct fs *fs, struct ctl_client *client, const json_t *req, enum cache_pin pin)
 {
-    bool pinned = pin != PIN_NONE;
     g_auto(GStrv) paths = verb_paths(client, req);
     if (!paths)
         return 1;
-    unsigned latest = pinned ? (unsigned)MIN(verb_number(req, "latest"), 1000000) : 0;
+    unsigned latest = (unsigned)MIN(verb_number(req, "latest"), 1000000);
     int code = 0;
     for (unsigned i = 0; paths[i] && !ctl_gone(client); i++) {
-        int r = -ENOENT;
-        if (latest > 0 || (!pinned && pin_is_glob(paths[i])))
-            r = pin_rule(fs, client, paths[i], latest, pin);
-        if (latest == 0 && r == -ENOENT)
-            r = pin_path(fs, client, paths[i], pin);
-        if (r == -EINVAL && latest > 0)
-            ctl_fail(client, "'%s': only the last component of a rule may have wildcards", paths[i]);
+        int r = pin == PIN_NONE ? unpin(fs, client, paths[i], latest)
+                : latest        ? pin_rule(fs, client, paths[i], latest, pin)
+                                : pin_path(fs, client, paths[i], pin);
         if (r < 0) {
             code = 1;
             (void)verb_error(client, paths[i], r);

@@ -29,7 +29,8 @@
  * {"verb":"stop"}                                               daemon makes local state durable, unmounts (a mount in use: exit 1, and it goes on), exits
  */
 #pragma once
-#define CTL_MAX_LINE (1u << 20)
+#define CTL_MAX_LINE     (1u << 20)
+#define CTL_PARALLEL_MAX 64 /* of a warmup */
 #include <sys/types.h>
 /* Path of the socket for a mount point (canonical absolute path), owned by the caller. */
 char *ctl_socket_path(const char *mountpoint);

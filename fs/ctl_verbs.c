@@ -194,7 +194,7 @@ static int verb_drain(struct fs *fs, struct ctl_client *client, const json_t *re
 static int verb_config(struct fs *fs, struct ctl_client *client, const json_t *req)
 {
     g_autoptr(GString) text = g_string_new(NULL);
-    config_dump(fs->cfg, text);
+    config_dump(fs->cfg, fs->cache_dir, text);
     json_t *o = json_pack("{s:s}", "event", "config");
     json_object_set_new(o, "text", verb_string(text->str));
     return ctl_emit(client, o) < 0 ? 1 : 0;

@@ -3,7 +3,7 @@
  *
  * What is checked, and what repair does about it:
  *
- *   an unpublished file without its bytes, or with another size     quarantined: stays visible, is never published
+ *   an unpublished file without its bytes, or not as long as sealed  quarantined: stays visible, is never published
  *   an inode whose link count is not the number of its names        the count is set
  *   a name without an inode                                         removed
  *   a name waiting for a journal record that is not there           the record is written again
@@ -43,7 +43,7 @@ struct fsck {
     unsigned left; /* findings not repaired */
     /* of the pass in progress */
     struct meta_batch *b;
-    GHashTable *op_seqs;  /* journal records: seq -> itself */
+    GHashTable *op_seqs;  /* journal records that a name waits for: seq -> itself */
     GHashTable *intents;  /* vids of data files with an intent */
     GHashTable *dirty;    /* vids of unpublished inodes: vid -> struct dirty_file */
     GArray *stray_vids;   /* data files to remove */
@@ -136,7 +136,6 @@ static void tell_unpublished(struct fsck *f, uint64_t parent, const char *name)
 static int check_op(void *ctx, const struct meta_op *op)
 {
     struct fsck *f = ctx;
-    g_hash_table_add(f->op_seqs, g_memdup2(&op->seq, sizeof(op->seq)));
     if (op->kind != OP_SYNC) {
         (void)fprintf(f->out, "%s: not yet removed from the store\n", op->key);
         return 0;
@@ -147,6 +146,7 @@ static int check_op(void *ctx, const struct meta_op *op)
     if (r == 0)
         meta_dentry_clear(&d);
     if (!stale) {
+        g_hash_table_add(f->op_seqs, g_memdup2(&op->seq, sizeof(op->seq)));
         if (r == 0 && op->state != OPS_CONFLICT) /* those are told as conflicts */
             tell_unpublished(f, op->parent, op->name);
         return r;
@@ -208,7 +208,8 @@ static char *bytes_fault(struct fsck *f, const struct meta_inode *in)
         return g_strdup("unpublished, but its bytes are gone");
     if (r < 0)
         return g_strdup_printf("unpublished, but its bytes cannot be looked at: %s", err_text(r));
-    if (in->content != CONTENT_OPEN && file.size != in->size)
+    bool settled = in->content == CONTENT_SEALED; /* until then it may grow, and the start takes its size */
+    if (settled && file.size != in->size)
         return g_strdup_printf("unpublished, %" G_GUINT64_FORMAT " bytes when closed, now %" G_GUINT64_FORMAT, in->size,
                                file.size);
     return NULL;

@@ -32,11 +32,19 @@ void jobs_close(struct fs *fs)
     mutex_unlock(&j->mu);
     for (unsigned i = 0; i < running->len; i++)
         warm_stop(running->pdata[i]);
-    workq_free(j->pin_q);
+    workq_stop(j->pin_q);
     mutex_lock(&j->mu);
     while (j->live > 0)
         cond_wait(&j->idle, &j->mu);
     mutex_unlock(&j->mu);
+}
+
+void jobs_fini(struct fs *fs)
+{
+    struct jobs *j = fs->jobs;
+    if (!j)
+        return;
+    workq_free(j->pin_q);
     g_ptr_array_unref(j->warms);
     g_hash_table_unref(j->pin_paths);
     cond_fini(&j->idle);

@@ -17,12 +17,15 @@ struct jobs {
     unsigned live; /* warm-ups that have threads */
     bool closing;
     GHashTable *pin_paths; /* paths whose pin rules have to be looked at */
-    bool pin_all;          /* too many of them: look at all rules */
-    bool pin_queued;
+    bool pin_all;          /* too many of them, or nobody knows: look at all rules */
+    bool pin_queued;       /* a look is on its way */
+    bool pin_looking;      /* somebody looks at rules; idle tells when not */
     /* immutable after jobs_open */
     struct workq *pin_q; /* one thread */
 };
 
 int jobs_open(struct fs *fs) MUST_CHECK;
-/* Stops everything and waits for it. NULL fs->jobs allowed. */
+/* Stops everything and waits for it; what is noted from now on is ignored. NULL fs->jobs allowed. */
 void jobs_close(struct fs *fs);
+/* Once no thread is left that could note something. NULL fs->jobs allowed. */
+void jobs_fini(struct fs *fs);

@@ -101,6 +101,6 @@ char *virt_text(struct fs *fs, uint64_t ino)
     if (ino == VIRT_STATS)
         metric_expose(s);
     else
-        config_dump(fs->cfg, s);
+        config_dump(fs->cfg, fs->cache_dir, s);
     return g_string_free(s, FALSE);
 }

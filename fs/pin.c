@@ -22,12 +22,22 @@
 struct marks {
     struct fs *fs;
     enum cache_pin pin;
+    bool by_rule;     /* leaves alone what was pinned by name */
+    GHashTable *keep; /* inodes that are left alone with everything below; may be NULL */
 };
+
+static uint32_t flags_of(const struct marks *m)
+{
+    return m->pin == PIN_NONE ? 0
+                              : INODE_PINNED | (m->pin == PIN_MEMORY ? (uint32_t)INODE_PIN_MEMORY : 0) |
+                                    (m->by_rule ? (uint32_t)INODE_PIN_RULE : 0);
+}
 
 /* Changes the records of some inodes as one batch; ret_vids gets the cache files concerned. */
 static int mark_records(struct marks *m, const GArray *inos, GArray *ret_vids)
 {
     struct fs *fs = m->fs;
+    uint32_t want = flags_of(m);
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     for (unsigned i = 0; i < inos->len; i++) {
@@ -35,12 +45,14 @@ static int mark_records(struct marks *m, const GArray *inos, GArray *ret_vids)
         if (inode_get(fs, g_array_index(inos, uint64_t, i), &in) < 0)
             continue; /* removed meanwhile */
         mutex_lock(&in->mu);
-        if (pin_of(&in->rec) != m->pin && !in->gone) {
-            in->rec.flags &= ~(uint32_t)(INODE_PINNED | INODE_PIN_MEMORY);
-            in->rec.flags |= (m->pin != PIN_NONE ? INODE_PINNED : 0) | (m->pin == PIN_MEMORY ? INODE_PIN_MEMORY : 0);
+        uint32_t have = in->rec.flags & INODE_PIN_FLAGS;
+        bool by_name = (have & INODE_PINNED) && !(have & INODE_PIN_RULE);
+        bool ours = !m->by_rule || !by_name;
+        if (ours && have != want && !in->gone) {
+            in->rec.flags = (in->rec.flags & ~INODE_PIN_FLAGS) | want;
             meta_inode_put(b, &in->rec);
         }
-        if (in->rec.vid)
+        if (ours && in->rec.vid)
             g_array_append_val(ret_vids, in->rec.vid);
         mutex_unlock(&in->mu);
     }
@@ -62,6 +74,7 @@ static int mark_inodes(struct marks *m, const GArray *inos)
 }
 
 struct page {
+    GHashTable *keep;
     uint64_t after;
     GArray *inos, *dirs;
 };
@@ -70,6 +83,8 @@ static int take_name(void *ctx, const struct meta_dentry *d)
 {
     struct page *p = ctx;
     p->after = d->id;
+    if (p->keep && g_hash_table_contains(p->keep, &d->ino))
+        return 0;
     g_array_append_val(p->inos, d->ino);
     if (S_ISDIR(d->type))
         g_array_append_val(p->dirs, d->ino);
@@ -83,7 +98,7 @@ static int mark_below(struct marks *m, uint64_t dir, unsigned depth)
     while (r > 0) {
         g_autoptr(GArray) inos = g_array_new(FALSE, FALSE, sizeof(uint64_t));
         g_autoptr(GArray) dirs = g_array_new(FALSE, FALSE, sizeof(uint64_t));
-        struct page page = {after, inos, dirs};
+        struct page page = {m->keep, after, inos, dirs};
         r = meta_dentry_each(m->fs->meta, dir, after, take_name, &page);
         if (r < 0)
             return r;
@@ -97,17 +112,34 @@ static int mark_below(struct marks *m, uint64_t dir, unsigned depth)
     return r;
 }
 
-int pin_tree(struct fs *fs, uint64_t ino, enum cache_pin pin)
+static int mark_tree(struct marks *m, uint64_t ino)
 {
-    struct marks m = {fs, pin};
     INODE_REF in = NULL;
-    int r = inode_get(fs, ino, &in);
+    int r = inode_get(m->fs, ino, &in);
     if (r < 0)
         return r;
     g_autoptr(GArray) one = g_array_new(FALSE, FALSE, sizeof(uint64_t));
     g_array_append_val(one, ino);
-    r = mark_inodes(&m, one);
-    return r == 0 && inode_is_dir(in) ? mark_below(&m, ino, 0) : r;
+    r = mark_inodes(m, one);
+    return r == 0 && inode_is_dir(in) ? mark_below(m, ino, 0) : r;
+}
+
+int pin_tree(struct fs *fs, uint64_t ino, enum cache_pin pin)
+{
+    struct marks m = {.fs = fs, .pin = pin};
+    return mark_tree(&m, ino);
+}
+
+uint32_t pin_inherited(struct fs *fs, uint64_t dir)
+{
+    mutex_assert_held(&fs->ns);
+    INODE_REF in = NULL;
+    if (inode_get(fs, dir, &in) < 0)
+        return 0;
+    mutex_lock(&in->mu);
+    uint32_t flags = in->rec.flags & INODE_PIN_FLAGS;
+    mutex_unlock(&in->mu);
+    return flags;
 }
 
 void pin_fetch(struct fs *fs, const char *const *paths)
@@ -121,59 +153,151 @@ void pin_fetch(struct fs *fs, const char *const *paths)
 
 /* ---- rules ---- */
 
-bool pin_is_glob(const char *path)
-{
-    const char *last = strrchr(path, '/');
-    return strpbrk(last ? last + 1 : path, "*?[") != NULL;
-}
-
-static void split_glob(const char *glob, char **ret_dir, const char **ret_base)
-{
-    const char *slash = strrchr(glob, '/');
-    *ret_dir = slash ? g_strndup(glob, slash - glob) : g_strdup("");
-    *ret_base = slash ? slash + 1 : glob;
-}
-
-int pin_rule_set(struct fs *fs, const char *glob, unsigned latest, enum cache_pin pin)
-{
-    g_autofree char *dir = NULL;
-    const char *base;
-    split_glob(glob, &dir, &base);
-    if (!*base || strpbrk(dir, "*?["))
-        return -EINVAL;
-    g_autofree char *name = g_strconcat(PIN_VALUE_PREFIX, glob, NULL);
-    g_autofree char *text = g_strdup_printf("%u%s", latest, pin == PIN_MEMORY ? " memory" : "");
-    g_autoptr(GBytes) old = NULL;
-    int r = meta_value_get(fs->meta, name, &old);
-    if (latest == 0 && r < 0)
-        return r;
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    if (latest > 0)
-        meta_value_put(b, name, text, strlen(text));
-    else
-        meta_value_del(b, name);
-    r = meta_commit(b, true);
-    meta_batch_free(b);
-    return r;
-}
-
 struct match {
     uint64_t id, ino;
     int64_t mtime_ns;
-    bool pinned;
+    bool by_rule; /* pinned by one */
     char *name;
 };
 
-struct matching {
+struct rule {
+    char *glob, *dir; /* owned; dir: the folder part, "" the root */
+    const char *base; /* in glob: the last component */
+    unsigned latest;
+    enum cache_pin pin;
+    bool due;
+    GArray *above; /* inodes of dir and of what is above it */
+    GArray *found; /* struct match, the newest first; NULL: not looked at, or dir is not known */
+};
+
+/* One look at rules; there is one at a time. */
+struct look {
     struct fs *fs;
-    const char *base;
-    GArray *found; /* struct match */
+    GArray *rules;     /* struct rule */
+    GHashTable *keep;  /* inodes that some rule wants */
+    GPtrArray *absent; /* paths to fetch, owned */
 };
 
 static void match_clear(void *m)
 {
     g_free(((struct match *)m)->name);
 }
+
+static void rule_clear(void *r)
+{
+    struct rule *rule = r;
+    g_free(rule->glob);
+    g_free(rule->dir);
+    g_array_unref(rule->above);
+    if (rule->found)
+        g_array_unref(rule->found);
+}
+
+static struct rule *add_rule(GArray *rules, const char *glob, unsigned latest, enum cache_pin pin)
+{
+    const char *slash = strrchr(glob, '/');
+    struct rule r = {.glob = g_strdup(glob),
+                     .dir = slash ? g_strndup(glob, (gsize)(slash - glob)) : g_strdup(""),
+                     .latest = latest,
+                     .pin = pin,
+                     .above = g_array_new(FALSE, FALSE, sizeof(uint64_t))};
+    r.base = slash ? r.glob + (slash + 1 - glob) : r.glob;
+    g_array_append_val(rules, r);
+    return &g_array_index(rules, struct rule, rules->len - 1);
+}
+
+static int take_rule(void *ctx, const char *name, const void *value, size_t len)
+{
+    g_autofree char *text = g_strndup(value, len);
+    (void)add_rule(ctx, name + strlen(PIN_VALUE_PREFIX), (unsigned)strtoul(text, NULL, 10),
+                   g_str_has_suffix(text, " memory") ? PIN_MEMORY : PIN_DISK);
+    return 0;
+}
+
+static int commit_rule(struct fs *fs, const char *glob, const char *text)
+{
+    g_autofree char *name = g_strconcat(PIN_VALUE_PREFIX, glob, NULL);
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    if (text)
+        meta_value_put(b, name, text, strlen(text));
+    else
+        meta_value_del(b, name);
+    int r = meta_commit(b, true);
+    meta_batch_free(b);
+    return r;
+}
+
+static int look_begin(struct fs *fs, struct look *ret)
+{
+    struct jobs *j = fs->jobs;
+    mutex_lock(&j->mu);
+    while (j->pin_looking)
+        cond_wait(&j->idle, &j->mu);
+    j->pin_looking = true;
+    mutex_unlock(&j->mu);
+    *ret = (struct look){.fs = fs,
+                         .rules = g_array_new(FALSE, FALSE, sizeof(struct rule)),
+                         .keep = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL),
+                         .absent = g_ptr_array_new_with_free_func(g_free)};
+    g_array_set_clear_func(ret->rules, rule_clear);
+    return meta_value_each(fs->meta, PIN_VALUE_PREFIX, take_rule, ret->rules);
+}
+
+static void look_end(struct look *l)
+{
+    struct jobs *j = l->fs->jobs;
+    g_ptr_array_add(l->absent, NULL);
+    pin_fetch(l->fs, (const char *const *)l->absent->pdata);
+    g_array_unref(l->rules);
+    g_hash_table_unref(l->keep);
+    g_ptr_array_unref(l->absent);
+    mutex_lock(&j->mu);
+    j->pin_looking = false;
+    cond_broadcast(&j->idle);
+    mutex_unlock(&j->mu);
+}
+
+static struct rule *nth_rule(const struct look *l, unsigned i)
+{
+    return &g_array_index(l->rules, struct rule, i);
+}
+
+static struct rule *rule_of(const struct look *l, const char *glob)
+{
+    for (unsigned i = 0; i < l->rules->len; i++)
+        if (g_str_equal(nth_rule(l, i)->glob, glob))
+            return nth_rule(l, i);
+    return NULL;
+}
+
+/* The inode of a path as far as it is known here. ret_above (may be NULL) gets it and those of the directories above. */
+static int resolve_known(struct fs *fs, const char *path, GArray *ret_above, uint64_t *ret_ino)
+{
+    g_auto(GStrv) parts = g_strsplit(path, "/", -1);
+    uint64_t ino = META_ROOT_INO;
+    for (unsigned i = 0; parts[i]; i++) {
+        if (!*parts[i])
+            continue;
+        struct meta_dentry d = {0};
+        int r = meta_dentry_get(fs->meta, ino, parts[i], &d);
+        if (r < 0)
+            return r;
+        ino = d.ino;
+        meta_dentry_clear(&d);
+        if (ret_above)
+            g_array_append_val(ret_above, ino);
+    }
+    *ret_ino = ino;
+    return 0;
+}
+
+/* ---- what rules match ---- */
+
+struct matching {
+    struct fs *fs;
+    const char *base;
+    GArray *found; /* struct match */
+};
 
 static int take_match(void *ctx, const struct meta_dentry *d)
 {
@@ -184,7 +308,7 @@ static int take_match(void *ctx, const struct meta_dentry *d)
     if (meta_inode_get(m->fs->meta, d->ino, &rec) < 0)
         return 0;
     if (rec.content != CONTENT_OPEN) { /* being written: no checkpoint yet */
-        struct match f = {d->id, d->ino, rec.mtime_ns, rec.flags & INODE_PINNED, g_strdup(d->name)};
+        struct match f = {d->id, d->ino, rec.mtime_ns, rec.flags & INODE_PIN_RULE, g_strdup(d->name)};
         g_array_append_val(m->found, f);
     }
     meta_inode_clear(&rec);
@@ -199,163 +323,211 @@ static int newest_first(const void *a, const void *b)
     return x->id > y->id ? -1 : x->id < y->id;
 }
 
-/* The inode of a path as far as it is known here. */
-static int resolve_known(struct fs *fs, const char *path, uint64_t *ret_ino)
+static int find_matches(struct look *l, struct rule *rule)
 {
-    g_auto(GStrv) parts = g_strsplit(path, "/", -1);
-    uint64_t ino = META_ROOT_INO;
-    for (unsigned i = 0; parts[i]; i++) {
-        if (!*parts[i])
-            continue;
-        struct meta_dentry d = {0};
-        int r = meta_dentry_get(fs->meta, ino, parts[i], &d);
-        if (r < 0)
-            return r;
-        ino = d.ino;
-        meta_dentry_clear(&d);
-    }
-    *ret_ino = ino;
-    return 0;
-}
-
-/* Something may be missing here: a directory, or a clean file that is not complete. */
-static bool may_be_absent(struct fs *fs, uint64_t ino)
-{
-    struct meta_inode rec;
-    if (meta_inode_get(fs->meta, ino, &rec) < 0)
-        return false;
-    struct meta_cached c;
-    bool dir = S_ISDIR(rec.mode);
-    bool here = rec.content != CONTENT_CLEAN ||
-                (rec.vid && meta_cached_get(fs->meta, rec.vid, &c) == 0 && (c.flags & CACHED_COMPLETE));
-    meta_inode_clear(&rec);
-    return dir || !here;
-}
-
-/* What one application of a rule comes to: paths, owned by the arrays. */
-struct settled {
-    unsigned latest;
-    enum cache_pin pin;
-    GPtrArray *pinned, *absent;
-};
-
-/* Pins the first `latest` of the sorted matches and unpins the rest. */
-static int settle(struct fs *fs, const char *dir, const GArray *found, struct settled *ret)
-{
-    for (unsigned i = 0; i < found->len; i++) {
-        const struct match *m = &g_array_index(found, struct match, i);
-        bool want = i < ret->latest;
-        g_autofree char *path = *dir ? g_strconcat(dir, "/", m->name, NULL) : g_strdup(m->name);
-        if (want && may_be_absent(fs, m->ino))
-            g_ptr_array_add(ret->absent, g_strdup(path));
-        if (want)
-            g_ptr_array_add(ret->pinned, g_steal_pointer(&path));
-        if (!want && !m->pinned)
-            continue;
-        int r = pin_tree(fs, m->ino, want ? ret->pin : PIN_NONE);
-        if (r < 0 && r != -ENOENT)
-            return r;
-    }
-    return 0;
-}
-
-int pin_rule_apply(struct fs *fs, const char *glob, unsigned latest, enum cache_pin pin, GPtrArray *ret_pinned)
-{
-    g_autofree char *dir = NULL;
-    const char *base;
-    split_glob(glob, &dir, &base);
-    uint64_t dir_ino;
-    int r = resolve_known(fs, dir, &dir_ino);
+    uint64_t dir;
+    int r = resolve_known(l->fs, rule->dir, rule->above, &dir);
     if (r < 0)
-        return r;
+        return r == -ENOENT ? 0 : r;
     g_autoptr(GArray) found = g_array_new(FALSE, FALSE, sizeof(struct match));
     g_array_set_clear_func(found, match_clear);
-    struct matching m = {fs, base, found};
-    r = meta_dentry_each(fs->meta, dir_ino, 0, take_match, &m);
+    struct matching m = {l->fs, rule->base, found};
+    r = meta_dentry_each(l->fs->meta, dir, 0, take_match, &m);
     if (r < 0)
         return r;
     g_array_sort(found, newest_first);
-    g_autoptr(GPtrArray) pinned = g_ptr_array_new_with_free_func(g_free);
-    g_autoptr(GPtrArray) absent = g_ptr_array_new_with_free_func(g_free);
-    struct settled s = {latest, pin, pinned, absent};
-    r = settle(fs, dir, found, &s);
-    if (r < 0)
-        return r;
-    g_ptr_array_add(absent, NULL);
-    pin_fetch(fs, (const char *const *)absent->pdata);
-    if (ret_pinned)
-        g_ptr_array_extend_and_steal(ret_pinned, g_steal_pointer(&pinned));
+    for (unsigned i = 0; i < MIN(rule->latest, found->len); i++)
+        g_hash_table_add(l->keep, g_memdup2(&g_array_index(found, struct match, i).ino, sizeof(uint64_t)));
+    rule->found = g_steal_pointer(&found);
     return 0;
+}
+
+/* Is there a due rule in, above or below the folder of this one? What one of the two unpins the other may want. */
+static bool is_needed(const struct look *l, const struct rule *rule)
+{
+    for (unsigned i = 0; i < l->rules->len; i++) {
+        const struct rule *other = nth_rule(l, i);
+        if (other->due && (tree_path_below(rule->dir, other->dir) || tree_path_below(other->dir, rule->dir)))
+            return true;
+    }
+    return false;
+}
+
+/* Something may be missing here: a directory that was not listed, or a clean file that is not complete. */
+static bool is_absent(struct fs *fs, const struct meta_inode *rec)
+{
+    struct meta_cached c;
+    if (S_ISDIR(rec->mode))
+        return !(rec->flags & (INODE_DIR_LISTED | INODE_DIR_LOCAL));
+    return S_ISREG(rec->mode) && rec->content == CONTENT_CLEAN &&
+           !(rec->vid && meta_cached_get(fs->meta, rec->vid, &c) == 0 && (c.flags & CACHED_COMPLETE));
+}
+
+/* Has it fetched unless it is known to be here; what is missing below a directory its walk finds. */
+static void fetch_absent(struct look *l, uint64_t ino, const char *path)
+{
+    struct meta_inode rec;
+    if (meta_inode_get(l->fs->meta, ino, &rec) < 0)
+        return;
+    if (S_ISDIR(rec.mode) || is_absent(l->fs, &rec))
+        g_ptr_array_add(l->absent, g_strdup(path));
+    meta_inode_clear(&rec);
+}
+
+/* Pins the newest of a rule's names and unpins the others that no rule wants. ret_pinned (may be NULL) gets the paths pinned, owned. */
+static int settle(struct look *l, const struct rule *rule, GPtrArray *ret_pinned)
+{
+    struct marks want = {.fs = l->fs, .pin = rule->pin, .by_rule = true};
+    struct marks drop = {.fs = l->fs, .pin = PIN_NONE, .by_rule = true, .keep = l->keep};
+    bool kept = false;
+    for (unsigned i = 0; i < rule->above->len; i++)
+        kept |= g_hash_table_contains(l->keep, &g_array_index(rule->above, uint64_t, i));
+    int r = 0;
+    for (unsigned i = 0; r == 0 && rule->found && i < rule->found->len; i++) {
+        const struct match *m = &g_array_index(rule->found, struct match, i);
+        bool newest = i < rule->latest;
+        if (!newest && (kept || !m->by_rule || g_hash_table_contains(l->keep, &m->ino)))
+            continue;
+        g_autofree char *path = *rule->dir ? g_strconcat(rule->dir, "/", m->name, NULL) : g_strdup(m->name);
+        if (newest)
+            fetch_absent(l, m->ino, path);
+        r = mark_tree(newest ? &want : &drop, m->ino);
+        r = r == -ENOENT ? 0 : r;
+        if (newest && ret_pinned)
+            g_ptr_array_add(ret_pinned, g_steal_pointer(&path));
+    }
+    return r;
+}
+
+/* Settles the rules that are due. */
+static int settle_due(struct look *l, GPtrArray *ret_pinned)
+{
+    int r = 0;
+    for (unsigned i = 0; r == 0 && i < l->rules->len; i++)
+        if (is_needed(l, nth_rule(l, i)))
+            r = find_matches(l, nth_rule(l, i));
+    for (unsigned i = 0; r == 0 && i < l->rules->len; i++)
+        if (nth_rule(l, i)->due)
+            r = atomic_load(&l->fs->stopping) ? -ECANCELED : settle(l, nth_rule(l, i), ret_pinned);
+    return r;
+}
+
+int pin_rule_set(struct fs *fs, const char *glob, unsigned latest, enum cache_pin pin, GPtrArray *ret_pinned)
+{
+    const char *slash = strrchr(glob, '/'), *wild = strpbrk(glob, "*?[");
+    if (!*(slash ? slash + 1 : glob) || (wild && slash && wild < slash))
+        return -EINVAL;
+    g_autofree char *text = g_strdup_printf("%u%s", latest, pin == PIN_MEMORY ? " memory" : "");
+    struct look l;
+    int r = look_begin(fs, &l);
+    if (r == 0)
+        r = commit_rule(fs, glob, text);
+    if (r == 0) {
+        struct rule *rule = rule_of(&l, glob);
+        rule = rule ? rule : add_rule(l.rules, glob, latest, pin);
+        rule->latest = latest;
+        rule->pin = pin;
+        rule->due = true;
+        r = settle_due(&l, ret_pinned);
+    }
+    look_end(&l);
+    return r;
+}
+
+int pin_rule_remove(struct fs *fs, const char *glob, unsigned latest)
+{
+    struct look l;
+    int r = look_begin(fs, &l);
+    struct rule *rule = r == 0 ? rule_of(&l, glob) : NULL;
+    if (rule && (!latest || rule->latest == latest)) {
+        rule->latest = 0;
+        rule->due = true;
+        r = settle_due(&l, NULL);
+        if (r == 0) /* last: whoever is killed before it has the rule still */
+            r = commit_rule(fs, glob, NULL);
+    } else if (r == 0) {
+        r = -ENOENT;
+    }
+    look_end(&l);
+    return r;
 }
 
 /* ---- looking at rules behind ---- */
 
-struct rule {
-    char *glob; /* owned */
-    unsigned latest;
-    enum cache_pin pin;
-    bool due;
-};
-
-static void rule_clear(void *r)
+/* Is path, or a directory above it, a name that the rule matches? */
+static bool rule_covers(const struct rule *rule, const char *path)
 {
-    g_free(((struct rule *)r)->glob);
+    size_t len = strlen(rule->dir);
+    if (!tree_path_below(path, rule->dir) || strlen(path) <= len)
+        return false;
+    path += len + (len > 0);
+    g_autofree char *name = g_strndup(path, strcspn(path, "/"));
+    return fnmatch(rule->base, name, FNM_PERIOD) == 0;
 }
 
-static int take_rule(void *ctx, const char *name, const void *value, size_t len)
+/* What was sealed in a pinned directory or moved to it is pinned too. */
+static void inherit_pin(struct look *l, const char *path)
 {
-    g_autofree char *text = g_strndup(value, len);
-    struct rule r = {g_strdup(name + strlen(PIN_VALUE_PREFIX)), (unsigned)strtoul(text, NULL, 10),
-                     g_str_has_suffix(text, " memory") ? PIN_MEMORY : PIN_DISK, false};
-    g_array_append_val((GArray *)ctx, r);
+    g_autofree char *dir = g_path_get_dirname(path);
+    uint64_t ino;
+    struct meta_inode rec;
+    if (resolve_known(l->fs, strchr(path, '/') ? dir : "", NULL, &ino) < 0 ||
+        meta_inode_get(l->fs->meta, ino, &rec) < 0)
+        return;
+    struct marks m = {.fs = l->fs, .pin = pin_of(&rec), .by_rule = rec.flags & INODE_PIN_RULE};
+    meta_inode_clear(&rec);
+    if (m.pin == PIN_NONE || resolve_known(l->fs, path, NULL, &ino) < 0)
+        return;
+    int r = mark_tree(&m, ino);
+    if (r < 0)
+        log_debug("pin", "not pinned path='%s' r=%s", path, err_name(r));
+    fetch_absent(l, ino, path);
+}
+
+struct listed {
+    struct look *l;
+    const char *dir;
+};
+
+static int take_absent(void *ctx, const struct meta_dentry *d)
+{
+    struct listed *at = ctx;
+    struct meta_inode rec;
+    if (meta_inode_get(at->l->fs->meta, d->ino, &rec) < 0)
+        return 0;
+    if ((rec.flags & INODE_PINNED) && is_absent(at->l->fs, &rec))
+        g_ptr_array_add(at->l->absent, *at->dir ? g_strconcat(at->dir, "/", d->name, NULL) : g_strdup(d->name));
+    meta_inode_clear(&rec);
     return 0;
 }
 
-/* Is path, or a directory above it, a name that the glob matches? */
-static bool rule_covers(const char *glob, const char *path)
+/* What a listing found in a pinned directory has its pin already; its bytes are fetched. */
+static void fetch_listed(struct look *l, const char *dir)
 {
-    g_autofree char *dir = NULL;
-    const char *base;
-    split_glob(glob, &dir, &base);
-    size_t len = strlen(dir);
-    if (len > 0) {
-        if (strncmp(path, dir, len) != 0 || path[len] != '/')
-            return false;
-        path += len + 1;
-    }
-    g_autofree char *name = g_strndup(path, strcspn(path, "/"));
-    return fnmatch(base, name, FNM_PERIOD) == 0;
-}
-
-/* What appeared in a pinned directory is pinned too. */
-static void inherit_pin(struct fs *fs, const char *path)
-{
-    g_autofree char *dir = g_path_get_dirname(path);
-    uint64_t ino = META_ROOT_INO;
-    if (strchr(path, '/') && resolve_known(fs, dir, &ino) < 0)
-        return;
+    uint64_t ino;
     struct meta_inode rec;
-    if (meta_inode_get(fs->meta, ino, &rec) < 0)
+    if (resolve_known(l->fs, dir, NULL, &ino) < 0 || meta_inode_get(l->fs->meta, ino, &rec) < 0)
         return;
-    enum cache_pin pin = pin_of(&rec);
+    bool pinned = rec.flags & INODE_PINNED;
     meta_inode_clear(&rec);
-    if (pin == PIN_NONE || resolve_known(fs, path, &ino) < 0)
-        return;
-    int r = pin_tree(fs, ino, pin);
-    if (r < 0)
-        log_debug("pin", "not pinned path='%s' r=%s", path, err_name(r));
-    if (may_be_absent(fs, ino))
-        pin_fetch(fs, (const char *const[]){path, NULL});
+    struct listed at = {l, dir};
+    if (pinned && meta_dentry_each(l->fs->meta, ino, 0, take_absent, &at) < 0)
+        log_debug("pin", "not fetched dir='%s'", dir);
 }
 
-static void apply_due(struct fs *fs, const GArray *rules)
+/* One note of pin_rules_apply(). */
+static void look_at_path(struct look *l, const char *path)
 {
-    for (unsigned i = 0; i < rules->len && !atomic_load(&fs->stopping); i++) {
-        const struct rule *rule = &g_array_index(rules, struct rule, i);
-        int r = rule->due ? pin_rule_apply(fs, rule->glob, rule->latest, rule->pin, NULL) : 0;
-        if (r < 0 && r != -ENOENT)
-            log_notice("pin", "rule not applied glob='%s' r=%s", rule->glob, err_name(r));
+    bool listing = g_str_has_suffix(path, "/");
+    g_autofree char *at = g_strndup(path, strlen(path) - listing);
+    for (unsigned i = 0; i < l->rules->len; i++) {
+        struct rule *rule = nth_rule(l, i);
+        rule->due |= rule_covers(rule, at) || (listing && g_str_equal(rule->dir, at));
     }
+    if (listing)
+        fetch_listed(l, at);
+    else
+        inherit_pin(l, at);
 }
 
 static void look_at_rules(void *arg)
@@ -369,28 +541,20 @@ static void look_at_rules(void *arg)
     j->pin_all = j->pin_queued = false;
     mutex_unlock(&j->mu);
 
-    g_autoptr(GArray) rules = g_array_new(FALSE, FALSE, sizeof(struct rule));
-    g_array_set_clear_func(rules, rule_clear);
-    if (meta_value_each(fs->meta, PIN_VALUE_PREFIX, take_rule, rules) < 0)
-        return;
+    struct look l;
+    int r = look_begin(fs, &l);
     GHashTableIter it;
     void *key;
     g_hash_table_iter_init(&it, paths);
-    while (g_hash_table_iter_next(&it, &key, NULL) && !atomic_load(&fs->stopping)) {
-        const char *path = key;
-        bool covered = false;
-        for (unsigned i = 0; i < rules->len; i++) {
-            struct rule *rule = &g_array_index(rules, struct rule, i);
-            bool covers = rule_covers(rule->glob, path);
-            rule->due |= covers;
-            covered |= covers;
-        }
-        if (!covered)
-            inherit_pin(fs, path);
-    }
-    for (unsigned i = 0; all && i < rules->len; i++)
-        g_array_index(rules, struct rule, i).due = true;
-    apply_due(fs, rules);
+    while (r == 0 && g_hash_table_iter_next(&it, &key, NULL) && !atomic_load(&fs->stopping))
+        look_at_path(&l, key);
+    for (unsigned i = 0; all && i < l.rules->len; i++)
+        nth_rule(&l, i)->due = true;
+    if (r == 0)
+        r = settle_due(&l, NULL);
+    if (r < 0 && r != -ECANCELED)
+        log_notice("pin", "rules not applied r=%s", err_name(r));
+    look_end(&l);
 }
 
 void pin_rules_apply(struct fs *fs, const char *path)
@@ -399,7 +563,7 @@ void pin_rules_apply(struct fs *fs, const char *path)
     if (!j)
         return;
     mutex_lock(&j->mu);
-    if (g_hash_table_size(j->pin_paths) < MAX_PATHS)
+    if (path && g_hash_table_size(j->pin_paths) < MAX_PATHS)
         g_hash_table_add(j->pin_paths, g_strdup(path));
     else
         j->pin_all = true;

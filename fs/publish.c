@@ -101,9 +101,10 @@ static struct op *sync_op(struct fs *fs, const struct meta_dentry *d, enum publi
 
 static void set_delay(struct fs *fs, struct op *o)
 {
-    if (o->why == PUBLISH_META || o->why == PUBLISH_MARKER)
+    if (o->why == PUBLISH_META || o->why == PUBLISH_MARKER) {
         o->not_before_ns = clock_mono_ns() + LAZY_DELAY_NS;
-    else if (o->rec.kind == OP_SYNC && publish_is_held_name(fs, o->key)) {
+        o->lazy = true;
+    } else if (o->rec.kind == OP_SYNC && publish_is_held_name(fs, o->key)) {
         o->rec.state = OPS_HELD;
         o->not_before_ns = clock_mono_ns() + fs->cfg->hold_delay_ns;
     }
@@ -277,8 +278,8 @@ bool publish_key_deleted(struct publisher *p, const char *key, uint64_t stamp)
         return false;
     size_t len = strlen(key);
     mutex_lock(&p->mu);
-    uint64_t *recent = g_hash_table_lookup(p->recent, key);
-    bool gone = (recent && *recent > stamp) || g_hash_table_contains(p->tombs, key) ||
+    const struct recent *recent = g_hash_table_lookup(p->recent, key);
+    bool gone = (recent && recent->stamp > stamp) || g_hash_table_contains(p->tombs, key) ||
                 g_hash_table_contains(p->sources, key) || g_hash_table_contains(p->running_keys, key) ||
                 (len > 0 && key[len - 1] == '/' && queue_prefix_leaving_locked(p, key));
     mutex_unlock(&p->mu);
@@ -476,6 +477,7 @@ int publish_open(struct fs *fs, struct publisher **ret)
         fs->pub = NULL;
         return r;
     }
+    cache_on_stale(fs->cache, note_newer, fs);
     *ret = p;
     return 0;
 }

@@ -219,12 +219,8 @@ static void mark_clean(struct inode *in, const struct outcome *out, bool was_dir
     if (idle || content_use(in, &cf) < 0) /* the next open takes the source from the record */
         return;
     struct cache_source src = {.key = out->key, .etag = out->etag, .limit = out->size};
-    int r = cache_file_set_source(cf, &src);
-    if (r == 0)
-        r = cache_file_set_intent(cf, NULL);
-    if (r == 0)
-        r = cache_file_set_dirty(cf, false);
-    if (r < 0) /* stays marked dirty: kept longer than needed, never lost */
+    int r = cache_file_set_published(cf, &src);
+    if (r < 0) /* stays marked dirty until the next start: kept longer than needed, never lost */
         log_debug("publish", "cache file could not be marked clean key='%s' r=%s", out->key, err_name(r));
     content_unuse(in, cf);
 }
@@ -348,12 +344,10 @@ int pubop_let_go(struct op *o, const struct meta_dentry *before)
     return r;
 }
 
-int pubop_forget(struct op *o)
+static int forget_locked(struct op *o, struct meta_batch *b) NO_TSA /* under ns */
 {
     struct fs *fs = o->p->fs;
-    struct meta_batch *b = meta_batch_new(fs->meta);
     struct meta_dentry d = {0};
-    mutex_lock(&fs->ns);
     meta_op_del(b, o->rec.seq);
     if (o->rec.kind == OP_DELETE)
         note_clear(fs, b, o->key);
@@ -366,12 +360,23 @@ int pubop_forget(struct op *o)
     int r = meta_commit(b, false);
     if (r == 0) {
         mutex_lock(&o->p->mu);
-        if (!o->dropped)
-            queue_remove_locked(o->p, o);
+        queue_remove_locked(o->p, o);
         mutex_unlock(&o->p->mu);
     }
-    mutex_unlock(&fs->ns);
     meta_dentry_clear(&d);
+    return r;
+}
+
+int pubop_forget(struct op *o)
+{
+    struct fs *fs = o->p->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    mutex_lock(&o->p->mu);
+    bool dropped = o->dropped; /* changes only under ns: its record is gone, or another op's now */
+    mutex_unlock(&o->p->mu);
+    int r = dropped ? 0 : forget_locked(o, b);
+    mutex_unlock(&fs->ns);
     meta_batch_free(b);
     return r;
 }

@@ -12,6 +12,11 @@ struct dirnode {
     unsigned n_sources; /* ops elsewhere that still copy from a key below */
 };
 
+/* When something was deleted upstream. */
+struct recent {
+    uint64_t stamp, at_ns;
+};
+
 struct order_link {
     struct dirnode *node;
     GSequenceIter *iter;
@@ -42,6 +47,7 @@ struct op {
     bool closed;      /* the content was closed, though it may be open again: the op stays in the order */
     uint64_t place;   /* in the order, for those that wait for it; its seq, or the place of the op it succeeds */
     uint64_t not_before_ns;
+    bool lazy; /* not_before_ns only gives what would make the op needless time to come */
     unsigned failures;
     int last_err;
     GSequenceIter *all_iter;
@@ -69,7 +75,7 @@ struct publisher {
     GHashTable *running_keys; /* key -> op */
     GHashTable *running_inos; /* &ino -> op: two names of one file, or a renamed one, are not published at once */
     GHashTable *dirs;         /* prefix -> dirnode */
-    GHashTable *recent;       /* key or prefix deleted lately -> uint64_t* stamp */
+    GHashTable *recent;       /* key or prefix deleted lately -> struct recent */
     uint64_t recent_pruned_ns;
 
     /* guarded by fs->ns */
@@ -132,6 +138,8 @@ int note_copy(struct fs *fs, const char *key, const char *token, uint64_t size) 
 void note_clear(struct fs *fs, struct meta_batch *b, const char *key);
 /* The object at key if it is the one noted; asks the store. -ENOENT: no note, or it is not there. */
 int note_find(struct fs *fs, const char *key, struct obj_info *ret) MUST_CHECK;
+/* For cache_on_stale(): the object at key is a version of the content vid, and not recorded yet. */
+int note_newer(void *fs, uint64_t vid, const char *key, struct etag *ret_etag) MUST_CHECK;
 
 /* ---- publish_done.c ---- */
 

@@ -100,3 +100,18 @@ int note_find(struct fs *fs, const char *key, struct obj_info *ret)
         obj_info_clear(&info);
     return r;
 }
+
+int note_newer(void *ctx, uint64_t vid, const char *key, struct etag *ret_etag)
+{
+    struct fs *fs = ctx;
+    struct obj_info info = {0};
+    g_autofree char *text = note_get(fs, key);
+    g_autofree char *start = g_strdup_printf("upload\n%s.%" G_GINT64_MODIFIER "x.\n", meta_uuid(fs->meta), vid);
+    if (!text || !g_str_has_prefix(text, start))
+        return -ENOENT;
+    int r = note_find(fs, key, &info);
+    if (r == 0)
+        *ret_etag = info.etag;
+    obj_info_clear(&info);
+    return r;
+}

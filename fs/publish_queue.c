@@ -122,7 +122,7 @@ static void node_put(struct publisher *p, struct dirnode *n)
         g_hash_table_remove(p->dirs, n->prefix);
 }
 
-/* Length of the directory part of key's ancestor that ends before position `from`; SIZE_MAX past the root. */
+/* Length of the directory part of key[0, from): up to its last '/' and with it, 0 for the root. */
 static size_t parent_len(const char *key, size_t from)
 {
     while (from > 0 && key[from - 1] != '/')
@@ -482,10 +482,11 @@ struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns)
     struct op *stage = NULL;
     unsigned n = 0;
     GSequenceIter *it = g_sequence_get_begin_iter(p->all);
-    for (; !g_sequence_iter_is_end(it) && n < SCAN_LIMIT; it = g_sequence_iter_next(it), n++) {
+    for (; !g_sequence_iter_is_end(it) && n < SCAN_LIMIT; it = g_sequence_iter_next(it)) {
         struct op *o = g_sequence_get(it);
         if (queue_busy_locked(p, o) || !pubop_wants_run(o, now, &wake))
             continue;
+        n++; /* only of those that wait for others: what follows costs something */
         if (queue_eligible_locked(p, o)) {
             queue_take_locked(p, o);
             return o;
@@ -511,27 +512,31 @@ struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns)
 
 /* ---- what is on its way out ---- */
 
-static void note_stamp(struct publisher *p, char *key, uint64_t stamp)
+static void note_recent(struct publisher *p, char *key, const struct recent *note)
 {
-    uint64_t *value = g_new(uint64_t, 1);
-    *value = stamp;
-    g_hash_table_replace(p->recent, key, value);
+    g_hash_table_replace(p->recent, key, g_memdup2(note, sizeof(*note)));
+}
+
+/* No listing runs that long; a later one sees the store as it is. */
+static gboolean is_old(void *key, void *value, void *now)
+{
+    return *(uint64_t *)now - ((struct recent *)value)->at_ns > RECENT_MAX_NS;
 }
 
 void queue_note_deleted_locked(struct publisher *p, const char *key)
 {
     mutex_assert_held(&p->mu);
-    uint64_t now = clock_mono_ns(), stamp = meta_next_seq(p->fs->meta);
-    if (now - p->recent_pruned_ns >
-        RECENT_MAX_NS) { /* no listing runs that long; a later one sees the store as it is */
-        g_hash_table_remove_all(p->recent);
+    uint64_t now = clock_mono_ns();
+    struct recent note = {.stamp = meta_next_seq(p->fs->meta), .at_ns = now};
+    if (now - p->recent_pruned_ns > RECENT_MAX_NS) {
+        (void)g_hash_table_foreach_remove(p->recent, is_old, &now);
         p->recent_pruned_ns = now;
     }
-    note_stamp(p, g_strdup(key), stamp);
+    note_recent(p, g_strdup(key), &note);
     for (size_t len = strlen(key); len > 0;) {
         len = parent_len(key, len - 1);
         if (len > 0)
-            note_stamp(p, g_strndup(key, len), stamp);
+            note_recent(p, g_strndup(key, len), &note);
     }
 }
 

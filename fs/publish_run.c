@@ -670,6 +670,7 @@ void pubop_finish(struct op *o, int r)
         note_failure(o, r);
     mutex_lock(&p->mu);
     queue_untake_locked(p, o);
+    o->lazy = false;
     if (o->dropped) {
         pubop_free(o);
     } else if (r == -EINPROGRESS) {

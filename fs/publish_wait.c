@@ -94,6 +94,25 @@ static bool any_gets_on(struct publisher *p, const char *path)
     return found;
 }
 
+/* Attributes and markers wait a while for what would make them needless: not when somebody waits for them. */
+static void hurry(struct publisher *p, const char *path)
+{
+    bool found = false;
+    mutex_lock(&p->mu);
+    GSequenceIter *it = g_sequence_get_begin_iter(p->all);
+    for (; !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
+        struct op *o = g_sequence_get(it);
+        if (!o->lazy || !tree_path_below(o->key, path))
+            continue;
+        o->lazy = false;
+        o->not_before_ns = 0;
+        found = true;
+    }
+    if (found)
+        queue_wake_locked(p);
+    mutex_unlock(&p->mu);
+}
+
 int publish_wait(struct publisher *p, const char *path, uint64_t deadline_ns,
                  int (*tick)(void *ctx, const struct publish_counts *left), void *ctx)
 {
@@ -104,6 +123,7 @@ int publish_wait(struct publisher *p, const char *path, uint64_t deadline_ns,
             return 0;
         if (tick && tick(ctx, &left) != 0)
             return -ECANCELED;
+        hurry(p, path);
         uint64_t now = clock_mono_ns(), until = now + TICK_NS;
         stuck_ns = any_gets_on(p, path) ? 0 : stuck_ns ? stuck_ns : now;
         if (stuck_ns && now - stuck_ns >= TICK_NS)

@@ -1,6 +1,7 @@
 /*
  * Rebuilding from intents. All intents are read first (they are as many as there were unpublished files), sorted by the order in which the files
- * were closed, and placed one batch each; so a crash in between leaves files of which the next run does the rest.
+ * were closed, and placed one batch each; so a crash in between leaves files of which the next run does the rest. The root's record is not made here: the mount
+ * makes it afterwards, so a mount that finds none knows that there may be a rest.
  *
  * What an intent says is checked like any input: path, size against the file, numbers in range.
  */
@@ -155,30 +156,6 @@ static void reserve_numbers(struct rebuild *rb)
 
 /* ---- directories ---- */
 
-static int make_root(struct rebuild *rb)
-{
-    struct meta_inode root;
-    int r = meta_inode_get(rb->m, META_ROOT_INO, &root);
-    if (r == 0)
-        meta_inode_clear(&root);
-    if (r != -ENOENT)
-        return r;
-    int64_t now = clock_wall_ns();
-    root = (struct meta_inode){.ino = META_ROOT_INO,
-                               .mode = S_IFDIR | 0755,
-                               .uid = geteuid(),
-                               .gid = getegid(),
-                               .nlink = 1,
-                               .parent = META_ROOT_INO,
-                               .mtime_ns = now,
-                               .ctime_ns = now};
-    struct meta_batch *b = meta_batch_new(rb->m);
-    meta_inode_put(b, &root);
-    r = meta_commit(b, false);
-    meta_batch_free(b);
-    return r;
-}
-
 /* A name in parent that is free: the wanted one, else with the vid behind it. Owned. */
 static int free_name(struct rebuild *rb, uint64_t parent, const char *want, uint64_t vid, char **ret)
 {
@@ -311,7 +288,7 @@ static int put_file(struct rebuild *rb, const struct intent *in, uint64_t parent
     d.uetag = in->base_etag;
     struct meta_batch *b = meta_batch_new(rb->m);
     d.stamp = meta_next_seq(rb->m);
-    if (rec.content == CONTENT_OPEN) { /* the start seals it, as after any crash */
+    if (rec.content == CONTENT_OPEN) { /* the start keeps it here until its next close, as after any crash */
         char open_name[32];
         g_snprintf(open_name, sizeof(open_name), "open/%016" G_GINT64_MODIFIER "x", rec.ino);
         meta_value_put(b, open_name, "", 0);
@@ -373,8 +350,6 @@ int fs_rebuild(struct meta *m, const char *cache_dir, FILE *out, unsigned *ret_n
     int r = meta_inode_each(m, on_inode, known);
     if (r == 0)
         r = cache_scan_tiers(m, cache_dir, look_through, &rb);
-    if (r == 0 && intents->len > 0)
-        r = make_root(&rb);
     if (r < 0)
         return r;
     reserve_numbers(&rb);

@@ -4,7 +4,8 @@
  *    keeps its bytes here and stays unpublished until somebody closes it again: its writer never said that it is whole. So does one of another boot whose writer
  *    had synced it.
  *  - "orphan/INO" values: removed while open; nobody can have them open now.
- *  - journal records of another boot: content that was not on the disk when the machine went down is quarantined, never published.
+ *  - cache files marked dirty: closed content of another boot that was not on the disk when the machine went down is quarantined, never published, whether or not
+ *    a journal record waits for it; that of a published file loses its mark, which the end of the daemon had left; that of a file which is no more goes.
  */
 #include "recover.h"
 
@@ -170,36 +171,51 @@ static int settle_open_files(struct fs *fs)
     return r;
 }
 
-struct check_ops {
+/* Published, but for what the cache is told of it. */
+static void end_publish(struct fs *fs, const struct meta_inode *rec)
+{
+    struct cfile *cf = NULL;
+    struct cache_source src = {.key = rec->base_key, .etag = rec->base_etag, .limit = rec->base_limit};
+    int r = cache_file_open(fs->cache, rec->vid, rec->ino, rec->size, &src, &cf);
+    if (r == 0)
+        r = cache_file_set_published(cf, &src);
+    if (r < 0) /* its disk is not there, say: the next start tries again */
+        log_debug("recover", "cache file could not be marked clean ino=%" G_GUINT64_FORMAT " r=%s", rec->ino,
+                  err_name(r));
+    cache_file_unref(cf);
+}
+
+struct check_dirty {
     struct fs *fs;
     struct meta_batch *b;
 };
 
-static int check_op(void *ctx, const struct meta_op *op)
+static int check_dirty(void *ctx, uint64_t vid, uint64_t ino)
 {
-    struct check_ops *c = ctx;
-    struct meta_dentry d = {0};
+    struct check_dirty *c = ctx;
     struct meta_inode rec = {0};
-    if (op->kind != OP_SYNC || meta_dentry_get(c->fs->meta, op->parent, op->name, &d) < 0)
-        return 0;
-    if (S_ISREG(d.type) && meta_inode_get(c->fs->meta, d.ino, &rec) == 0 && rec.content == CONTENT_SEALED &&
-        lost_with_power(&rec)) {
+    int r = meta_inode_get(c->fs->meta, ino, &rec);
+    if (r == -ENOENT)
+        cache_forget(c->fs->cache, vid);
+    bool known = r == 0 && S_ISREG(rec.mode) && rec.vid == vid;
+    if (known && rec.content == CONTENT_CLEAN && rec.base_key) {
+        end_publish(c->fs, &rec);
+    } else if (known && rec.content == CONTENT_SEALED && lost_with_power(&rec)) {
         log_err(
             "recover",
-            "unpublished content may not have reached the disk before the machine went down, it is quarantined name='%s'",
-            op->name);
+            "unpublished content may not have reached the disk before the machine went down, it is quarantined ino=%" G_GUINT64_FORMAT,
+            ino);
         rec.content = CONTENT_QUARANTINED;
         meta_inode_put(c->b, &rec);
     }
     meta_inode_clear(&rec);
-    meta_dentry_clear(&d);
-    return 0;
+    return r == -ENOENT ? 0 : r;
 }
 
-static int quarantine_lost(struct fs *fs)
+static int settle_dirty(struct fs *fs)
 {
-    struct check_ops c = {fs, meta_batch_new(fs->meta)};
-    int r = meta_op_each(fs->meta, check_op, &c);
+    struct check_dirty c = {fs, meta_batch_new(fs->meta)};
+    int r = cache_dirty_each(fs->cache, check_dirty, &c);
     if (r == 0)
         r = meta_commit(c.b, false);
     meta_batch_free(c.b);
@@ -213,7 +229,7 @@ int fs_recover(struct fs *fs)
     if (r == 0 && !takeover)
         r = settle_open_files(fs);
     if (r == 0)
-        r = quarantine_lost(fs);
+        r = settle_dirty(fs);
     return r;
 }
 

@@ -7,6 +7,7 @@
  */
 #include "tree_apply.h"
 
+#include "pin.h"
 #include "publish.h"
 
 void list_row_free(struct list_row *row)
@@ -126,7 +127,7 @@ static int replace_name(struct fs *fs, struct meta_batch *b, struct meta_dentry 
                         const struct list_row *row) REQUIRES(fs->ns)
 {
     bool shadowed = row->is_dir && !S_ISDIR(d->type);
-    uint32_t keep = old->rec.flags & (INODE_PINNED | INODE_PIN_MEMORY);
+    uint32_t keep = old->rec.flags & INODE_PIN_FLAGS;
     int r = tree_drop_name(fs, b, d, true);
     if (r < 0)
         return r;
@@ -201,7 +202,9 @@ static int insert_new(struct fs *fs, struct meta_batch *b, uint64_t dir, const s
     REQUIRES(fs->ns)
 {
     g_autofree char *key = tree_key(fs, dir, row->name, row->is_dir);
-    return publish_key_deleted(fs->pub, key, stamp) ? 0 : tree_insert_row(fs, b, dir, row, 0, 0);
+    if (publish_key_deleted(fs->pub, key, stamp))
+        return 0;
+    return tree_insert_row(fs, b, dir, row, pin_inherited(fs, dir), 0);
 }
 
 int tree_apply_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct list_row *row, uint64_t stamp)

@@ -2,6 +2,7 @@
  * Changes of the tree but for rename: each is one batch under ns, then publish_apply() makes its journal records effective.
  */
 #include "content.h"
+#include "pin.h"
 #include "publish.h"
 #include "tree.h"
 #include "tree_list.h"
@@ -72,6 +73,14 @@ static void orphan_name(uint64_t ino, char buf[32])
     g_snprintf(buf, 32, "orphan/%016" G_GINT64_MODIFIER "x", ino);
 }
 
+/* The file is open and has no name: a rebuild from intents must not bring it back. */
+static void take_intent_away(void *arg)
+{
+    struct inode *in = arg;
+    content_write_intent(in);
+    inode_put(in);
+}
+
 int tree_unref_inode(struct fs *fs, struct meta_batch *b, uint64_t ino)
 {
     mutex_assert_held(&fs->ns);
@@ -90,7 +99,10 @@ int tree_unref_inode(struct fs *fs, struct meta_batch *b, uint64_t ino)
         meta_value_put(b, name, "", 0);
     }
     meta_inode_put(b, &in->rec);
+    bool unnamed = in->rec.nlink == 0 && in->cf;
     mutex_unlock(&in->mu);
+    if (unnamed && workq_push(fs->notify_q, true, take_intent_away, in))
+        in = NULL; /* its reference went along */
     return 0;
 }
 
@@ -210,6 +222,7 @@ static int create_locked(struct fs *fs, struct meta_batch *b, const struct node_
         return r;
     struct meta_inode rec;
     new_record(fs, &s, open, &rec);
+    rec.flags |= pin_inherited(fs, s.parent);
     meta_inode_put(b, &rec);
     char name[FS_NAME_MAX + 1];
     g_strlcpy(name, s.name, sizeof(name));

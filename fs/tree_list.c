@@ -7,6 +7,7 @@
  */
 #include "tree_list.h"
 
+#include "pin.h"
 #include "publish.h"
 #include "tree_apply.h"
 
@@ -35,6 +36,7 @@ struct listing {
     GHashTable *seen; /* see tree_drop_unseen(); owns the rows */
     GPtrArray *rows;  /* struct list_row */
     bool marker, hidden;
+    bool changed; /* names appeared, changed or went */
 };
 
 static void listing_unref_locked(struct listing *l) /* under list_mu */
@@ -183,9 +185,11 @@ static int flush_rows(struct listing *l)
         return r;
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
+    uint64_t changes = fs->ns_changes;
     r = apply_rows_locked(l, b, dir);
     if (r == 0)
         r = meta_commit(b, false);
+    l->changed |= fs->ns_changes != changes;
     publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
@@ -285,9 +289,11 @@ static int listing_do(struct listing *l)
         return r;
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
+    uint64_t changes = fs->ns_changes;
     r = finish_locked(l, b, dir);
     if (r == 0)
         r = meta_commit(b, false);
+    l->changed |= fs->ns_changes != changes;
     publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
@@ -307,6 +313,8 @@ static void listing_run(void *arg)
     }
     if (r < 0)
         log_debug("list", "listing failed prefix='%s' r=%s", l->prefix, err_name(r));
+    if (l->changed)
+        pin_rules_apply(fs, *l->prefix ? l->prefix : "/");
     mutex_lock(&fs->list_mu);
     l->done = true;
     l->result = r;

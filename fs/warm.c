@@ -324,7 +324,7 @@ int warm_start(struct fs *fs, const struct warm_req *req, struct warm **ret)
         warm_unref(w);
         return r;
     }
-    unsigned parallel = req->parallel ? MIN(req->parallel, WARM_PARALLEL_MAX) : 8;
+    unsigned parallel = req->parallel ? req->parallel : 8;
     mutex_lock(&w->mu);
     w->threads++; /* ours: nobody settles the result before all are started */
     mutex_unlock(&w->mu);

@@ -8,8 +8,7 @@
 #pragma once
 #include "fs.h"
 
-#define WARM_QUEUE        4096
-#define WARM_PARALLEL_MAX 64
+#define WARM_QUEUE 4096
 
 enum warm_mode { WARM_FETCH, WARM_CHECK, WARM_EVICT };
 enum warm_state { WARM_RUNNING, WARM_DONE, WARM_FAILED, WARM_STOPPED };

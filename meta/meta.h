@@ -34,8 +34,8 @@ struct meta_batch;
 int meta_open(const char *dir, const char *identity, struct meta **ret_meta, bool *ret_fresh, char **ret_msg)
     MUST_CHECK;
 /* Keeps back disk space in DIR/reserve until it is closed, out of which commits go on when the disk is full: 2 % of the file system, at least 256 MiB, at most
- * 1 GiB and an eighth of it. Made when there is room, now or with a later commit. Before other threads commit. */
-void meta_keep_space(struct meta *m);
+ * 1 GiB, an eighth of it, and `most` bytes. Made when there is room, now or with a later commit. Before other threads commit. */
+void meta_keep_space(struct meta *m, uint64_t most);
 void meta_close(struct meta *m);          /* NULL allowed; flushes the WAL */
 int meta_sync(struct meta *m) MUST_CHECK; /* everything committed so far survives power loss */
 bool meta_failed(const struct meta *m);
@@ -85,7 +85,9 @@ enum inode_flag {
     INODE_SET_ASIDE = 1 << 13,     /* some of its names are in META_ASIDE_INO */
     INODE_PIN_MEMORY = 1 << 14,    /* pinned, and wanted in the memory tier */
     INODE_OWNER_UNKNOWN = 1 << 15, /* of what INODE_MODE_KNOWN tells only the mode is known */
+    INODE_PIN_RULE = 1 << 16,      /* pinned by a rule, which may unpin it; what was pinned by name it may not */
 };
+#define INODE_PIN_FLAGS ((uint32_t)(INODE_PINNED | INODE_PIN_MEMORY | INODE_PIN_RULE))
 
 struct meta_inode {
     uint64_t ino;

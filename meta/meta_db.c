@@ -125,6 +125,17 @@ static void set_table_options(rocksdb_options_t *o)
     rocksdb_block_based_options_destroy(t);
 }
 
+/* Files preallocated by the background threads would take the last free space from the log. Only the text form has the option. Takes o over. */
+static rocksdb_options_t *without_preallocation(rocksdb_options_t *o)
+{
+    rocksdb_options_t *changed = rocksdb_options_create();
+    char *err = NULL;
+    rocksdb_get_options_from_string(o, "allow_fallocate=false", changed, &err);
+    rocksdb_options_destroy(err ? changed : o);
+    free(err);
+    return err ? o : changed;
+}
+
 static rocksdb_options_t *make_options(bool create)
 {
     rocksdb_options_t *o = rocksdb_options_create();
@@ -148,7 +159,7 @@ static rocksdb_options_t *make_options(bool create)
     rocksdb_options_set_stats_persist_period_sec(o, 0);
     rocksdb_options_set_skip_stats_update_on_db_open(o, 1);
     set_table_options(o);
-    return o;
+    return without_preallocation(o);
 }
 
 /* Decides whether the folder may be started afresh: 1 yes, 0 it holds a database, -EBADMSG it holds a part of one. */

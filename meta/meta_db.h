@@ -29,7 +29,7 @@ struct meta_space {
 };
 /* Takes over what a kill left in dir. */
 void meta_space_open(struct meta_space *s, const char *dir);
-void meta_space_keep(struct meta_space *s);
+void meta_space_keep(struct meta_space *s, uint64_t most);
 /* Before a commit: gives back what the disk lacks, or makes it whole again. */
 void meta_space_look(struct meta_space *s);
 void meta_space_close(struct meta_space *s);

@@ -169,9 +169,9 @@ void meta_close(struct meta *m)
     g_free(m);
 }
 
-void meta_keep_space(struct meta *m)
+void meta_keep_space(struct meta *m, uint64_t most)
 {
-    meta_space_keep(&m->space);
+    meta_space_keep(&m->space, most);
 }
 
 int meta_sync(struct meta *m)

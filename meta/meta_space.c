@@ -86,7 +86,7 @@ void meta_space_open(struct meta_space *s, const char *dir)
     meta_space_look(s);
 }
 
-void meta_space_keep(struct meta_space *s)
+void meta_space_keep(struct meta_space *s, uint64_t most)
 {
     struct statvfs v;
     if (s->fd < 0)
@@ -96,7 +96,7 @@ void meta_space_keep(struct meta_space *s)
         return;
     uint64_t total = (uint64_t)v.f_blocks * v.f_frsize;
     uint64_t want = MIN(MAX(total / 100 * RESERVE_PERCENT, RESERVE_MIN), RESERVE_MAX);
-    s->want_bytes = MIN(want, total / RESERVE_SHARE);
+    s->want_bytes = MIN(MIN(want, most), total / RESERVE_SHARE);
     meta_space_look(s);
 }
 

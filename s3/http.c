@@ -25,6 +25,7 @@
 #define LIMIT_FREE_BYTES  (16u << 10) /* bodies up to this size do not wait for the bandwidth bucket */
 #define CONN_MAX_IDLE_S   4L          /* stores close idle connections after about 5 s */
 #define LOW_SPEED_BYTES_S 512L
+#define RECEIVE_BYTES     (32L << 10) /* it is copied on from here: should fit into the core's cache */
 
 struct bucket { /* bandwidth: tokens are bytes, may go below zero */
     uint64_t rate_bps;
@@ -336,7 +337,7 @@ static bool set_transport(CURL *curl, const struct http_pool *pool, const struct
     SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     SET(CURLOPT_TCP_NODELAY, 1L);
     SET(CURLOPT_TCP_KEEPALIVE, 1L);
-    SET(CURLOPT_BUFFERSIZE, 512L << 10);
+    SET(CURLOPT_BUFFERSIZE, RECEIVE_BYTES);
     SET(CURLOPT_UPLOAD_BUFFERSIZE, req->body_len > (256u << 10) ? 1L << 20 : 64L << 10);
     SET(CURLOPT_MAXAGE_CONN, CONN_MAX_IDLE_S);
     SET(CURLOPT_DNS_CACHE_TIMEOUT, 60L);

@@ -1,8 +1,9 @@
 /*
  * `sluice mount SOURCE DIR`: checks what can be checked, then has a child in the background supervise the mount; -f does that in this process.
  *
- * The child gets a session of its own and a pipe to us. On it come lines while it starts ("progress ..." shown when it takes
- * longer than a second), "ok" once the mount is served, or "error ..." with what failed. The mount is looked at by us only: nobody who serves it may. Log of a background daemon: --log-file, else
+ * The child gets a session of its own and a pipe to us. On it come lines while it starts (shown when it takes longer than a
+ * second), "ok" once the mount is served, or "error ..." with what failed. The mount is looked at by us only: nobody who serves
+ * it may. Log of a background daemon: --log-file, else
  * /var/log/sluice/<mount point with '-' for '/'>.log, for users ~/.cache/sluice/.
  */
 #include "base/cleanup.h"

@@ -1,4 +1,5 @@
 /* `sluice warmup PATH...` (alias prefetch): fetches into the cache, tells what is there, or lists and stops background jobs. */
+#include "fs/ctl_proto.h"
 #include "tools/cmd.h"
 #include "tools/ctl_client.h"
 #include "tools/progress.h"
@@ -95,7 +96,7 @@ static int fetch(const struct args *a)
 {
     struct warmup w = {.json = args_has(a, "json")};
     uint64_t parallel = 8, timeout_s = 0;
-    if (!args_number(a, "parallel", 1, 1024, &parallel) || !args_seconds(a, "timeout", &timeout_s) ||
+    if (!args_number(a, "parallel", 1, CTL_PARALLEL_MAX, &parallel) || !args_seconds(a, "timeout", &timeout_s) ||
         !progress_init(&w.progress, a, "warmup"))
         return EXIT_USAGE;
     if (args_has(a, "files-from") && !read_list(args_get(a, "files-from"), a->words))

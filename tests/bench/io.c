@@ -295,6 +295,20 @@ static int cmd_check_files(char **a)
     return end(&r);
 }
 
+/* Has the machine give us so many bytes of memory, and gives them back. */
+static int cmd_touch(char **a)
+{
+    struct result r = {.bytes = number(a[0])};
+    begin(&r);
+    char *p = mmap(NULL, r.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        die("memory");
+    for (uint64_t i = 0; i < r.bytes; i += 4096)
+        p[i] = 1;
+    (void)munmap(p, r.bytes);
+    return end(&r);
+}
+
 static const struct command {
     const char *name, *usage;
     int n_args;
@@ -311,6 +325,7 @@ static const struct command {
     {"fill", "ROOT LIST SIZE", 3, cmd_fill},
     {"check", "NAME SIZE", 2, cmd_check},
     {"check-files", "ROOT LIST SIZE", 3, cmd_check_files},
+    {"touch", "BYTES", 1, cmd_touch},
 };
 
 int main(int argc, char **argv)

@@ -336,6 +336,19 @@ def test_a_pinned_checkpoint_lives_in_memory_and_survives_pressure(memory, store
     assert not m.info("ckpt.pt")["pinned"]
 
 
+def test_what_is_written_in_a_directory_pinned_in_memory_lives_there(memory, store):
+    m = memory()
+    (m.path / "ckpt").mkdir()
+    run("pin", "--memory", m.path / "ckpt")
+    data = blob("new", 24 * MIB)  # too large to be put there without a wish
+    (m.path / "ckpt/step1").mkdir()
+    (m.path / "ckpt/step1/rank0.pt").write_bytes(data)
+    m.wait()
+    assert eventually(lambda: tiers(m)["memory"]["used_bytes"] >= 24 * MIB)
+    assert data_files(m.cache) == []
+    assert (m.path / "ckpt/step1/rank0.pt").read_bytes() == data
+
+
 def test_pin_to_memory_needs_a_memory_cache(mount, store):
     store.put("x", b"x")
     refused = run("pin", "--memory", mount.path / "x", check=False)

@@ -204,3 +204,5 @@ def test_kill_under_load_loses_nothing_acknowledged(make_mount, store, seed):
         w.check()
     assert eventually(lambda: store.uploads(empty=False) == [], 20), "multipart uploads were left behind"
     assert not [p for p in pathlib.Path(m.cache).rglob("*.tmp") if p.is_file()]
+    for p in pathlib.Path(m.cache, "data").glob("*/*"):
+        assert "user.sluice.intent" not in os.listxattr(p), f"{p} would come back without the database"

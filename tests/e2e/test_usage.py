@@ -3,6 +3,7 @@ import hashlib
 import os
 import pathlib
 import subprocess
+import time
 
 import pytest
 from mounts import MIB, as_nobody, eventually, is_gone, run
@@ -64,7 +65,8 @@ def test_mounting_twice(mount):
     assert (mount.path / "f").read_text() == "still served"
 
 
-@pytest.mark.parametrize("args", [[], ["no-such-verb"], ["mount"], ["umount"], ["wait"], ["mount", "x://y", "/tmp"]])
+@pytest.mark.parametrize("args", [[], ["no-such-verb"], ["mount"], ["umount"], ["wait"], ["mount", "x://y", "/tmp"],
+                                  ["warmup", "--parallel", "65", "/tmp"]])
 def test_wrong_command_lines(args):
     done = run(*args, check=False)
     assert done.returncode == 2
@@ -122,6 +124,25 @@ def test_warmup_pin_and_evict(mount, store):
     run("evict", mount.path / "d/f0")
     assert mount.info("d/f0")["cached_bytes"] == 0
     assert (mount.path / "d/f0").read_bytes() == store.get("d/f0")
+
+
+def test_a_rule_pins_the_newest_of_what_others_write_too(make_mount, store):
+    m = make_mount(metadata_ttl="0s")
+    store.put("ckpt/final", b"0")
+    store.put("ckpt/step1.pt", b"1")
+    run("pin", m.path / "ckpt/final")
+    run("pin", "--latest", 1, m.path / "ckpt/*.pt")
+    assert m.info("ckpt/step1.pt")["pinned"]
+    time.sleep(1.1)  # stores know seconds
+    store.put("ckpt/step2.pt", b"22")
+    os.listdir(m.path / "ckpt")
+    assert eventually(lambda: m.info("ckpt/step2.pt")["pinned"] and m.info("ckpt/step2.pt")["cached_bytes"] == 2)
+    assert eventually(lambda: not m.info("ckpt/step1.pt")["pinned"])
+    other = run("unpin", "--latest", 2, m.path / "ckpt/*.pt", check=False)
+    assert other.returncode == 1 and "no rule that keeps 2 names" in other.stdout + other.stderr
+    run("unpin", "--latest", 1, m.path / "ckpt/*.pt")
+    assert not m.info("ckpt/step2.pt")["pinned"]
+    assert m.info("ckpt/final")["pinned"]
 
 
 def test_dirty_files_are_never_evicted(make_mount, store):

@@ -131,7 +131,10 @@ uint64_t fs_fixture_cached(struct fs_fixture *fx, const char *path)
 {
     INODE_REF in = fs_fixture_inode(fx, path);
     struct meta_cached c;
-    if (in->rec.vid == 0 || meta_cached_get(fx->fs->meta, in->rec.vid, &c) < 0)
+    mutex_lock(&in->mu);
+    uint64_t vid = in->rec.vid;
+    mutex_unlock(&in->mu);
+    if (vid == 0 || meta_cached_get(fx->fs->meta, vid, &c) < 0)
         return 0;
     struct cfile *cf = NULL;
     ck_assert_int_eq(content_use(in, &cf), 0);
@@ -143,5 +146,8 @@ uint64_t fs_fixture_cached(struct fs_fixture *fx, const char *path)
 bool fs_fixture_pinned(struct fs_fixture *fx, const char *path)
 {
     INODE_REF in = fs_fixture_inode(fx, path);
-    return in->rec.flags & INODE_PINNED;
+    mutex_lock(&in->mu);
+    bool pinned = in->rec.flags & INODE_PINNED;
+    mutex_unlock(&in->mu);
+    return pinned;
 }

@@ -284,10 +284,11 @@ START_TEST(config_file_is_overridden_by_the_command_line)
     ck_assert_uint_eq(cfg.max_uploads, 4);
     ck_assert_int_eq(PARSE("--max-uploads=6", "--config", path, "/mnt"), 0);
     g_autoptr(GString) dump = g_string_new(NULL);
-    config_dump(&cfg, dump);
+    config_dump(&cfg, "/chosen", dump);
     ck_assert_ptr_nonnull(strstr(dump->str, "part-size = 16M  # config file\n"));
     ck_assert_ptr_nonnull(strstr(dump->str, "max-uploads = 6  # command line\n"));
     ck_assert_ptr_nonnull(strstr(dump->str, "max-downloads = 16  # default\n"));
+    ck_assert_ptr_nonnull(strstr(dump->str, "cache-dir = /chosen  # default\n"));
     g_unlink(path);
 }
 END_TEST
@@ -349,7 +350,8 @@ static const struct {
     {"s3://bucket /mnt --immutable --close buffered", "close"},
     {"s3://bucket /mnt --immutable --conflict keep", "conflict"},
     {"s3://bucket /mnt --immutable --hold *.x", "hold"},
-    {"s3://bucket /mnt --immutable --read-only --close remote", "read-only"},
+    {"s3://bucket /mnt --immutable --read-only --close remote", "close"},
+    {"s3://bucket /mnt --immutable --read-only --hold *.x", "hold"},
     {"s3://bucket /mnt --immutable --metadata-ttl 5s", "metadata-ttl"},
     {"s3://bucket /mnt --cache-size 95% --free-space 10%", "free-space"},
     {"s3://bucket /mnt --cache-size 64M --part-size 32M", "part-size"},
@@ -375,6 +377,11 @@ START_TEST(immutable_is_read_only_and_never_expires)
     ck_assert(cfg.read_only);
     ck_assert_uint_ge(cfg.metadata_ttl_ns, 24 * 3600 * NS_PER_S);
     ck_assert_uint_eq(cfg.metadata_ttl_ns, cfg.negative_ttl_ns);
+    g_autoptr(GString) dump = g_string_new(NULL);
+    config_dump(&cfg, "/chosen", dump);
+    ck_assert_ptr_nonnull(strstr(dump->str, "metadata-ttl = 365d  # immutable\n"));
+    ck_assert_ptr_nonnull(strstr(dump->str, "immutable = true  # command line\n"));
+    ck_assert_ptr_nonnull(strstr(dump->str, "read-only = true  # immutable\n"));
 }
 END_TEST
 

@@ -292,6 +292,24 @@ START_TEST(own_overwrite_of_the_source_waits_for_a_copy_over_a_large_file)
 }
 END_TEST
 
+/* Before its close; what is here of it are holes. */
+START_TEST(copy_is_not_taken_for_whole_without_the_database)
+{
+    struct inode *from = open_source("dir/src"), *to = create("dst");
+    ck_assert_int_eq(content_begin_change(to), 0);
+    if (_i)
+        fault("op=part-copy,action=error:-EOPNOTSUPP");
+    ck_assert_int_eq(copy_in_store(from, to, 0, 7 * PART + 5) > 0, _i == 0);
+    fs_fixture_close(&fx);
+    g_autofree char *meta = g_build_filename(fx.cache_dir, "meta", NULL),
+                    *away = g_build_filename(fx.dir, "away", NULL);
+    ck_assert_int_eq(rename(meta, away), 0);
+    fs_fixture_open(&fx);
+    INODE_REF in = fs_fixture_inode(&fx, "dst");
+    ck_assert_uint_eq(in->rec.content, _i == 0 ? CONTENT_QUARANTINED : CONTENT_OPEN);
+}
+END_TEST
+
 START_TEST(rest_goes_another_way_where_a_part_fails)
 {
     struct inode *from = open_source("dir/src"), *to = create("dst");
@@ -447,6 +465,7 @@ int main(void)
     tcase_add_test(tc, source_removed_by_others_and_daemon_restarted);
     tcase_add_test(tc, copy_without_source_and_upload_is_parked);
     tcase_add_test(tc, lost_upload_is_made_again_from_the_source);
+    tcase_add_loop_test(tc, copy_is_not_taken_for_whole_without_the_database, 0, 2);
     tcase_add_test(tc, rest_goes_another_way_where_a_part_fails);
     tcase_add_test(tc, file_is_an_ordinary_one_where_nothing_could_be_copied);
     tcase_add_test(tc, changes_of_the_copy_are_published);

@@ -4,6 +4,7 @@
 #include "fs/ctl_proto.h"
 #include "fs/ctl_verbs.h"
 #include "fs/jobs.h"
+#include "fs/pin.h"
 #include "fs/tree.h"
 #include "fs/tree_apply.h"
 #include "fs_fixture.h"
@@ -413,6 +414,25 @@ START_TEST(pin_with_latest_pins_the_newest_and_unpin_ends_the_rule)
 }
 END_TEST
 
+START_TEST(unpin_takes_the_rule_of_a_plain_name_away)
+{
+    fs_fixture_object(&fx, "ckpt/final", "1", 1);
+    serve();
+    json_decref(ask("{\"verb\":\"pin\",\"paths\":[\"ckpt/final\"],\"latest\":2}"));
+    ck_assert(fs_fixture_pinned(&fx, "ckpt/final"));
+    json_t *lines = ask("{\"verb\":\"unpin\",\"paths\":[\"ckpt/final\"],\"latest\":3}");
+    ck_assert_int_eq(exit_of(lines), 1);
+    json_decref(lines);
+    ck_assert(fs_fixture_pinned(&fx, "ckpt/final"));
+    lines = ask("{\"verb\":\"unpin\",\"paths\":[\"ckpt/final\"]}");
+    ck_assert_int_eq(exit_of(lines), 0);
+    ck_assert_str_eq(text(event(lines, "unpinned"), "path"), "ckpt/final");
+    json_decref(lines);
+    ck_assert(!fs_fixture_pinned(&fx, "ckpt/final"));
+    ck_assert_int_eq(pin_rule_remove(fx.fs, "ckpt/final", 0), -ENOENT);
+}
+END_TEST
+
 START_TEST(pin_of_a_path_fetches_it)
 {
     fs_fixture_object(&fx, "d/a", "12345", 5);
@@ -616,6 +636,60 @@ START_TEST(wait_fails_for_a_file_that_nobody_will_close)
 }
 END_TEST
 
+static void write_to(const char *path, const char *data)
+{
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    ck_assert_int_eq(content_open(in, true, true), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    fs_fixture_pwrite(in, data, strlen(data), 0);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    content_release(in, true);
+}
+
+/* Losers that were set aside. */
+static unsigned n_losers(void)
+{
+    json_t *lines = ask("{\"verb\":\"conflicts\"}"), *line;
+    unsigned n = 0;
+    size_t i;
+    json_array_foreach(lines, i, line) n += json_object_get(line, "id") != NULL;
+    json_decref(lines);
+    return n;
+}
+
+/* A local change of the path, which loses against another one. */
+static void lose_race(const char *path)
+{
+    g_autofree char *local = g_build_filename(fx.lake, path, NULL);
+    unsigned n_before = n_losers();
+    inode_put(fs_fixture_inode(&fx, path));
+    ck_assert(g_file_set_contents(local, "theirs", -1, NULL));
+    write_to(path, "ours");
+    while (n_losers() == n_before)
+        g_usleep(5000);
+}
+
+START_TEST(retry_goes_on_behind_a_conflict_that_stays)
+{
+    fs_fixture_object(&fx, "d/a", "1", 1);
+    fs_fixture_object(&fx, "e/b", "1", 1);
+    serve();
+    fs_fixture_start(&fx);
+    lose_race("d/a");
+    write_to("d/a", "mine too"); /* and waits for the loser */
+    lose_race("e/b");
+    json_t *lines = ask("{\"verb\":\"publish\",\"action\":\"retry\",\"paths\":[\"\"]}");
+    ck_assert_int_eq(exit_of(lines), 1);
+    json_decref(lines);
+    lines = ask("{\"verb\":\"wait\",\"paths\":[\"e/b\"],\"timeout_s\":20}");
+    ck_assert_int_eq(exit_of(lines), 0);
+    json_decref(lines);
+    g_autofree char *local = g_build_filename(fx.lake, "e/b", NULL), *data = NULL;
+    ck_assert(g_file_get_contents(local, &data, NULL, NULL));
+    ck_assert_str_eq(data, "ours");
+}
+END_TEST
+
 START_TEST(conflicts_and_config_answer)
 {
     serve();
@@ -661,6 +735,7 @@ int main(void)
     tcase_add_test(tc, warmup_ends_when_its_client_leaves);
     tcase_add_test(tc, check_lists_files_and_evict_tells_what_it_freed);
     tcase_add_test(tc, pin_with_latest_pins_the_newest_and_unpin_ends_the_rule);
+    tcase_add_test(tc, unpin_takes_the_rule_of_a_plain_name_away);
     tcase_add_test(tc, pin_of_a_path_fetches_it);
     tcase_add_test(tc, warmup_says_that_a_file_is_archived);
     tcase_add_test(tc, wait_returns_when_the_file_is_published);
@@ -671,6 +746,7 @@ int main(void)
     tcase_add_test(tc, warmup_pin_and_evict_look_behind_a_link);
     tcase_add_test(tc, wait_fails_behind_a_parked_file);
     tcase_add_test(tc, wait_fails_for_a_file_that_nobody_will_close);
+    tcase_add_test(tc, retry_goes_on_behind_a_conflict_that_stays);
     tcase_add_test(tc, conflicts_and_config_answer);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);

@@ -3,6 +3,7 @@
 #include "fs/content.h"
 #include "fs/daemon.h"
 #include "fs/publish.h"
+#include "fs/rebuild.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
 
@@ -11,7 +12,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
+
+#define INTENT "user.sluice.intent"
 
 static struct fs_fixture fx;
 static char *report; /* of the last fsck */
@@ -47,16 +51,28 @@ static char *data_path(uint64_t vid)
     return g_strdup_printf("%s/data/%02x/%016" PRIx64, fx.cache_dir, (unsigned)(vid & 0xff), vid);
 }
 
-/* One unpublished file "d/x" of 5 bytes in a closed folder; returns its vid. */
-static uint64_t leave_dirty_file(void)
+/* One unpublished file of 5 bytes in a closed folder; returns its vid. */
+static uint64_t leave_dirty(const char *path)
 {
     fs_fixture_open(&fx);
-    fs_fixture_write(&fx, "d/x", "hello", 5);
-    struct inode *in = fs_fixture_inode(&fx, "d/x");
+    fs_fixture_write(&fx, path, "hello", 5);
+    struct inode *in = fs_fixture_inode(&fx, path);
     uint64_t vid = in->rec.vid;
     inode_put(in);
     fs_fixture_close(&fx);
     return vid;
+}
+
+static uint64_t leave_dirty_file(void)
+{
+    return leave_dirty("d/x");
+}
+
+static void lose_database(void)
+{
+    g_autofree char *from = g_build_filename(fx.cache_dir, "meta", NULL);
+    g_autofree char *to = g_build_filename(fx.dir, "meta-away", NULL);
+    ck_assert_int_eq(rename(from, to), 0);
 }
 
 /* The database of the closed folder. */
@@ -154,12 +170,91 @@ END_TEST
 START_TEST(mount_with_a_lost_database_brings_unpublished_files_back)
 {
     (void)leave_dirty_file();
-    g_autofree char *from = g_build_filename(fx.cache_dir, "meta", NULL);
-    g_autofree char *to = g_build_filename(fx.dir, "meta-away", NULL);
-    ck_assert_int_eq(rename(from, to), 0);
+    lose_database();
     fs_fixture_open(&fx);
     g_autofree char *text = read_file("d/x");
     ck_assert_str_eq(text, "hello");
+}
+END_TEST
+
+/* The database is new, but no file that was found got into it, or some did. */
+START_TEST(mount_ends_a_rebuild_that_was_cut_off)
+{
+    (void)leave_dirty_file();
+    g_autofree char *path = data_path(leave_dirty("d/e"));
+    lose_database();
+    unsigned n = 0;
+    char text[4096] = "";
+    ssize_t len = getxattr(path, INTENT, text, sizeof(text));
+    ck_assert_int_gt(len, 0);
+    ck_assert_int_eq(removexattr(path, INTENT), 0);
+    struct meta *m = open_meta();
+    if (_i)
+        ck_assert_int_eq(fs_rebuild(m, fx.cache_dir, NULL, &n), 0);
+    ck_assert_uint_eq(n, _i ? 1 : 0);
+    meta_close(m);
+    ck_assert_int_eq(setxattr(path, INTENT, text, (size_t)len, 0), 0);
+    fs_fixture_open(&fx);
+    g_autofree char *first = read_file("d/x"), *second = read_file("d/e");
+    ck_assert_str_eq(first, "hello");
+    ck_assert_str_eq(second, "hello");
+}
+END_TEST
+
+/* A file closed and left open by its last handle, so that its intent is the one of the close. */
+static uint64_t leave_closing_file(bool synced)
+{
+    fs_fixture_open(&fx);
+    struct node_spec spec = {.parent = META_ROOT_INO, .name = "x", .mode = S_IFREG | 0644};
+    struct inode *in = NULL;
+    ck_assert_int_eq(tree_create(fx.fs, &spec, true, &in), 0);
+    ck_assert_int_eq(content_open_new(in), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    fs_fixture_pwrite(in, "hello", 5, 0);
+    ck_assert_int_eq(content_flush(in, synced), 0);
+    uint64_t vid = in->rec.vid;
+    fs_fixture_close(&fx);
+    return vid;
+}
+
+/* The intent says that it was written in another boot. */
+static void age_intent(uint64_t vid)
+{
+    g_autofree char *path = data_path(vid);
+    char text[4096] = "";
+    ck_assert_int_gt(getxattr(path, INTENT, text, sizeof(text) - 1), 0);
+    char *boot = strstr(text, "\"boot\":\"");
+    ck_assert_ptr_nonnull(boot);
+    boot[strlen("\"boot\":\"")] = 'X';
+    ck_assert_int_eq(setxattr(path, INTENT, text, strlen(text), 0), 0);
+}
+
+START_TEST(lost_database_after_a_reboot_keeps_what_was_synced_at_close)
+{
+    bool synced = _i == 1;
+    age_intent(leave_closing_file(synced));
+    lose_database();
+    fs_fixture_open(&fx);
+    INODE_REF in = fs_fixture_inode(&fx, "x");
+    ck_assert_uint_eq(in->rec.content, synced ? CONTENT_SEALED : CONTENT_QUARANTINED);
+}
+END_TEST
+
+START_TEST(file_removed_while_open_does_not_come_back_without_the_database)
+{
+    fs_fixture_open(&fx);
+    fs_fixture_write(&fx, "x", "hello", 5);
+    struct inode *in = fs_fixture_inode(&fx, "x"); /* never let go */
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    g_autofree char *path = data_path(in->rec.vid);
+    ck_assert_int_gt(getxattr(path, INTENT, NULL, 0), 0);
+    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "x"), 0);
+    fs_fixture_close(&fx);
+    ck_assert_int_eq(access(path, F_OK), 0);
+    lose_database();
+    fs_fixture_open(&fx);
+    struct inode *none = NULL;
+    ck_assert_int_eq(tree_resolve(fx.fs, "x", &none), -ENOENT);
 }
 END_TEST
 
@@ -190,6 +285,19 @@ START_TEST(truncated_unpublished_file_is_quarantined_and_never_published)
     publish_count(fx.fs->pub, "d/x", &left);
     ck_assert_uint_eq(left.parked, 1);
     ck_assert(!fs_fixture_object_exists(&fx, "d/x"));
+}
+END_TEST
+
+/* Written on through another descriptor: the next start makes it OPEN, with the bytes that are there. */
+START_TEST(closing_file_that_grew_is_left_to_the_start)
+{
+    g_autofree char *path = data_path(leave_closing_file(true));
+    ck_assert_int_eq(truncate(path, 9), 0);
+    ck_assert_int_eq(fsck(true), 0);
+    fs_fixture_open(&fx);
+    INODE_REF in = fs_fixture_inode(&fx, "x");
+    ck_assert_uint_eq(in->rec.content, CONTENT_OPEN);
+    ck_assert_uint_eq(in->rec.size, 9);
 }
 END_TEST
 
@@ -261,21 +369,26 @@ START_TEST(journal_record_of_no_name_is_removed)
 }
 END_TEST
 
+/* It is gone, or belongs to another name. */
 START_TEST(lost_journal_record_is_written_again)
 {
     (void)leave_dirty_file();
+    char other[] = "ghost";
     struct meta *m = open_meta();
     struct meta_dentry d = {0}, x = {0};
     ck_assert_int_eq(meta_dentry_get(m, META_ROOT_INO, "d", &d), 0);
     ck_assert_int_eq(meta_dentry_get(m, d.ino, "x", &x), 0);
     struct meta_batch *b = meta_batch_new(m);
+    struct meta_op op = {.seq = x.op_seq, .kind = OP_SYNC, .parent = META_ROOT_INO, .name = other};
     meta_op_del(b, x.op_seq);
+    if (_i)
+        meta_op_put(b, &op);
     ck_assert_int_eq(meta_commit(b, true), 0);
     meta_batch_free(b);
     meta_dentry_clear(&d);
     meta_dentry_clear(&x);
     meta_close(m);
-    ck_assert_int_eq(fsck(false), 1);
+    ck_assert_int_eq(fsck(false), _i ? 2 : 1);
     ck_assert_int_eq(fsck(true), 0);
     fs_fixture_open(&fx);
     fs_fixture_start(&fx);
@@ -325,13 +438,17 @@ int main(void)
     tcase_add_test(tc, folder_that_is_none_of_ours_is_refused_and_not_written_to);
     tcase_add_test(tc, lost_database_is_found_and_unpublished_files_come_back);
     tcase_add_test(tc, mount_with_a_lost_database_brings_unpublished_files_back);
+    tcase_add_loop_test(tc, mount_ends_a_rebuild_that_was_cut_off, 0, 2);
+    tcase_add_loop_test(tc, lost_database_after_a_reboot_keeps_what_was_synced_at_close, 0, 2);
+    tcase_add_test(tc, file_removed_while_open_does_not_come_back_without_the_database);
     tcase_add_test(tc, unpublished_file_without_its_bytes_is_quarantined);
     tcase_add_test(tc, truncated_unpublished_file_is_quarantined_and_never_published);
+    tcase_add_test(tc, closing_file_that_grew_is_left_to_the_start);
     tcase_add_test(tc, data_file_of_nobody_is_removed_by_repair_only);
     tcase_add_test(tc, unpublished_data_without_a_cache_record_is_linked_again);
     tcase_add_test(tc, cache_record_without_data_is_removed);
     tcase_add_test(tc, journal_record_of_no_name_is_removed);
-    tcase_add_test(tc, lost_journal_record_is_written_again);
+    tcase_add_loop_test(tc, lost_journal_record_is_written_again, 0, 2);
     tcase_add_test(tc, wrong_link_counts_and_names_without_inode_are_repaired);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);

@@ -269,7 +269,7 @@ static void fill_disk(const char *path)
     close(fd);
 }
 
-#define PAST_THE_LOG 640u /* 40 MiB: the first 35 MiB of the write-ahead log were allocated before */
+#define PAST_THE_LOG 640u /* 40 MiB: more than a write buffer, whose flush begins another log */
 
 static int commit_much(unsigned n)
 {
@@ -284,10 +284,13 @@ static int commit_much(unsigned n)
     return r;
 }
 
+/* An eighth of it: more than all commits of a test write, however late the log is emptied. */
+#define RESERVE_BYTES (50u << 20)
+
 static void begin_on_small_disk(void)
 {
     meta_close(m);
-    ck_assert_int_eq(mount("none", dir, "tmpfs", 0, "size=160m,mode=0700"), 0);
+    ck_assert_int_eq(mount("none", dir, "tmpfs", 0, "size=400m,mode=0700"), 0);
     m = open_as("link", 0, NULL);
 }
 
@@ -313,18 +316,26 @@ START_TEST(commits_go_on_while_the_disk_is_full)
 {
     begin_on_small_disk();
     g_autofree char *filler = g_build_filename(dir, "filler", NULL), *reserve = g_build_filename(dir, "reserve", NULL);
-    meta_keep_space(m);
-    ck_assert_uint_eq(size_of(reserve), 20 << 20);
+    meta_keep_space(m, UINT64_MAX);
+    ck_assert_uint_eq(size_of(reserve), RESERVE_BYTES);
     fill_disk(filler);
     ck_assert_int_eq(commit_much(PAST_THE_LOG), 0);
     ck_assert(!meta_failed(m));
     ck_assert_int_eq(unlink(filler), 0);
-    for (unsigned i = 0; i < 100 && size_of(reserve) < 20 << 20; i++) {
+    for (unsigned i = 0; i < 100 && size_of(reserve) < RESERVE_BYTES; i++) {
         g_usleep(5000);
         ck_assert_int_eq(commit_much(1), 0);
     }
-    ck_assert_uint_eq(size_of(reserve), 20 << 20);
+    ck_assert_uint_eq(size_of(reserve), RESERVE_BYTES);
     end_on_small_disk();
+}
+END_TEST
+
+START_TEST(reserve_is_no_larger_than_asked_for)
+{
+    g_autofree char *reserve = g_build_filename(dir, "reserve", NULL);
+    meta_keep_space(m, 1 << 20);
+    ck_assert_uint_eq(size_of(reserve), 1 << 20);
 }
 END_TEST
 
@@ -392,6 +403,7 @@ int main(void)
     ADD(failed_write_stops_all_further_writes);
     ADD(removal_that_could_not_be_read_stops_all_further_writes);
     ADD(counters_are_unique_across_threads);
+    ADD(reserve_is_no_larger_than_asked_for);
     if (geteuid() == 0) { /* a disk of its own */
         ADD(full_disk_without_reserve_ends_all_writes);
         ADD(commits_go_on_while_the_disk_is_full);

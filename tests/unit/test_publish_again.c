@@ -237,6 +237,39 @@ START_TEST(only_our_stale_uploads_are_aborted)
 }
 END_TEST
 
+static int take_id(void *ctx, const char *key, const char *upload_id)
+{
+    *(char **)ctx = g_strdup(upload_id);
+    return 1;
+}
+
+static int lose_upload_at_gate(void *ctx)
+{
+    unsigned *n = ctx;
+    char *id = NULL;
+    if (++*n > 1)
+        return -EAGAIN; /* meanwhile it is not to become visible any more */
+    ck_assert_int_eq(objstore_mpu_list(rig.st, "", take_id, &id), 1);
+    ck_assert_int_eq(objstore_mpu_abort(rig.st, "a", id), 0);
+    g_free(id);
+    return 0;
+}
+
+START_TEST(gate_is_asked_again_when_all_is_sent_again)
+{
+    struct cfile *cf = new_file(3 * PART, 1);
+    struct publish_req req = request("a");
+    struct publish_result res;
+    unsigned n = 0;
+    req.gate = lose_upload_at_gate;
+    req.ctx = &n;
+    ck_assert_int_eq(cache_publish(cf, &req, &res), -EAGAIN);
+    ck_assert_uint_eq(n, 2);
+    ck_assert_ptr_null(object("a"));
+    cache_file_unref(cf);
+}
+END_TEST
+
 /* ---- changes meanwhile ---- */
 
 static struct cfile *gate_file;
@@ -431,6 +464,7 @@ static void add_life(Suite *s)
     tcase_add_test(tc, completed_version_is_not_taken_for_a_newer_one);
     tcase_add_test(tc, upload_under_another_key_is_aborted_after_restart);
     tcase_add_test(tc, only_our_stale_uploads_are_aborted);
+    tcase_add_test(tc, gate_is_asked_again_when_all_is_sent_again);
     tc = add_case(s, "changes");
     tcase_add_loop_test(tc, change_during_publish_is_eagain_and_shows_nothing, 0, 2);
     tcase_add_loop_test(tc, nothing_is_published_in_the_middle_of_a_write, 0, 4);

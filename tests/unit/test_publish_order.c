@@ -1,6 +1,6 @@
 /* What waits for what when closed files are changed again before they are published; over a lake in a folder, without FUSE. */
 #include "fs/content.h"
-#include "fs/publish.h"
+#include "fs/publish_internal.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
 
@@ -125,6 +125,72 @@ START_TEST(files_of_one_directory_changed_in_turn_do_not_wait_for_ever)
 }
 END_TEST
 
+START_TEST(many_that_may_not_run_yet_hide_nothing)
+{
+    fx.cfg.order = ORDER_NONE;
+    for (unsigned i = 0; i < 1001; i++) {
+        g_autofree char *name = g_strdup_printf("%u.tmp", i); /* held */
+        fs_fixture_write(&fx, name, "1", 1);
+    }
+    fs_fixture_write(&fx, "last", "1", 1);
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "last", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+    assert_object("last", "1");
+}
+END_TEST
+
+/* What a listing that began before shows of it is wrong. */
+START_TEST(delete_of_a_moment_ago_is_remembered)
+{
+    static const char *const keys[] = {"a", "d/b"};
+    uint64_t before = meta_last_seq(fx.fs->meta);
+    struct publisher *p = fx.fs->pub;
+    mutex_lock(&p->mu);
+    queue_note_deleted_locked(p, "old");
+    for (unsigned i = 0; i < G_N_ELEMENTS(keys); i++) {
+        clock_fake_advance(400 * NS_PER_S);
+        queue_note_deleted_locked(p, keys[i]);
+    }
+    mutex_unlock(&p->mu);
+    ck_assert(publish_key_deleted(p, "a", before));
+    ck_assert(publish_key_deleted(p, "d/b", before));
+    ck_assert(publish_key_deleted(p, "d/", before));
+    ck_assert(!publish_key_deleted(p, "old", before));
+}
+END_TEST
+
+/* `publish --skip` of a loser that `conflicts keep-mine` is bringing back. */
+START_TEST(op_given_up_too_late_leaves_the_record_to_its_successor)
+{
+    fs_fixture_write(&fx, "f", "1", 1);
+    struct inode *in = fs_fixture_inode(&fx, "f");
+    struct fs *fs = fx.fs;
+    struct meta_dentry d = {0};
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    ck_assert_int_eq(meta_link_first(fs->meta, in->ino, &d), 0);
+    mutex_lock(&fs->pub->mu);
+    struct op *o = g_hash_table_lookup(fs->pub->by_seq, &d.op_seq);
+    queue_take_locked(fs->pub, o);
+    mutex_unlock(&fs->pub->mu);
+    mutex_lock(&fs->ns);
+    publish_again(fs, b, &d);
+    meta_dentry_put(b, &d);
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    publish_apply(fs, true);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    meta_dentry_clear(&d);
+    int r = pubop_forget(o);
+    pubop_finish(o, r);
+    ck_assert_int_eq(r, 0);
+    inode_put(in);
+    fs_fixture_close(&fx);
+    fs_fixture_open(&fx);
+    publish_all();
+    assert_object("f", "1");
+}
+END_TEST
+
 START_TEST(file_that_was_only_flushed_blocks_nobody_while_it_is_written)
 {
     fs_fixture_write(&fx, "first", "1", 1);
@@ -147,6 +213,36 @@ START_TEST(file_that_was_only_flushed_blocks_nobody_while_it_is_written)
 }
 END_TEST
 
+static bool is_put_off(const char *path)
+{
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    struct meta_dentry d = {0};
+    ck_assert_int_eq(meta_link_first(fx.fs->meta, in->ino, &d), 0);
+    mutex_lock(&fx.fs->pub->mu);
+    const struct op *o = g_hash_table_lookup(fx.fs->pub->by_seq, &d.op_seq);
+    ck_assert_ptr_nonnull(o);
+    bool put_off = o->not_before_ns > clock_mono_ns();
+    mutex_unlock(&fx.fs->pub->mu);
+    meta_dentry_clear(&d);
+    return put_off;
+}
+
+START_TEST(marker_of_an_empty_directory_is_not_put_off_when_somebody_waits)
+{
+    INODE_REF root = fs_fixture_inode(&fx, "");
+    static const char *const names[] = {"a", "b"};
+    for (unsigned i = 0; i < 2; i++) {
+        INODE_REF in = NULL;
+        struct node_spec spec = {.parent = root->ino, .name = names[i], .mode = S_IFDIR | 0755};
+        ck_assert_int_eq(tree_create(fx.fs, &spec, false, &in), 0);
+        ck_assert(is_put_off(names[i]));
+    }
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "a", 1, NULL, NULL), -ETIMEDOUT);
+    ck_assert(!is_put_off("a"));
+    ck_assert(is_put_off("b"));
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("publish_order");
@@ -156,7 +252,11 @@ int main(void)
     tcase_add_test(tc, what_waited_for_a_closed_file_waits_for_what_is_made_of_it);
     tcase_add_test(tc, marker_written_again_waits_for_what_it_points_to_now);
     tcase_add_test(tc, files_of_one_directory_changed_in_turn_do_not_wait_for_ever);
+    tcase_add_test(tc, many_that_may_not_run_yet_hide_nothing);
+    tcase_add_test(tc, delete_of_a_moment_ago_is_remembered);
+    tcase_add_test(tc, op_given_up_too_late_leaves_the_record_to_its_successor);
     tcase_add_test(tc, file_that_was_only_flushed_blocks_nobody_while_it_is_written);
+    tcase_add_test(tc, marker_of_an_empty_directory_is_not_put_off_when_somebody_waits);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

@@ -6,6 +6,8 @@
 
 #include <check.h>
 #include <stdlib.h>
+#include <sys/xattr.h>
+#include <unistd.h>
 
 static struct fs_fixture fx;
 
@@ -209,6 +211,72 @@ START_TEST(synced_file_never_closed_stays_here_after_power_loss)
 }
 END_TEST
 
+/* With or without a journal record: a skipped file is one rename away from being published. */
+START_TEST(sealed_file_lost_with_the_power_is_quarantined)
+{
+    fs_fixture_close(&fx);
+    fx.cfg.fault = g_strdup("op=list,nth=1000000,action=error:-EINVAL"); /* none yet */
+    fs_fixture_open(&fx);
+    struct inode *in = begin("f", "text");
+    before_power_loss(in);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    content_release(in, true);
+    if (_i) { /* not even the store's probe succeeds, which comes before the sync of an upload */
+        ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=list,action=error:-EINVAL"), 0);
+        fs_fixture_start(&fx);
+        ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), -EIO);
+        ck_assert_int_eq(publish_skip(fx.fs->pub, "f"), 1);
+        ck_assert_int_eq(objstore_fault_set(fx.fs->store, ""), 0);
+    }
+    ck_assert_uint_eq(content_of("f"), CONTENT_SEALED);
+    restart();
+    ck_assert_uint_eq(content_of("f"), CONTENT_QUARANTINED);
+}
+END_TEST
+
+static char *data_path(uint64_t vid)
+{
+    return g_strdup_printf("%s/data/%02x/%016" G_GINT64_MODIFIER "x", fx.cache_dir, (unsigned)(vid & 0xff), vid);
+}
+
+/* As a kill leaves it between the batch that removes its record and the removal of its bytes. */
+START_TEST(bytes_of_a_file_that_is_no_more_are_removed)
+{
+    struct cfile *cf = NULL;
+    ck_assert_int_eq(cache_file_new(fx.fs->cache, 4711, &cf), 0);
+    ck_assert_int_eq(cache_file_write(cf, "text", 4, 0), 4);
+    g_autofree char *path = data_path(cache_file_vid(cf));
+    cache_file_unref(cf);
+    ck_assert_int_eq(access(path, F_OK), 0);
+    restart();
+    ck_assert_int_ne(access(path, F_OK), 0);
+}
+END_TEST
+
+/* As a kill leaves it between the batch that says so and the marks of the cache. */
+START_TEST(published_file_whose_marks_were_left_may_be_evicted)
+{
+    struct inode *in = begin("f", "text");
+    ck_assert_int_eq(content_flush(in, false), 0);
+    content_release(in, true);
+    wait_published();
+    struct cfile *cf = NULL;
+    content_gate_enter(in); /* which the publisher holds until the marks are gone */
+    ck_assert_int_eq(content_use(in, &cf), 0);
+    ck_assert_int_eq(cache_file_set_dirty(cf, true), 0);
+    ck_assert_int_eq(cache_file_set_intent(cf, "{}"), 0);
+    uint64_t vid = cache_file_vid(cf);
+    content_unuse(in, cf);
+    content_gate_leave(in);
+    restart();
+    g_autofree char *path =
+        g_strdup_printf("%s/data/%02x/%016" G_GINT64_MODIFIER "x", fx.cache_dir, (unsigned)(vid & 0xff), vid);
+    ck_assert_int_eq(access(path, F_OK), 0);
+    ck_assert_int_eq(getxattr(path, "user.sluice.intent", NULL, 0), -1);
+    ck_assert_int_eq(cache_evict(fx.fs->cache, vid), 0);
+}
+END_TEST
+
 START_TEST(start_after_a_kill_while_the_folder_was_bound)
 {
     g_autofree char *path = g_build_filename(fx.cache_dir, "link", NULL), *text = NULL;
@@ -235,6 +303,9 @@ int main(void)
     tcase_add_loop_test(t, synced_and_closed_file_survives_power_loss, 0, 2);
     tcase_add_loop_test(t, file_written_after_its_sync_does_not, 0, 2);
     tcase_add_test(t, synced_file_never_closed_stays_here_after_power_loss);
+    tcase_add_loop_test(t, sealed_file_lost_with_the_power_is_quarantined, 0, 2);
+    tcase_add_test(t, published_file_whose_marks_were_left_may_be_evicted);
+    tcase_add_test(t, bytes_of_a_file_that_is_no_more_are_removed);
     tcase_add_test(t, start_after_a_kill_while_the_folder_was_bound);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);

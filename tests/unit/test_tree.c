@@ -195,6 +195,14 @@ static void *want_posix(void *arg)
     return NULL;
 }
 
+static bool was_asked(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool asked = in->posix_asked_ns != 0;
+    mutex_unlock(&in->mu);
+    return asked;
+}
+
 /* Both come from the metadata of f, of which the listing knows nothing; meanwhile `set` of st is set here. */
 static void ask_and_set(const struct stat *st, int set)
 {
@@ -207,7 +215,7 @@ static void ask_and_set(const struct stat *st, int set)
     ck_assert_uint_eq(in->rec.flags & (INODE_HEADED | INODE_MODE_KNOWN), 0);
     fault("op=head,action=delay:300ms");
     ck_assert_int_eq(pthread_create(&thread, NULL, want_posix, in), 0);
-    while (in->posix_asked_ns == 0)
+    while (!was_asked(in))
         g_usleep(1000);
     ck_assert_int_eq(attr_store(in, st, set), 0);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
