@@ -26,6 +26,7 @@ struct cache_config {
     const char *dir;              /* the first disk, prepared */
     const char *const *more_dirs; /* NULL-terminated further disks, or NULL; prepared here */
     uint64_t memory_bytes;        /* of the memory tier; 0: none */
+    int memory_fd;                /* the one of a process before, with its files; 0: a new one */
     uint64_t size_bytes;          /* limit of each disk; 0: size_percent of its file system */
     unsigned size_percent;
     uint64_t free_bytes; /* stop at this little free space; 0: free_percent */
@@ -60,6 +61,8 @@ int cache_dirs_sort(char **dirs, char **ret_msg) MUST_CHECK;
 int cache_open(const struct cache_config *cfg, struct meta *m, struct objstore *st, struct cache **ret_cache,
                char **ret_msg) MUST_CHECK;
 void cache_release_hold(struct cache *c);
+/* The memory tier, which lives as long as somebody has this open: for memory_fd of the next process. Borrowed, -1: there is none. */
+int cache_memory_fd(struct cache *c);
 /* Ends waits for room with -ECANCELED, now and from now on: a stop does not wait for dirty data to be published. No room is made any more. */
 void cache_interrupt(struct cache *c);
 /* Stops threads, writes the index. All cfiles must have been released. NULL allowed. */

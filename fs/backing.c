@@ -1,6 +1,8 @@
 /* See backing.h. All under fs->io_mu, which nothing holds over the system calls: an id that is taken out of its inode belongs to who took it, with its slot. */
 #include "backing.h"
 
+#include "io_mode.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <linux/fuse.h>
@@ -109,9 +111,9 @@ void backing_save_locked(struct inode *in)
 
 /* ---- ids ---- */
 
-static int register_id(struct fs *fs, struct cfile *cf)
+static int register_id(struct fs *fs, int file_fd)
 {
-    struct fuse_backing_map map = {.fd = cache_file_fd(cf)};
+    struct fuse_backing_map map = {.fd = file_fd};
     int id = ioctl(fuse_session_fd(fs->se), FUSE_DEV_IOC_BACKING_OPEN, &map);
     if (id > 0)
         return id;
@@ -147,12 +149,18 @@ static struct leaving steal_locked(struct fs *fs, struct io_state *io) REQUIRES(
     return l;
 }
 
+static int unregister_id(struct fs *fs, int id)
+{
+    uint32_t arg = (uint32_t)id;
+    return RET_ERRNO(ioctl(fuse_session_fd(fs->se), FUSE_DEV_IOC_BACKING_CLOSE, &arg));
+}
+
 static void let_go(struct fs *fs, const struct leaving *l)
 {
-    uint32_t arg = (uint32_t)l->id;
-    if (l->id > 0 && fs->se && !atomic_load(&fs->stopping) &&
-        ioctl(fuse_session_fd(fs->se), FUSE_DEV_IOC_BACKING_CLOSE, &arg) < 0)
-        log_debug("io", "backing id %d could not be closed: %s", l->id, g_strerror(errno));
+    bool told = l->id > 0 && fs->se && !atomic_load(&fs->stopping);
+    int r = told ? unregister_id(fs, l->id) : 0;
+    if (r < 0)
+        log_debug("io", "backing id %d could not be closed: %s", l->id, err_name(r));
     if (!l->slot)
         return;
     mutex_lock(&fs->io_mu);
@@ -211,7 +219,7 @@ int backing_use(struct inode *in)
     int id = keep_id(in, vid);
     if (id)
         return id;
-    id = register_id(fs, in->cf);
+    id = register_id(fs, cache_file_fd(in->cf));
     if (id < 0)
         return id;
     mutex_lock(&in->mu);
@@ -264,8 +272,62 @@ void backing_leave(struct fs *fs, struct sess_file *slot)
     mutex_unlock(&fs->io_mu);
 }
 
+/*
+ * Ids that the kernel gave and no slot tells of: the worker was killed between the two. Each would keep the bytes of a dropped file on the disk. The kernel counts ids
+ * up and gives none a second time, so what lies below the next one and is in no slot is nobody's; to close what is closed does nothing.
+ */
+struct sweep {
+    struct fs *fs;
+    GHashTable *used; /* owned: ids in slots */
+    int from, to;
+};
+
+static void sweep_run(void *arg)
+{
+    struct sweep *s = arg;
+    struct fs *fs = s->fs;
+    unsigned n = 0;
+    int id = s->from;
+    for (; id < s->to && !atomic_load(&fs->stopping); id++)
+        n += !g_hash_table_contains(s->used, GINT_TO_POINTER(id)) && unregister_id(fs, id) == 0;
+    if (id == s->to)
+        atomic_store(&fs->session->head->id_low, s->to);
+    if (n > 0)
+        log_info("io", "backing ids that nobody knew of were closed n=%u", n);
+    g_hash_table_unref(s->used);
+    g_free(s);
+}
+
+static GHashTable *ids_in_slots(struct fs *fs)
+{
+    GHashTable *used = g_hash_table_new(NULL, NULL);
+    uint32_t n = atomic_load(&fs->session->head->n_files);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct sess_file *slot = &fs->session->files[i];
+        if (atomic_load(&slot->state) != FILE_FREE && slot->backing_id > 0)
+            g_hash_table_add(used, GINT_TO_POINTER(slot->backing_id));
+    }
+    return used;
+}
+
+static void sweep_ids(struct fs *fs)
+{
+    const char *why;
+    int next = io_mode_works(fs, &why) ? register_id(fs, fs->lock_fd) : 0;
+    if (next <= 0)
+        return;
+    (void)unregister_id(fs, next); /* it stands for no cache file */
+    struct sweep *s = g_new(struct sweep, 1);
+    *s = (struct sweep){fs, ids_in_slots(fs), atomic_load(&fs->session->head->id_low) + 1, next};
+    if (!workq_push(fs->list_q, false, sweep_run, s))
+        sweep_run(s); /* stopping: it does nothing */
+}
+
 void backing_close_left(struct fs *fs)
 {
+    if (!session_is_takeover(fs->session) || !fs->se)
+        return;
+    sweep_ids(fs);
     mutex_lock(&fs->io_mu);
     GPtrArray *list = fs->left_files;
     fs->left_files = g_ptr_array_new();

@@ -17,9 +17,10 @@ int backing_use(struct inode *in) MUST_CHECK;
 void backing_unuse(struct inode *in);
 /* The slot says what in->io says. */
 void backing_save_locked(struct inode *in) REQUIRES(in->mu);
-/* Takeover: the slot is the inode's; it goes, with its id, when the session can be asked (backing_close_left()). */
+/* Takeover: the slot is the inode's; it goes, with its id, when the kernel can be told. */
 void backing_adopt(struct inode *in, struct sess_file *slot);
 void backing_leave(struct fs *fs, struct sess_file *slot);
+/* Tells it, also of ids that are in no slot. */
 void backing_close_left(struct fs *fs);
 /* The inode leaves memory. */
 void backing_forget(struct inode *in);

@@ -245,13 +245,14 @@ static void name_lost(void *ctx, uint64_t ino, const char *disk)
             r == 0 ? path : "?", ino, disk);
 }
 
-static int open_cache(struct fs *fs, char **ret_msg)
+static int open_cache(struct fs *fs, int memory_fd, char **ret_msg)
 {
     const struct config *cfg = fs->cfg;
     struct cache_config cc = {
         .dir = fs->cache_dir,
         .more_dirs = (const char *const *)fs->more_dirs,
         .memory_bytes = cfg->memory_cache,
+        .memory_fd = memory_fd,
         .size_bytes = cfg->cache_size.bytes,
         .size_percent = cfg->cache_size.percent,
         .free_bytes = cfg->free_space.bytes,
@@ -327,7 +328,7 @@ static int open_parts(struct fs *fs, const struct fs_setup *setup, char **ret_ms
     if (r == 0 && !takeover)
         r = check_store(fs, fresh, ret_msg);
     if (r == 0)
-        r = open_cache(fs, ret_msg);
+        r = open_cache(fs, setup->memory_fd, ret_msg);
     if (r == 0)
         r = fs_attach(fs);
     if (r == 0)

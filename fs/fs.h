@@ -76,6 +76,7 @@ struct inode {
     /* guarded by the inode table's lock */
     unsigned refs;
     uint64_t nlookup;
+    GList idle;        /* place in fs.idle while only lookups of the kernel keep it; data NULL: not in it */
     bool known_before; /* the kernel may have looked it up before this worker, and not forgotten it since */
 };
 
@@ -135,7 +136,9 @@ struct fs {
 
     struct mutex table_mu;
     /* guarded by table_mu */
-    GHashTable *inodes; /* &ino -> struct inode */
+    GHashTable *inodes;  /* &ino -> struct inode */
+    GQueue idle;         /* struct inode, through idle; least lately used first */
+    GHashTable *lookups; /* ino -> what is kept of inodes that the kernel knows and memory does not hold (inode.c) */
     GHashTable *
         unforgotten; /* &ino of those without a name that the kernel may know from before, and we do not have in memory */
 

@@ -31,7 +31,8 @@ void handle_table_fini(struct fs *fs)
     for (unsigned i = 0; i < fs->handles->len; i++) {
         struct handle *h = fs->handles->pdata[i];
         if (h && h->in && S_ISREG(h->in->rec.mode))
-            content_abandon(h->in, h->slot->writable); /* the connection ended before the file was closed */
+            content_abandon(h->in,
+                            h->slot->writable && !h->given_up); /* the connection ended before the file was closed */
         if (h)
             free_one(h);
     }

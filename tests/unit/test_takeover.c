@@ -29,9 +29,9 @@ static int memfd;
 /* Of the test and its workers. */
 static struct shared {
     uint64_t fh, ino, vid;
-    int last_id;   /* registered by the kernel, 1 is the first */
-    int n_closed;  /* times that an id was closed */
-    int closed_id; /* the last one */
+    int last_id; /* given by the kernel, 1 is the first */
+    bool closed[16];
+    bool release; /* for the next worker */
 } * shared;
 
 #define BACKING_OPEN  0x4010e501ul
@@ -44,12 +44,18 @@ int ioctl(int fd, unsigned long request, ...)
     va_start(ap, request);
     void *arg = va_arg(ap, void *);
     va_end(ap);
-    if (request == BACKING_OPEN)
-        return ++shared->last_id;
+    if (request == BACKING_OPEN) {
+        shared->closed[++shared->last_id] = false;
+        return shared->last_id;
+    }
     if (request != BACKING_CLOSE)
         return (int)syscall(SYS_ioctl, fd, request, arg);
-    shared->n_closed++;
-    shared->closed_id = *(const int *)arg;
+    int id = *(const int *)arg;
+    if (id > shared->last_id || shared->closed[id]) {
+        errno = ENOENT;
+        return -1;
+    }
+    shared->closed[id] = true;
     return 0;
 }
 
@@ -456,6 +462,15 @@ END_TEST
 
 /* ---- the kernel reads and writes by itself ---- */
 
+/* Starts; the ids that nobody knows of are closed. */
+static void start_swept(void)
+{
+    fs_fixture_start(&fx);
+    for (unsigned i = 0; i < 1000 && atomic_load(&fx.session->head->id_low) < shared->last_id; i++)
+        g_usleep(10000);
+    ck_assert_int_eq(atomic_load(&fx.session->head->id_low), shared->last_id);
+}
+
 /* An open as the kernel would do it. */
 static struct handle *open_to_pass(const char *name, struct fuse_file_info *fi)
 {
@@ -498,7 +513,7 @@ START_TEST(what_the_kernel_wrote_is_known_and_its_id_is_kept)
     inode_stat(h->in, &st);
     ck_assert_int_eq(st.st_size, 8);
     close(fd);
-    ck_assert_int_eq(shared->n_closed, 0);
+    ck_assert(!shared->closed[1]);
     do_flush(h);
     ck_assert(atomic_load(&h->slot->wrote));
     do_release(h);
@@ -547,8 +562,7 @@ static void work_pass_a_reader(void)
     struct fuse_file_info fi = {.flags = O_RDONLY};
     struct handle *h = open_to_pass("f", &fi);
     ck_assert_int_eq(fi.backing_id, 1);
-    if (shared->n_closed < 0) {
-        shared->n_closed = 0;
+    if (shared->release) {
         inode_kernel_ref(h->in);
         do_release(h);
     }
@@ -560,11 +574,11 @@ START_TEST(reader_keeps_its_id)
     run_worker(work_pass_a_reader, true);
     open_worker(true);
     struct handle *h = handle_of(shared->fh);
-    fs_fixture_start(&fx);
+    start_swept();
     struct fuse_file_info fi = {.flags = O_RDONLY};
     do_release(open_to_pass("f", &fi));
     ck_assert_int_eq(fi.backing_id, 1);
-    ck_assert_int_eq(shared->n_closed, 0);
+    ck_assert(!shared->closed[1]);
     ck_assert_int_eq(cache_evict(fx.fs->cache, h->in->rec.vid), -EBUSY);
 }
 END_TEST
@@ -572,16 +586,35 @@ END_TEST
 START_TEST(id_that_no_handle_uses_is_closed)
 {
     fs_fixture_object(&fx, "f", "text", 4);
-    shared->n_closed = -1;
+    shared->release = true;
     run_worker(work_pass_a_reader, true);
-    ck_assert_int_eq(shared->n_closed, 0);
+    ck_assert(!shared->closed[1]);
     open_worker(true);
-    fs_fixture_start(&fx);
-    ck_assert_int_eq(shared->n_closed, 1);
-    ck_assert_int_eq(shared->closed_id, 1);
+    start_swept();
+    ck_assert(shared->closed[1]);
     struct fuse_file_info fi = {.flags = O_RDONLY};
     do_release(open_to_pass("f", &fi));
-    ck_assert_int_eq(fi.backing_id, 2);
+    ck_assert_int_eq(fi.backing_id, shared->last_id);
+}
+END_TEST
+
+/* Killed between the kernel's answer and the note of it. */
+static void work_leak_an_id(void)
+{
+    work_pass_a_reader();
+    ck_assert_int_eq(ioctl(-1, BACKING_OPEN, NULL), 2);
+}
+
+START_TEST(id_that_nobody_knows_of_is_closed)
+{
+    fs_fixture_object(&fx, "f", "text", 4);
+    run_worker(work_leak_an_id, true);
+    open_worker(true);
+    start_swept();
+    ck_assert(!shared->closed[1]);
+    ck_assert(shared->closed[2]);
+    ck_assert_int_eq(shared->last_id, 3);
+    ck_assert(shared->closed[3]);
 }
 END_TEST
 
@@ -775,6 +808,7 @@ int main(void)
     tcase_add_test(tc, mapping_that_outlives_its_handle_and_the_worker_is_waited_for);
     tcase_add_test(tc, reader_keeps_its_id);
     tcase_add_test(tc, id_that_no_handle_uses_is_closed);
+    tcase_add_test(tc, id_that_nobody_knows_of_is_closed);
     tcase_add_test(tc, clean_file_left_alone_is_clean_again);
     tcase_add_loop_test(tc, clean_file_written_since_is_published, 0, 2);
     tcase_add_test(tc, removed_file_stays_as_long_as_it_is_open);
