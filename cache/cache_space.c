@@ -360,7 +360,7 @@ static int wait_for_room_locked(struct cache_tier *t, uint64_t bytes, enum space
     while (over_locked(t, bytes, 100)) {
         if (s->stop)
             return -ECANCELED;
-        if (use == SPACE_FETCH && (t->gave_up_gen > gave_up + 1 || tier_state(t) != TIER_OK))
+        if (use == SPACE_FETCH && (t->gave_up_gen > gave_up + 1 || tier_state(t) != TIER_OK || s->hold))
             return -ENOSPC; /* a whole look of the evictor that began after we came found nothing */
         if (!cond_wait_until(&s->changed, &s->mu, deadline) && freed == t->freed_gen)
             return -ENOSPC;

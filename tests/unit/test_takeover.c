@@ -28,7 +28,7 @@ static int memfd;
 
 /* Of the test and its workers. */
 static struct shared {
-    uint64_t fh, ino, vid;
+    uint64_t fh, ino, vid, gen;
     int last_id; /* given by the kernel, 1 is the first */
     bool closed[16];
     bool release; /* for the next worker */
@@ -238,7 +238,9 @@ static int open_passed(void)
 
 static void work_write(void)
 {
-    do_write(create("f"), "text", 0);
+    struct handle *h = create("f");
+    do_write(h, "text", 0);
+    shared->gen = h->in->rec.gen;
 }
 
 START_TEST(writer_goes_on)
@@ -249,6 +251,7 @@ START_TEST(writer_goes_on)
     ck_assert_uint_eq(h->in->ino, shared->ino);
     ck_assert_uint_eq(content_of("f"), CONTENT_OPEN);
     ck_assert_uint_eq(h->in->rec.size, 4);
+    ck_assert_uint_gt(h->in->rec.gen, shared->gen); /* a snapshot may have been published under that one */
     do_write(h, "more", 4);
     do_flush(h);
     do_release(h);
