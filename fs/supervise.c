@@ -441,7 +441,7 @@ static int replace_worker(struct supervisor *s, char **ret_msg)
     int status = 0;
     reap(s, &status);
     bool well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    if (well && (s->ending || !is_connected(s)))
+    if (well && (s->ending || s->stopping || !is_connected(s)))
         return 1;
     g_autofree char *why = describe_end(s, status);
     if (!s->served || s->ending || s->stopping || !is_connected(s)) {
@@ -506,7 +506,9 @@ static int watch(struct supervisor *s, char **ret_msg)
         if (p[0].revents)
             take_signal(s);
         if (p[1].revents & POLLIN)
-            (void)take_message(s); /* the end of the channel is told by the pidfd */
+            (void)take_message(s);
+        else if (p[1].revents) /* what its end means tells the pidfd */
+            (void)poll(&p[2], 1, DEADLINE_LOOK_MS);
         if (p[2].revents)
             r = replace_worker(s, ret_msg);
     }
