@@ -3,6 +3,7 @@
 
 #include "base/cleanup.h"
 
+#include <assert.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -17,26 +18,37 @@ int channel_pair(int ret_ends[2])
     return RET_ERRNO(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ret_ends));
 }
 
-int channel_send(int end, enum channel_kind kind, const char *text, const int *fds)
+static int send_message(int end, enum channel_kind kind, const char *text, const int *fds, unsigned n_fds)
 {
     char byte = (char)kind;
     struct iovec iov[2] = {{&byte, 1}, {(char *)(uintptr_t)text, MIN(strlen(text), CHANNEL_TEXT - 1)}};
     union ancillary extra = {0};
     struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
-    if (fds) {
+    if (n_fds > 0) {
         msg.msg_control = extra.bytes;
-        msg.msg_controllen = sizeof(extra.bytes);
+        msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
         struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
         c->cmsg_level = SOL_SOCKET;
         c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(CHANNEL_FDS * sizeof(int));
-        memcpy(CMSG_DATA(c), fds, CHANNEL_FDS * sizeof(int));
+        c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+        memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
     }
     ssize_t n;
     do
         n = RET_ERRNO(sendmsg(end, &msg, MSG_NOSIGNAL));
     while (n == -EINTR);
     return n < 0 ? (int)n : 0;
+}
+
+int channel_send_fds(int end, enum channel_kind kind, const int *fds, unsigned n_fds)
+{
+    assert(n_fds <= CHANNEL_FDS);
+    return send_message(end, kind, "", fds, n_fds);
+}
+
+int channel_send(int end, enum channel_kind kind, const char *text)
+{
+    return send_message(end, kind, text, NULL, 0);
 }
 
 static void take_fds(struct msghdr *msg, struct channel_message *ret)

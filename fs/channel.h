@@ -14,6 +14,7 @@ enum channel_kind {
     /* worker to supervisor */
     CHANNEL_PROGRESS = 'p', /* a line for whoever waits for the mount */
     CHANNEL_CONNECT = 'c',  /* mount options: it wants the connection */
+    CHANNEL_MEMORY = 'm',   /* with the descriptor of the memory tier, to be kept for the next worker */
     CHANNEL_READY = 'r',    /* it serves */
     CHANNEL_ENDING = 'e',   /* it serves no more: the mount is to be taken away */
     CHANNEL_FAILED = 'x',   /* why it ends: a line for the user */
@@ -33,8 +34,9 @@ struct channel_message {
 
 /* Both ends, close-on-exec. */
 int channel_pair(int ret_ends[2]) MUST_CHECK;
-/* fds: NULL or CHANNEL_FDS descriptors, which stay the caller's. */
-int channel_send(int end, enum channel_kind kind, const char *text, const int *fds) MUST_CHECK;
+/* fds: n_fds descriptors, at most CHANNEL_FDS, which stay the caller's. */
+int channel_send_fds(int end, enum channel_kind kind, const int *fds, unsigned n_fds) MUST_CHECK;
+int channel_send(int end, enum channel_kind kind, const char *text) MUST_CHECK;
 /* The next message; waits for it if wait, else -EAGAIN. -EPIPE: the other end is gone. */
 int channel_receive(int end, bool wait, struct channel_message *ret) MUST_CHECK;
 void channel_message_close(struct channel_message *m); /* the descriptors that nobody took out */

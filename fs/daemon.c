@@ -51,7 +51,7 @@ struct daemon {
 static void say(void *ctx, const char *line)
 {
     struct daemon *d = ctx;
-    if (channel_send(d->channel, CHANNEL_PROGRESS, line, NULL) < 0)
+    if (channel_send(d->channel, CHANNEL_PROGRESS, line) < 0)
         log_debug("mount", "nobody hears: %s", line);
 }
 
@@ -176,7 +176,7 @@ int fs_request_upgrade(struct fs *fs, const char *program, char **ret_msg)
         *ret_msg = g_strdup("an upgrade is on its way");
         return -EBUSY;
     }
-    int r = channel_send(d->channel, CHANNEL_UPGRADE, program, NULL);
+    int r = channel_send(d->channel, CHANNEL_UPGRADE, program);
     mutex_lock(&d->mu);
     while (r == 0 && !d->answered)
         cond_wait(&d->answered_cond, &d->mu);
@@ -231,7 +231,7 @@ static int make_session(struct daemon *d, char *options, char **ret_msg)
 static int ask_for_connection(struct daemon *d, const char *options, char **ret_msg)
 {
     struct channel_message m;
-    int r = channel_send(d->channel, CHANNEL_CONNECT, options, NULL);
+    int r = channel_send(d->channel, CHANNEL_CONNECT, options);
     if (r == 0)
         r = channel_receive(d->channel, true, &m);
     if (r < 0)
@@ -290,11 +290,14 @@ static int start_services(struct daemon *d, char **ret_msg)
 static void report_ready(struct daemon *d)
 {
     struct fs *fs = d->fs;
+    int memory_fd = cache_memory_fd(fs->cache);
+    if (memory_fd >= 0 && channel_send_fds(d->channel, CHANNEL_MEMORY, &memory_fd, 1) < 0)
+        log_debug("mount", "nobody keeps the memory tier");
     session_started(d->session);
     set_read_ahead(fs);
     log_notice("mount", "%s source='%s' at='%s' cache='%s'", session_is_takeover(d->session) ? "taken over" : "mounted",
                objstore_source(fs->store), fs->mountpoint, fs->cache_dir);
-    if (channel_send(d->channel, CHANNEL_READY, "", NULL) < 0)
+    if (channel_send(d->channel, CHANNEL_READY, "") < 0)
         log_debug("mount", "the supervisor is gone already");
 }
 
@@ -335,7 +338,7 @@ static void leave_mount(struct daemon *d)
     CLEANUP_FD int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     (void)dup3(null, fd, O_CLOEXEC);             /* backing ids may still be on their way to it */
     (void)shutdown(d->fs->notify_fd, SHUT_RDWR); /* the notifier ends, which has the connection too */
-    if (channel_send(d->channel, CHANNEL_ENDING, "", NULL) == 0)
+    if (channel_send(d->channel, CHANNEL_ENDING, "") == 0)
         return;
     ctl_unlisten(d->fs->mountpoint);
     if (!gone && fs_unmount(d->fs->mountpoint, true) < 0)
@@ -375,9 +378,10 @@ static void stop(struct daemon *d, bool served)
         fuse_session_destroy(se);
 }
 
-static int open_and_serve(struct daemon *d, const struct config *cfg, char **ret_msg)
+static int open_and_serve(struct daemon *d, const struct config *cfg, int memory_fd, char **ret_msg)
 {
-    const struct fs_setup setup = {.cfg = cfg, .session = d->session, .say = say, .ctx = d};
+    const struct fs_setup setup = {
+        .cfg = cfg, .session = d->session, .memory_fd = MAX(memory_fd, 0), .say = say, .ctx = d};
     int r = fs_open(&setup, &d->fs, ret_msg);
     if (r < 0)
         return r;
@@ -390,20 +394,20 @@ static int open_and_serve(struct daemon *d, const struct config *cfg, char **ret
     return r;
 }
 
-int fs_work(const struct config *cfg, int channel, int session_fd, char **ret_msg)
+int fs_work(const struct config *cfg, const struct worker_fds *fds, char **ret_msg)
 {
-    struct daemon d = {.channel = channel, .listen_fd = -1, .signal_fd = -1};
+    struct daemon d = {.channel = fds->channel, .listen_fd = -1, .signal_fd = -1};
     protect_process();
     umask(077);
     block_signals();
     mutex_init(&d.mu, LOCK_FUSE_LOOP);
     cond_init(&d.answered_cond);
-    int r = session_map(session_fd, false, &d.session);
+    int r = session_map(fds->session, false, &d.session);
     if (r == 0)
-        r = open_and_serve(&d, cfg, ret_msg);
+        r = open_and_serve(&d, cfg, fds->memory, ret_msg);
     if (r < 0 && !*ret_msg)
         *ret_msg = g_strdup_printf("cannot serve %s: %s", cfg->mountpoint, err_text(r));
-    if (r < 0 && channel_send(channel, CHANNEL_FAILED, *ret_msg, NULL) < 0)
+    if (r < 0 && channel_send(fds->channel, CHANNEL_FAILED, *ret_msg) < 0)
         log_err("mount", "ended: %s", *ret_msg);
     session_unmap(d.session);
     if (d.listen_fd >= 0)

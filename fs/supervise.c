@@ -42,6 +42,7 @@ struct supervisor {
     const struct config *cfg;
     int ready_fd;
     int exe_fd, config_fd, session_fd, signal_fd;
+    int memory_fd;           /* of the cache's memory tier; -1: none yet */
     struct fuse_session *se; /* NULL: not mounted */
     int listen_fd;
     pid_t notifier; /* 0: none */
@@ -206,14 +207,14 @@ static void disconnect(struct supervisor *s, bool unmount)
 /* The child: never returns. Only what is safe after a fork. */
 static void become_worker(const struct supervisor *s, int channel)
 {
-    char fds[48];
+    char fds[64];
     sigset_t none;
     sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
-    const int keep[] = {channel, s->config_fd, s->session_fd};
+    const int keep[] = {channel, s->config_fd, s->session_fd, s->memory_fd};
     for (unsigned i = 0; i < G_N_ELEMENTS(keep); i++)
-        (void)fcntl(keep[i], F_SETFD, 0);
-    (void)snprintf(fds, sizeof(fds), "%d,%d,%d", keep[0], keep[1], keep[2]);
+        (void)fcntl(keep[i], F_SETFD, 0); /* fails where there is none */
+    (void)snprintf(fds, sizeof(fds), "%d,%d,%d,%d", keep[0], keep[1], keep[2], keep[3]);
     char *argv[] = {(char[]){"sluice"}, (char[]){"--worker"}, fds, s->cfg->source, s->cfg->mountpoint, NULL};
     program_exec(s->trying ? s->next_fd : s->exe_fd, argv);
     static const char said[] = "xthe program cannot be run again";
@@ -261,9 +262,9 @@ static void answer_connect(struct supervisor *s, char *options)
     int r = connect_mount(s, options, &msg);
     const int fds[CHANNEL_FDS] = {s->se ? fuse_session_fd(s->se) : -1, s->listen_fd, s->notify_fd};
     if (r == 0)
-        r = channel_send(s->channel, CHANNEL_CONNECTION, "", fds);
+        r = channel_send_fds(s->channel, CHANNEL_CONNECTION, fds, CHANNEL_FDS);
     else
-        r = channel_send(s->channel, CHANNEL_REFUSED, msg, NULL);
+        r = channel_send(s->channel, CHANNEL_REFUSED, msg);
     if (r < 0)
         log_debug("mount", "the worker is gone already r=%s", err_name(r));
 }
@@ -273,11 +274,11 @@ static void answer_upgrade(struct supervisor *s, const char *path)
     g_autofree char *msg = NULL;
     int r = s->handing_over || s->trying ? -EBUSY : program_open(path, &s->next_fd, &msg);
     if (r < 0) {
-        r = channel_send(s->channel, CHANNEL_REFUSED, msg ? msg : "an upgrade is on its way", NULL);
+        r = channel_send(s->channel, CHANNEL_REFUSED, msg ? msg : "an upgrade is on its way");
     } else {
         s->handing_over = true;
         s->deadline_ns = clock_mono_ns() + HANDOVER_NS;
-        r = channel_send(s->channel, CHANNEL_HANDOVER, "", NULL);
+        r = channel_send(s->channel, CHANNEL_HANDOVER, "");
     }
     if (r < 0)
         log_debug("mount", "the worker is gone already r=%s", err_name(r));
@@ -316,6 +317,12 @@ static bool take_message(struct supervisor *s)
         break;
     case CHANNEL_CONNECT:
         answer_connect(s, m.text);
+        break;
+    case CHANNEL_MEMORY:
+        if (s->memory_fd >= 0)
+            (void)close(s->memory_fd);
+        s->memory_fd = m.fds[0];
+        m.fds[0] = -1;
         break;
     case CHANNEL_READY:
         note_ready(s);
@@ -434,7 +441,7 @@ static int replace_worker(struct supervisor *s, char **ret_msg)
     int status = 0;
     reap(s, &status);
     bool well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    if (well && (s->ending || !is_connected(s)))
+    if (well && (s->ending || s->stopping || !is_connected(s)))
         return 1;
     g_autofree char *why = describe_end(s, status);
     if (!s->served || s->ending || s->stopping || !is_connected(s)) {
@@ -499,7 +506,9 @@ static int watch(struct supervisor *s, char **ret_msg)
         if (p[0].revents)
             take_signal(s);
         if (p[1].revents & POLLIN)
-            (void)take_message(s); /* the end of the channel is told by the pidfd */
+            (void)take_message(s);
+        else if (p[1].revents) /* what its end means tells the pidfd */
+            (void)poll(&p[2], 1, DEADLINE_LOOK_MS);
         if (p[2].revents)
             r = replace_worker(s, ret_msg);
     }
@@ -514,6 +523,7 @@ int supervise(const struct config *cfg, int ready_fd, char **ret_msg)
                            .config_fd = -1,
                            .session_fd = -1,
                            .signal_fd = -1,
+                           .memory_fd = -1,
                            .next_fd = -1,
                            .listen_fd = -1,
                            .notify_fd = -1,
@@ -525,7 +535,7 @@ int supervise(const struct config *cfg, int ready_fd, char **ret_msg)
     if (r == 0)
         r = watch(&s, ret_msg);
     disconnect(&s, true);
-    const int fds[] = {s.next_fd, s.exe_fd, s.config_fd, s.session_fd, s.signal_fd};
+    const int fds[] = {s.memory_fd, s.next_fd, s.exe_fd, s.config_fd, s.session_fd, s.signal_fd};
     for (unsigned i = 0; i < G_N_ELEMENTS(fds); i++)
         if (fds[i] >= 0)
             (void)close(fds[i]);

@@ -1,6 +1,6 @@
 /*
  * The supervisor of a mount: one thread that mounts and holds what must outlive the process that serves (the worker): the kernel's connection, the session's
- * memory, the control socket and the program file. When the worker dies another one takes its place, and programs in the mount only wait
+ * memory, the cache's memory tier, the control socket and the program file. When the worker dies another one takes its place, and programs in the mount only wait
  * a little. It never looks into the mount: a process that waits for itself could not be ended.
  *
  *     sluice mount --fork--> supervisor --fork, exec "sluice --worker"--> worker

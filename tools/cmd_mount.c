@@ -327,18 +327,19 @@ int mount_worker(int argc, char **argv)
 {
     struct config cfg = {0};
     g_autofree char *msg = NULL;
-    int channel, config_fd, session_fd;
-    if (argc < 2 || sscanf(argv[1], "%d,%d,%d", &channel, &config_fd, &session_fd) != 3)
+    struct worker_fds fds;
+    int config_fd;
+    if (argc < 2 || sscanf(argv[1], "%d,%d,%d,%d", &fds.channel, &config_fd, &fds.session, &fds.memory) != 4)
         return EXIT_USAGE;
-    const int fds[] = {channel, config_fd, session_fd};
-    for (unsigned i = 0; i < G_N_ELEMENTS(fds); i++)
-        (void)fcntl(fds[i], F_SETFD, FD_CLOEXEC);
-    (void)prctl(PR_SET_NAME, "sluice", 0, 0, 0); /* not the number of a descriptor */
+    const int all[] = {fds.channel, config_fd, fds.session, fds.memory};
+    for (unsigned i = 0; i < G_N_ELEMENTS(all); i++)
+        (void)fcntl(all[i], F_SETFD, FD_CLOEXEC); /* fails where there is none */
+    (void)prctl(PR_SET_NAME, "sluice", 0, 0, 0);  /* not the number of a descriptor */
     int r = read_config(config_fd, &cfg, &msg);
     if (r == 0 && open_log(&cfg, &msg) < 0)
         complain("%s", msg); /* what is standard error here is the supervisor's log */
     g_clear_pointer(&msg, g_free);
-    r = r < 0 ? r : fs_work(&cfg, channel, session_fd, &msg);
+    r = r < 0 ? r : fs_work(&cfg, &fds, &msg);
     if (!cfg.foreground) /* nothing that libraries do at the end is worth a crash */
         _exit(r < 0 ? EXIT_FAILED : EXIT_DONE);
     log_close();

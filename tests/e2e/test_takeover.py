@@ -324,6 +324,26 @@ def test_locks_are_kept(passing):
         fcntl.flock(b, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs CAP_SYS_ADMIN")
+def test_memory_tier_is_kept(make_mount, store):
+    data = random.Random(4).randbytes(3 * MIB)
+    store.put("f", data)
+    m = make_mount(memory_cache="64M", settle="0s")
+    run("pin", "--memory", m.path / "f")
+
+    def used():
+        return next(t["used_bytes"] for t in m.status()["tiers"] if t["kind"] == "memory")
+
+    assert eventually(lambda: used() >= len(data))
+    with open(m.path / "f", "rb", buffering=0) as f:
+        assert f.read(10) == data[:10]
+        for _ in range(2):
+            m.kill_worker()
+            assert used() >= len(data)
+            assert os.pread(f.fileno(), len(data), 0) == data and (m.path / "f").read_bytes() == data
+            assert m.status()["downloaded_bytes"] == 0
+
+
 def test_what_is_closed_is_published_by_the_next(make_mount, store):
     m = make_mount(fault="op=put,action=delay:1s;op=part,action=delay:1s", part_size="5M", settle="0s")
     data = random.Random(3).randbytes(12 * MIB)
