@@ -287,13 +287,18 @@ static int start_services(struct daemon *d, char **ret_msg)
     return r == 0 ? fs_start(d->fs) : r;
 }
 
-static void report_ready(struct daemon *d)
+/* From the first answer on the next worker must find what programs have open. */
+static void hand_down(struct daemon *d)
 {
-    struct fs *fs = d->fs;
-    int memory_fd = cache_memory_fd(fs->cache);
+    int memory_fd = cache_memory_fd(d->fs->cache);
     if (memory_fd >= 0 && channel_send_fds(d->channel, CHANNEL_MEMORY, &memory_fd, 1) < 0)
         log_debug("mount", "nobody keeps the memory tier");
     session_started(d->session);
+}
+
+static void report_ready(struct daemon *d)
+{
+    struct fs *fs = d->fs;
     set_read_ahead(fs);
     log_notice("mount", "%s source='%s' at='%s' cache='%s'", session_is_takeover(d->session) ? "taken over" : "mounted",
                objstore_source(fs->store), fs->mountpoint, fs->cache_dir);
@@ -316,8 +321,10 @@ static int serve(struct daemon *d, char **ret_msg)
         r = start_services(d, ret_msg);
     if (r == 0)
         r = beat_start(d->fs, &d->beat);
-    if (r == 0)
+    if (r == 0) {
+        hand_down(d);
         r = fuse_loop_start(d->loop);
+    }
     if (r == -ENODEV && session_is_takeover(d->session))
         return 0; /* unmounted while nobody served */
     if (r < 0)

@@ -80,5 +80,5 @@ int session_map(int memfd, bool create, struct session **ret) MUST_CHECK;
 void session_unmap(struct session *s); /* NULL allowed */
 /* Whether a worker before this one came up. Does not change while it is mapped. */
 bool session_is_takeover(const struct session *s);
-/* This worker has recovered what was there before and begins to answer: from here on its successors take over. */
+/* This worker has recovered what was there before and is about to give its first answer: its successors take over. */
 void session_started(struct session *s);
