@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -45,6 +46,29 @@ def eventually(what, seconds=30, step=0.1):
         if value or time.monotonic() > until:
             return value
         time.sleep(step)
+
+
+def in_thread(work):
+    """Starts work; join() gives its result, or raises what it raised."""
+    box = {}
+
+    def main():
+        try:
+            box["result"] = work()
+        except BaseException as e:  # handed to who joins
+            box["error"] = e
+
+    thread = threading.Thread(target=main, daemon=True)
+    thread.start()
+
+    def join(seconds=30):
+        thread.join(seconds)
+        assert not thread.is_alive(), "a program hangs"
+        if "error" in box:
+            raise box["error"]
+        return box["result"]
+
+    return join
 
 
 # In a mount namespace of its own, where /dev/fuse is for everybody. $1: a directory of nobody's, $2: sluice.

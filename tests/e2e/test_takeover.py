@@ -1,41 +1,15 @@
 """A worker that dies under a mount: another one takes over, and programs in the mount notice a pause at most."""
 import contextlib
 import errno
-import fcntl
-import mmap
 import os
 import pathlib
 import random
 import signal
 import subprocess
-import threading
 import time
 
 import pytest
-from mounts import MIB, NIGHT, QUICK, SLUICE, as_nobody, eventually, is_gone, run
-
-
-def in_thread(work):
-    """Starts work; join() gives its result, or raises what it raised."""
-    box = {}
-
-    def main():
-        try:
-            box["result"] = work()
-        except BaseException as e:  # handed to who joins
-            box["error"] = e
-
-    thread = threading.Thread(target=main, daemon=True)
-    thread.start()
-
-    def join(seconds=30):
-        thread.join(seconds)
-        assert not thread.is_alive(), "a program hangs"
-        if "error" in box:
-            raise box["error"]
-        return box["result"]
-
-    return join
+from mounts import MIB, SLUICE, as_nobody, eventually, in_thread, is_gone, run
 
 
 def test_next_worker_serves_what_is_there(make_mount, store):
@@ -97,19 +71,6 @@ def test_worker_dies_while_the_kernel_is_told_of_a_change(make_mount, store):
     m.kill_worker()
     assert join() == 0
     assert eventually(lambda: not (m.path / "d/a").exists())
-
-
-def test_open_files_of_an_immutable_mount_go_on(make_mount, store):
-    data = random.Random(1).randbytes(3 * MIB)
-    store.put("a", data)
-    m = make_mount(immutable=True, metadata_ttl=None, negative_ttl=None)
-    with open(m.path / "a", "rb", buffering=0) as f:
-        assert f.read(1000) == data[:1000]
-        m.kill_worker()
-        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        f.seek(0)
-        assert f.read(len(data)) == data
-        assert os.fstat(f.fileno()).st_size == len(data)
 
 
 def test_worker_without_a_supervisor_serves_to_its_end(make_mount, store):
@@ -220,130 +181,6 @@ def test_worker_holds_nothing_of_the_supervisors(mount):
     assert not any("pidfd" in link for link in links)
 
 
-# ---- what programs have open ----
-
-@pytest.fixture(params=["on", "off"])
-def passing(request, make_mount):
-    m = make_mount(passthrough=request.param, settle="0s")
-    if request.param == "on" and not m.status()["passthrough"]:
-        pytest.skip("no passthrough here")
-    return m
-
-
-def test_open_files_go_on(passing, store):
-    m = passing
-    data = random.Random(2).randbytes(2 * MIB)
-    store.put("r", data)
-    with open(m.path / "r", "rb", buffering=0) as r, open(m.path / "w", "w+b", buffering=0) as w, open(m.path / "a", "ab", buffering=0) as a:
-        w.write(data)
-        a.write(b"one")
-        for i in range(2):
-            m.kill_worker()
-            assert os.pread(r.fileno(), 5000, 777) == data[777:5777]
-            w.seek(MIB + i)
-            w.write(b"!")
-            assert os.pread(w.fileno(), 100, MIB) == b"!!"[:i + 1] + data[MIB + i + 1:MIB + 100]
-            a.write(b"two")
-            os.fsync(a.fileno())
-            assert os.fstat(a.fileno()).st_size == 3 * (i + 2)
-    m.wait()
-    assert store.get("w") == data[:MIB] + b"!!" + data[MIB + 2:]
-    assert store.get("a") == b"onetwotwo"
-
-
-def test_unlinked_and_nameless_files_go_on(passing, store):
-    m = passing
-    with open(m.path / "u", "w+b", buffering=0) as u, open(os.open(m.path, os.O_TMPFILE | os.O_RDWR), "w+b", buffering=0) as t:
-        u.write(b"123")
-        t.write(b"456")
-        os.unlink(m.path / "u")
-        m.kill_worker()
-        u.write(b"abc")
-        t.write(b"def")
-        assert os.pread(u.fileno(), 10, 0) == b"123abc"
-        assert os.pread(t.fileno(), 10, 0) == b"456def"
-        root = os.open("/", os.O_RDONLY)  # with it, link() is linkat(), which can follow
-        os.link(f"/proc/self/fd/{t.fileno()}", m.path / "t", src_dir_fd=root, follow_symlinks=True)
-        os.close(root)
-    m.wait()
-    assert os.listdir(m.path) == ["t"] and store.get("t") == b"456def"
-
-
-def test_duplicate_of_a_closed_descriptor_writes_on(passing, store):
-    """The close of one is no end of the file: what is published is what is there when the last one closes."""
-    m = passing
-    fd = os.open(m.path / "f", os.O_WRONLY | os.O_CREAT)
-    os.write(fd, b"a" * MIB)
-    os.close(os.dup(fd))
-    m.kill_worker()
-    time.sleep(1)
-    assert "f" not in store.list()
-    os.pwrite(fd, b"b" * 1000, 10)
-    os.close(fd)
-    m.wait()
-    assert store.get("f") == b"a" * 10 + b"b" * 1000 + b"a" * (MIB - 1010)
-
-
-def test_scan_goes_on_where_it_was(passing, store):
-    m = passing
-    names = {f"a-name-of-some-length-{i:05}" for i in range(3000)}
-    for name in names:
-        store.put(f"d/{name}", b"")
-    seen = []
-    with os.scandir(m.path / "d") as scan:
-        for entry in scan:
-            seen.append(entry.name)
-            if len(seen) == 100:
-                m.kill_worker()
-    assert len(seen) == len(set(seen)) and set(seen) == names
-
-
-def test_mappings_go_on(passing, store):
-    m = passing
-    with open(m.path / "m", "w+b", buffering=0) as f:
-        f.truncate(MIB)
-        with mmap.mmap(f.fileno(), MIB) as view:
-            view[0:5] = b"first"
-            m.kill_worker()
-            view[MIB // 2:MIB // 2 + 6] = b"second"
-            view.flush()
-            assert os.pread(f.fileno(), 6, MIB // 2) == b"second" and view[0:5] == b"first"
-    m.wait()
-    data = store.get("m")
-    assert data[:5] == b"first" and data[MIB // 2:MIB // 2 + 6] == b"second" and len(data) == MIB
-
-
-def test_locks_are_kept(passing):
-    m = passing
-    with open(m.path / "f", "w", encoding="ascii") as a, open(m.path / "f", encoding="ascii") as b:
-        fcntl.flock(a, fcntl.LOCK_EX)
-        m.kill_worker()
-        with pytest.raises(BlockingIOError):
-            fcntl.flock(b, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.flock(a, fcntl.LOCK_UN)
-        fcntl.flock(b, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs CAP_SYS_ADMIN")
-def test_memory_tier_is_kept(make_mount, store):
-    data = random.Random(4).randbytes(3 * MIB)
-    store.put("f", data)
-    m = make_mount(memory_cache="64M", settle="0s")
-    run("pin", "--memory", m.path / "f")
-
-    def used():
-        return next(t["used_bytes"] for t in m.status()["tiers"] if t["kind"] == "memory")
-
-    assert eventually(lambda: used() >= len(data))
-    with open(m.path / "f", "rb", buffering=0) as f:
-        assert f.read(10) == data[:10]
-        for _ in range(2):
-            m.kill_worker()
-            assert used() >= len(data)
-            assert os.pread(f.fileno(), len(data), 0) == data and (m.path / "f").read_bytes() == data
-            assert m.status()["downloaded_bytes"] == 0
-
-
 def test_what_is_closed_is_published_by_the_next(make_mount, store):
     m = make_mount(fault="op=put,action=delay:1s;op=part,action=delay:1s", part_size="5M", settle="0s")
     data = random.Random(3).randbytes(12 * MIB)
@@ -376,158 +213,6 @@ def test_mount_of_a_user_is_taken_over(base):
     if done.returncode == 77:
         pytest.skip("no device can be made here")
     assert done.stdout.splitlines() == ["still open", "another one", "free: 0"], done.stdout + done.stderr
-
-
-# ---- under load ----
-
-class Program:
-    """Does one thing again and again; a thread of ours, whose system calls must not fail and must tell the truth."""
-
-    def __init__(self, path, seed):
-        self.path, self.chance, self.n = path, random.Random(seed), 0
-
-    def run(self, stop):
-        while not stop.is_set():
-            self.step()
-            self.n += 1
-        self.end()
-
-    def end(self):
-        pass
-
-    def published(self):
-        return {}
-
-
-class Reader(Program):
-    def __init__(self, path, seed, store):
-        super().__init__(path, seed)
-        self.data = self.chance.randbytes(3 * MIB)
-        store.put("read", self.data)
-        self.fd = None
-
-    def step(self):
-        if self.fd is None or self.chance.random() < 0.2:
-            self.end()
-            self.fd = os.open(self.path / "read", os.O_RDONLY)
-        at, size = self.chance.randrange(3 * MIB), self.chance.randrange(200000)
-        assert os.pread(self.fd, size, at) == self.data[at:at + size]
-
-    def end(self):
-        if self.fd is not None:
-            os.close(self.fd)
-            self.fd = None
-
-
-class Patcher(Program):
-    """Writes anywhere into one file that stays open."""
-
-    def __init__(self, path, seed):
-        super().__init__(path, seed)
-        self.want = bytearray(MIB)
-        self.fd = os.open(path / "patched", os.O_RDWR | os.O_CREAT)
-        os.truncate(self.fd, MIB)
-
-    def step(self):
-        at, data = self.chance.randrange(MIB - 5000), self.chance.randbytes(self.chance.randrange(1, 5000))
-        assert os.pwrite(self.fd, data, at) == len(data)
-        self.want[at:at + len(data)] = data
-        at = self.chance.randrange(MIB - 5000)
-        assert os.pread(self.fd, 5000, at) == self.want[at:at + 5000]
-        if self.chance.random() < 0.1:
-            os.fsync(self.fd)
-            assert os.fstat(self.fd).st_size == MIB
-
-    def end(self):
-        os.close(self.fd)
-
-    def published(self):
-        return {"patched": bytes(self.want)}
-
-
-class Appender(Program):
-    """Log files: appended to, closed, looked at, and opened again."""
-
-    def __init__(self, path, seed):
-        super().__init__(path, seed)
-        self.logs = {f"log{i}": bytearray() for i in range(3)}
-        for name in self.logs:
-            (path / name).touch()
-
-    def step(self):
-        name, want = self.chance.choice(list(self.logs.items()))
-        with open(self.path / name, "ab", buffering=0) as f:
-            for _ in range(self.chance.randrange(1, 5)):
-                data = self.chance.randbytes(self.chance.randrange(1, 3000))
-                assert f.write(data) == len(data)
-                want += data
-        assert (self.path / name).stat().st_size == len(want)
-        assert (self.path / name).read_bytes() == want
-
-    def published(self):
-        return {name: bytes(want) for name, want in self.logs.items()}
-
-
-class Scanner(Program):
-    def __init__(self, path, seed, store):
-        super().__init__(path, seed)
-        self.names = sorted(f"file-{i:04}" for i in range(500))
-        for name in self.names:
-            store.put(f"many/{name}", b"12345")
-
-    def step(self):
-        assert sorted(os.listdir(self.path / "many")) == self.names
-        assert (self.path / "many" / self.chance.choice(self.names)).stat().st_size == 5
-        assert not (self.path / "many" / f"none{self.n}").exists()
-
-
-class Mapper(Program):
-    def __init__(self, path, seed):
-        super().__init__(path, seed)
-        self.want = bytearray(MIB)
-        with open(path / "mapped", "w+b") as f:
-            f.truncate(MIB)
-            self.view = mmap.mmap(f.fileno(), MIB)
-
-    def step(self):
-        at = self.chance.randrange(MIB - 100)
-        self.view[at:at + 8] = self.want[at:at + 8] = self.n.to_bytes(8, "big")
-        at = self.chance.randrange(MIB - 100)
-        assert self.view[at:at + 100] == self.want[at:at + 100]
-        if self.n % 100 == 0:
-            self.view.flush()
-        time.sleep(0.001)
-
-    def end(self):
-        self.view.close()
-
-    def published(self):
-        return {"mapped": bytes(self.want)}
-
-
-CYCLES = 300 if NIGHT else 6 if QUICK else 25
-
-
-def test_programs_notice_nothing_of_kills(passing, store):
-    m = passing
-    programs = [Reader(m.path, 1, store), Patcher(m.path, 2), Appender(m.path, 3), Scanner(m.path, 4, store), Mapper(m.path, 5)]
-    stop = threading.Event()
-    joins = [in_thread(lambda p=p: p.run(stop)) for p in programs]
-    chance = random.Random(int(os.environ.get("SLUICE_SEED", "11")))
-    try:
-        for _ in range(CYCLES):
-            time.sleep(chance.uniform(0.02, 0.7))
-            m.kill_worker()
-    finally:
-        stop.set()
-        for join in joins:
-            join()
-    assert all(p.n > 0 for p in programs)
-    m.wait()
-    for p in programs:
-        for name, want in p.published().items():
-            assert store.get(name) == want, name
-    assert m.status()["conflicts"] == 0
 
 
 # ---- upgrade ----
