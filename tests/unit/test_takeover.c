@@ -1,6 +1,7 @@
 /* A worker is killed while programs have files open; the next one goes on. What the kernel does by itself: test_takeover_pass.c. */
 #include "fs/attach.h"
 #include "fs/content.h"
+#include "fs/io_mode.h"
 #include "fs/op.h"
 #include "fs/request.h"
 #include "fs/tree.h"
@@ -342,6 +343,24 @@ START_TEST(next_real_start_removes_what_was_removed)
 }
 END_TEST
 
+/* Pages that the kernel kept may be older than what was written past it. */
+START_TEST(pages_of_before_are_dropped_once)
+{
+    fs_fixture_object(&fx, "f", "text", 4);
+    takeover_run(work_read, false);
+    takeover_open(false);
+    takeover_release(takeover_handle(shared->fh));
+    struct fuse_file_info fi = {.flags = O_RDONLY};
+    struct handle *h = takeover_open_file("f", &fi);
+    ck_assert(!fi.keep_cache);
+    fi = (struct fuse_file_info){.flags = O_RDONLY};
+    struct handle *again = takeover_open_file("f", &fi);
+    ck_assert(fi.keep_cache);
+    takeover_release(again);
+    takeover_release(h);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("takeover");
@@ -362,6 +381,7 @@ int main(void)
     tcase_add_test(tc, removed_file_stays_as_long_as_the_kernel_knows_it);
     tcase_add_test(tc, file_removed_after_the_takeover_goes_with_its_last_forget);
     tcase_add_test(tc, next_real_start_removes_what_was_removed);
+    tcase_add_test(tc, pages_of_before_are_dropped_once);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

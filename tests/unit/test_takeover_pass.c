@@ -255,24 +255,6 @@ START_TEST(clean_file_written_since_is_published)
 }
 END_TEST
 
-/* Pages that the kernel kept may be older than what was written past it. */
-START_TEST(pages_of_before_are_dropped_once)
-{
-    fs_fixture_object(&fx, "f", "text", 4);
-    takeover_run(work_read, false);
-    takeover_open(false);
-    takeover_release(takeover_handle(shared->fh));
-    struct fuse_file_info fi = {.flags = O_RDONLY};
-    struct handle *h = takeover_open_file("f", &fi);
-    ck_assert(!fi.keep_cache);
-    fi = (struct fuse_file_info){.flags = O_RDONLY};
-    struct handle *again = takeover_open_file("f", &fi);
-    ck_assert(fi.keep_cache);
-    takeover_release(again);
-    takeover_release(h);
-}
-END_TEST
-
 int main(void)
 {
     Suite *s = suite_create("takeover_pass");
@@ -287,7 +269,6 @@ int main(void)
     tcase_add_test(tc, id_that_nobody_knows_of_is_closed);
     tcase_add_test(tc, clean_file_left_alone_is_clean_again);
     tcase_add_loop_test(tc, clean_file_written_since_is_published, 0, 2);
-    tcase_add_test(tc, pages_of_before_are_dropped_once);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
