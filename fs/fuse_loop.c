@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define READERS_MAX  256u
@@ -19,10 +20,15 @@
 #define KNOCK_NS     (10 * NS_PER_MS)
 #define BUFFER_BYTES (FS_MAX_WRITE + 4096u)
 /* Bytes of a WRITE before its data: these are to lie at the end of a page, so that the data begins with one. */
-#define WRITE_HEAD  (sizeof(struct fuse_in_header) + sizeof(struct fuse_write_in))
-#define PAGE        4096u
-#define NO_UNIQUE   0x7ffffffffffe0ull /* no request has it: the kernel drops the reply */
-#define NOTIFY_SEND 7                  /* FUSE_NOTIFY_RESEND, newer than the system's header */
+#define WRITE_HEAD (sizeof(struct fuse_in_header) + sizeof(struct fuse_write_in))
+#define PAGE       4096u
+/*
+ * What they lie in. Each page is touched before the kernel writes to it: were it to be made first while we are being killed, the program would get EIO for its
+ * request instead of the next worker's answer.
+ */
+#define BUFFER_PAGES (PAGE + (BUFFER_BYTES + PAGE - 1) / PAGE * PAGE)
+#define NO_UNIQUE    0x7ffffffffffe0ull /* no request has it: the kernel drops the reply */
+#define NOTIFY_SEND  7                  /* FUSE_NOTIFY_RESEND, newer than the system's header */
 
 _Static_assert(READERS_MAX <= SESSION_BUSY, "each thread has its place in the session");
 
@@ -184,6 +190,7 @@ static void *reader_main(void *arg)
     sigemptyset(&knock);
     sigaddset(&knock, SIGUSR1);
     pthread_sigmask(SIG_UNBLOCK, &knock, NULL);
+    memset(t->pages, 0, BUFFER_PAGES);
     while (begin_read(t)) {
         ssize_t n = RET_ERRNO(read(fuse_session_fd(l->se), t->buf, BUFFER_BYTES));
         const struct fuse_in_header *in = (const void *)t->buf;
@@ -211,7 +218,7 @@ static int reader_start_locked(struct fuse_loop *l)
         i++;
     struct reader *t = &l->readers[i];
     *t = (struct reader){.loop = l, .busy = &l->session->head->busy[i]};
-    t->pages = aligned_alloc(PAGE, PAGE + (BUFFER_BYTES + PAGE - 1) / PAGE * PAGE);
+    t->pages = aligned_alloc(PAGE, BUFFER_PAGES);
     if (!t->pages)
         return -ENOMEM;
     t->buf = t->pages + PAGE - WRITE_HEAD;

@@ -57,20 +57,34 @@ def test_requests_that_come_while_nobody_serves_are_answered(make_mount, store):
     assert str(status["pid"]) not in text
 
 
+def test_request_that_is_taken_at_the_moment_of_death_is_answered(make_mount):
+    """Each worker's threads are new, and so is the memory that the kernel writes a request to."""
+    m = make_mount(passthrough="off", settle="0s")
+    data = bytes(range(256)) * 4096
+    with open(m.path / "f", "wb", buffering=0) as f:
+        for _ in range(15):
+            os.kill(m.status()["pid"], signal.SIGKILL)
+            assert f.write(data) == len(data)
+    assert (m.path / "f").stat().st_size == 15 * len(data)
+
+
 def test_worker_dies_while_the_kernel_is_told_of_a_change(make_mount, store):
-    """The kernel makes who tells it wait for the directory, which a lookup holds that waits for the worker."""
-    for name in ("a", "b"):
-        store.put(f"d/{name}", b"1234")
-    m = make_mount(fault="op=head,action=delay:4s")
-    assert sorted(os.listdir(m.path / "d")) == ["a", "b"] and (m.path / "d/a").exists()
+    """The kernel makes who tells it wait for the directory, which an rmdir holds that waits for the worker."""
+    store.put("d/a", b"1234")
+    store.put("d/sub/b", b"1234")
+    m = make_mount(fault="op=list,action=delay:1800ms")
+    fd = os.open(m.path / "d", os.O_RDONLY)
+    assert sorted(os.listdir(fd)) == ["a", "sub"] and (m.path / "d/a").exists()
     store.delete("d/a")
-    store.put("d/z", b"")  # what it is only a HEAD tells
     time.sleep(1.5)
-    join = in_thread(lambda: (m.path / "d/z").stat().st_size)
-    time.sleep(1.5)
+    join = in_thread(lambda: os.rmdir("sub", dir_fd=fd))  # d is listed, which tells of a, then what is below sub
+    time.sleep(2.7)
     m.kill_worker()
-    assert join() == 0
+    with pytest.raises(OSError) as e:
+        join()
+    assert e.value.errno == errno.ENOTEMPTY
     assert eventually(lambda: not (m.path / "d/a").exists())
+    os.close(fd)
 
 
 def test_worker_without_a_supervisor_serves_to_its_end(make_mount, store):
