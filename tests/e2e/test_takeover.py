@@ -72,13 +72,13 @@ def test_worker_dies_while_the_kernel_is_told_of_a_change(make_mount, store):
     """The kernel makes who tells it wait for the directory, which an rmdir holds that waits for the worker."""
     store.put("d/a", b"1234")
     store.put("d/sub/b", b"1234")
-    m = make_mount(fault="op=list,action=delay:1800ms")
+    m = make_mount(fault="op=list,nth=4,action=delay:10s")  # the root, d, d again, d/sub
     fd = os.open(m.path / "d", os.O_RDONLY)
     assert sorted(os.listdir(fd)) == ["a", "sub"] and (m.path / "d/a").exists()
     store.delete("d/a")
     time.sleep(1.5)
     join = in_thread(lambda: os.rmdir("sub", dir_fd=fd))  # d is listed, which tells of a, then what is below sub
-    time.sleep(2.7)
+    time.sleep(1.5)
     m.kill_worker()
     with pytest.raises(OSError) as e:
         join()

@@ -170,6 +170,7 @@ def test_clean_file_opened_for_writing_and_left_alone_is_not_published(m, store)
     before = store.head("f")
     with open(m.path / "f", "rb") as f:
         assert f.read() == b"1234"
+        time.sleep(0.1)  # the local file's time must be old enough to show a write
         with open(m.path / "f", "r+b"):
             m.kill_worker()
     m.wait()
@@ -257,6 +258,7 @@ class Reader(Program):
         super().__init__(path, seed)
         self.data = self.chance.randbytes(3 * MIB)
         store.put("read", self.data)
+        assert eventually((path / "read").exists)  # the root may have been listed before
         self.fd = None
 
     def step(self):
@@ -327,6 +329,7 @@ class Scanner(Program):
         self.names = sorted(f"file-{i:04}" for i in range(500))
         for name in self.names:
             store.put(f"many/{name}", b"12345")
+        assert eventually((path / "many").exists)
 
     def step(self):
         assert sorted(os.listdir(self.path / "many")) == self.names
