@@ -83,6 +83,7 @@ START_TEST(what_the_kernel_wrote_is_known_and_its_id_is_kept)
     ck_assert_uint_eq(h->in->io.mode, IO_PASSTHROUGH);
     int fd = open_passed();
     put_text(fd, "more", 4);
+    ck_assert_uint_eq(cache_file_size(h->in->cf), 8); /* asked of the file, which is the kernel's to write */
     struct fuse_file_info fi = {.flags = O_RDONLY};
     takeover_release(takeover_open_file("f", &fi));
     ck_assert_int_eq(fi.backing_id, 1);
