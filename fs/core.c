@@ -61,23 +61,33 @@ static char *default_cache_dir(struct fs *fs)
     return g_strdup_printf("/var/cache/sluice/%.16s", sum);
 }
 
+static char *link_text(struct fs *fs)
+{
+    return g_strdup_printf("%s\n%s\n", objstore_identity(fs->store), objstore_source(fs->store));
+}
+
 /* DIR/link tells tools that have only the folder what it belongs to. */
+static int check_link(struct fs *fs, bool *ret_bound, char **ret_msg)
+{
+    g_autofree char *path = g_build_filename(fs->cache_dir, "link", NULL);
+    g_autofree char *text = link_text(fs);
+    g_autofree char *old = NULL;
+    *ret_bound = g_file_get_contents(path, &old, NULL, NULL) && *old; /* an empty one was cut short by a kill */
+    if (!*ret_bound || g_str_equal(old, text))
+        return 0;
+    g_auto(GStrv) lines = g_strsplit(old, "\n", 3);
+    *ret_msg = g_strdup_printf(
+        "cache folder %s belongs to %s; give another --cache-dir, or remove the folder if nothing in it is unpublished "
+        "(`sluice fsck %s` tells)",
+        fs->cache_dir, lines[0], fs->cache_dir);
+    return -EEXIST;
+}
+
 static int write_link(struct fs *fs, char **ret_msg)
 {
     g_autofree char *path = g_build_filename(fs->cache_dir, "link", NULL);
-    g_autofree char *text = g_strdup_printf("%s\n%s\n", objstore_identity(fs->store), objstore_source(fs->store));
-    g_autofree char *old = NULL;
+    g_autofree char *text = link_text(fs);
     g_autoptr(GError) err = NULL;
-    if (g_file_get_contents(path, &old, NULL, NULL) && *old) { /* an empty one was cut short by a kill */
-        if (g_str_equal(old, text))
-            return 0;
-        g_auto(GStrv) lines = g_strsplit(old, "\n", 3);
-        *ret_msg = g_strdup_printf(
-            "cache folder %s belongs to %s; give another --cache-dir, or remove the folder if nothing in it is unpublished "
-            "(`sluice fsck %s` tells)",
-            fs->cache_dir, lines[0], fs->cache_dir);
-        return -EEXIST;
-    }
     if (g_file_set_contents_full(path, text, -1, G_FILE_SET_CONTENTS_CONSISTENT | G_FILE_SET_CONTENTS_DURABLE, 0600,
                                  &err))
         return 0;
@@ -85,7 +95,7 @@ static int write_link(struct fs *fs, char **ret_msg)
     return err->code == G_FILE_ERROR_NOSPC ? -ENOSPC : -EIO;
 }
 
-static int open_folder(struct fs *fs, char **ret_msg)
+static int open_folder(struct fs *fs, bool *ret_bound, char **ret_msg)
 {
     if (fs->cfg->cache_dir) {
         fs->more_dirs = g_strsplit(fs->cfg->cache_dir, ":", -1);
@@ -102,7 +112,7 @@ static int open_folder(struct fs *fs, char **ret_msg)
         return -errno;
     }
     int r = cache_dir_prepare(fs->cache_dir, &fs->lock_fd, ret_msg);
-    return r < 0 ? r : write_link(fs, ret_msg);
+    return r < 0 ? r : check_link(fs, ret_bound, ret_msg);
 }
 
 /* ---- database ---- */
@@ -311,24 +321,29 @@ static struct fs *fs_alloc(const struct config *cfg, struct session *session, bo
 
 static int open_parts(struct fs *fs, const struct fs_setup *setup, char **ret_msg)
 {
-    bool fresh = false;
+    bool bound = false, fresh = false;
     int r = open_store(fs, ret_msg);
     if (r == 0)
-        r = open_folder(fs, ret_msg);
-    if (r == 0)
-        r = open_meta(fs, &fresh, ret_msg);
-    if (r == 0 && session_is_takeover(fs->session))
-        fs->session->head->ino_limit = meta_next_ino(fs->meta);
+        r = open_folder(fs, &bound, ret_msg);
     if (r == 0)
         r = workq_new("list", LIST_THREADS, &fs->list_q);
     if (r == 0)
         r = workq_new("head", HEAD_THREADS, &fs->head_q);
     if (r == 0)
         r = workq_new("notify", 1, &fs->notify_q);
-    bool takeover = session_is_takeover(fs->session); /* programs wait */
+    bool takeover = session_is_takeover(fs->session); /* programs wait: the store is not asked */
     if (r == 0 && setup->say && !takeover)
         setup->say(setup->ctx, "asking the store");
-    if (r == 0 && !takeover)
+    if (r == 0 && !bound) { /* a bucket that is not there binds no folder */
+        r = takeover ? 0 : check_store(fs, true, ret_msg);
+        if (r == 0)
+            r = write_link(fs, ret_msg);
+    }
+    if (r == 0)
+        r = open_meta(fs, &fresh, ret_msg);
+    if (r == 0 && takeover)
+        fs->session->head->ino_limit = meta_next_ino(fs->meta);
+    if (r == 0 && bound && !takeover)
         r = check_store(fs, fresh, ret_msg);
     if (r == 0)
         r = open_cache(fs, setup->memory_fd, ret_msg);

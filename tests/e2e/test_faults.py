@@ -383,11 +383,13 @@ def test_read_only_rights_keep_writes_and_say_so(make_mount, store):
 
 
 @pytest.mark.ceph
-def test_missing_bucket_is_refused_in_one_line(make_mount):
+def test_missing_bucket_is_refused_in_one_line_and_binds_no_cache_folder(make_mount, store):
     m = make_mount(source="s3://no-such-bucket-anywhere", start=False)
     done = run(*m.arguments(), check=False, env=m.env)
     assert done.returncode != 0 and not m.is_mounted()
     assert "no-such-bucket-anywhere" in done.stderr
+    m.source = store.source
+    m.mount()
 
 
 def test_reader_and_writer_processes_see_no_error_under_a_slow_store(make_mount, store):
