@@ -26,6 +26,7 @@ struct cache_config {
     const char *dir;              /* the first disk, prepared */
     const char *const *more_dirs; /* NULL-terminated further disks, or NULL; prepared here */
     uint64_t memory_bytes;        /* of the memory tier; 0: none */
+    int memory_fd;                /* the one of a process before, with its files; 0: a new one */
     uint64_t size_bytes;          /* limit of each disk; 0: size_percent of its file system */
     unsigned size_percent;
     uint64_t free_bytes; /* stop at this little free space; 0: free_percent */
@@ -41,9 +42,9 @@ struct cache_config {
     /* The disk at path is not used any more, and holds the unpublished bytes of ino. No lock is held. May be NULL. */
     void (*lost)(void *ctx, uint64_t ino, const char *path);
     void *lost_ctx;
-    /* A disk that does not answer for slow_ns is bypassed, if there is another one, and used again when it did for probation_ns (0: 5 s, 60 s); probed every
-     * probe_ns (0: 1 s). */
+    /* A disk silent for slow_ns is bypassed, if there is another one, and used again when it answered for probation_ns (0: 5 s, 60 s); probed every probe_ns (0: 1 s). */
     uint64_t slow_ns, probation_ns, probe_ns;
+    bool hold; /* nothing is dropped before cache_release_hold(): the kernel may have files that nobody opened yet */
     bool disk_faults; /* tests: a disk fails while its file `fault` says "eio", hangs while it says "hang" */
 };
 
@@ -54,10 +55,12 @@ int cache_dir_prepare(const char *dir, int *ret_lock_fd, char **ret_msg) MUST_CH
 /* Of several cache folders the one with the database comes first, in whatever order they are given. -EEXIST with a message when there are two. */
 int cache_dirs_sort(char **dirs, char **ret_msg) MUST_CHECK;
 
-/* Starts the threads. Loads the index; no scan of the folders. A further disk that cannot be used is gone on without when it was part of this cache before. *ret_msg: line
- * for the user on failure. */
+/* Starts the threads. Loads the index; no scan of the folders. A further disk that cannot be used is gone on without when it was part of this cache before. *ret_msg: as above. */
 int cache_open(const struct cache_config *cfg, struct meta *m, struct objstore *st, struct cache **ret_cache,
                char **ret_msg) MUST_CHECK;
+void cache_release_hold(struct cache *c);
+/* The memory tier, which lives as long as somebody has this open: for memory_fd of the next process. Borrowed, -1: there is none. */
+int cache_memory_fd(struct cache *c);
 /* Ends waits for room with -ECANCELED, now and from now on: a stop does not wait for dirty data to be published. No room is made any more. */
 void cache_interrupt(struct cache *c);
 /* Stops threads, writes the index. All cfiles must have been released. NULL allowed. */
@@ -92,8 +95,7 @@ int cache_file_fd(const struct cfile *cf);
 int cache_file_set_source(struct cfile *cf, const struct cache_source *src) MUST_CHECK;
 /* Absent bytes are fetched from another object from now on, made from this file, perhaps changed since. The limit stays. Nothing without a source. */
 void cache_file_rebase(struct cfile *cf, const char *key, const struct etag *etag);
-/* Asked, with no lock held, when key has not the expected etag any more: 0 and its etag if it is made from this file and cache_file_rebase() has
- * not been told yet. To be set before bytes are read. */
+/* Asked, no lock held, when key has another etag than expected: 0 and that if it is made from this file and cache_file_rebase() was not told. Set before bytes are read. */
 typedef int cache_newer_fn(void *ctx, uint64_t vid, const char *key, struct etag *ret_etag);
 void cache_on_stale(struct cache *c, cache_newer_fn *fn, void *ctx);
 
@@ -152,8 +154,7 @@ struct cache_scanned {
 int cache_scan_files(const char *dir, int (*fn)(void *ctx, const struct cache_scanned *file), void *ctx) MUST_CHECK;
 /* The same facts of one data file: -ENOENT when it is not there. path may be NULL afterwards. */
 int cache_scan_file(const char *dir, uint64_t vid, struct cache_scanned *ret) MUST_CHECK;
-/* Folder of a tier that records call number, for a cache in `first` that is not open: -ENOENT: none, its files went with the process; -ENODEV: a disk that is not there,
- * *ret_dir says which. Owned by the caller. */
+/* Folder of a tier that records call number, cache in `first` not open. -ENOENT: none, its files went with the process; -ENODEV: it is not there. *ret_dir: the caller's. */
 int cache_scan_tier(struct meta *m, const char *first, uint32_t number, char **ret_dir) MUST_CHECK;
 /* Calls fn for every tier whose folder is there, the first one included. */
 int cache_scan_tiers(struct meta *m, const char *first, int (*fn)(void *ctx, const char *dir, uint32_t number),
@@ -197,10 +198,9 @@ void cache_lost_each(struct cache *c, unsigned max, void (*fn)(void *ctx, uint64
 /* ---- publishing ---- */
 
 /*
- * Begins to upload parts of a file that is being written, behind its write front, to `key`: the multipart upload is created once
- * the file is longer than two parts, so small files cost nothing. Parts that are written again later are noticed and sent again.
- * The key is a prediction: publishing under another one aborts the upload (counted) and sends from the local file.
- * No effect if one is already going or the file has a source. meta and its token are fixed now.
+ * Begins to upload parts of a file that is being written, behind its write front, to `key`: the multipart upload is created once the file is longer than
+ * two parts, so small files cost nothing. Parts that are written again later are noticed and sent again. The key is a prediction: publishing under another one
+ * aborts the upload (counted) and sends from the local file. No effect if one is already going or the file has a source. meta and its token are fixed now.
  */
 void cache_stream_begin(struct cfile *cf, const char *key, const struct obj_meta *meta);
 /* Aborts what cache_stream_begin began (file removed, or its name will not be published). */

@@ -85,7 +85,7 @@ struct cache_space {
     /* guarded by mu */
     GHashTable *entries; /* &entry->vid -> struct cache_entry, owned */
     uint64_t use_clock;  /* grows with each use */
-    bool stop;
+    bool stop, hold;     /* hold: nothing is dropped yet */
 };
 
 enum fetch_prio { FETCH_URGENT, FETCH_AHEAD, FETCH_FILL, N_FETCH_PRIOS };

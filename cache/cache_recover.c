@@ -70,7 +70,8 @@ static int mark_suspect(struct cache *c, GArray *recs)
 static struct cache_tier *home_of(struct cache *c, const struct meta_cached *rec)
 {
     bool dirty = (rec->flags & CACHED_DIRTY) && !(rec->flags & CACHED_DYING);
-    if (rec->tier == TIER_NUMBER_MEMORY || rec->tier == TIER_NUMBER_NOWHERE)
+    bool memory = rec->tier == TIER_NUMBER_MEMORY, kept = memory && c->cfg.memory_bytes && c->cfg.memory_fd > 0;
+    if ((memory && !kept) || rec->tier == TIER_NUMBER_NOWHERE)
         return dirty ? tier_by_number(c, TIER_NUMBER_NOWHERE) : NULL;
     struct cache_tier *t = tier_by_number(c, rec->tier);
     return t || !dirty ? t : tier_missing(c, rec->tier);

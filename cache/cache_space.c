@@ -96,6 +96,7 @@ void space_init(struct cache *c)
     mutex_init(&s->mu, LOCK_CACHE_SPACE);
     cond_init(&s->changed);
     s->entries = g_hash_table_new_full(g_int64_hash, g_int64_equal, NULL, g_free);
+    s->hold = c->cfg.hold;
 }
 
 void space_fini(struct cache *c)
@@ -359,7 +360,7 @@ static int wait_for_room_locked(struct cache_tier *t, uint64_t bytes, enum space
     while (over_locked(t, bytes, 100)) {
         if (s->stop)
             return -ECANCELED;
-        if (use == SPACE_FETCH && (t->gave_up_gen > gave_up + 1 || tier_state(t) != TIER_OK))
+        if (use == SPACE_FETCH && (t->gave_up_gen > gave_up + 1 || tier_state(t) != TIER_OK || s->hold))
             return -ENOSPC; /* a whole look of the evictor that began after we came found nothing */
         if (!cond_wait_until(&s->changed, &s->mu, deadline) && freed == t->freed_gen)
             return -ENOSPC;
@@ -552,7 +553,7 @@ static void *evictor_main(void *arg)
     mutex_lock(&s->mu);
     while (!s->stop) {
         bool ok = tier_state(t) == TIER_OK, sweep = ok && t->sweep && clock_mono_ns() >= next_sweep;
-        bool work = ok && (over_locked(t, t->waiting_bytes, HIGH_WATER_PERCENT) || t->waiting_bytes);
+        bool work = ok && !s->hold && (over_locked(t, t->waiting_bytes, HIGH_WATER_PERCENT) || t->waiting_bytes);
         t->sweep &= !sweep;
         mutex_unlock(&s->mu);
         if (ok && (work || clock_mono_ns() >= next_tick)) {
@@ -590,6 +591,16 @@ int space_start(struct cache *c)
         t->evictor_running = r == 0;
     }
     return r;
+}
+
+void cache_release_hold(struct cache *c)
+{
+    struct cache_space *s = &c->space;
+    mutex_lock(&s->mu);
+    s->hold = false;
+    for (guint i = 0; i < c->tiers->len; i++)
+        cond_broadcast(&((struct cache_tier *)c->tiers->pdata[i])->kick);
+    mutex_unlock(&s->mu);
 }
 
 void cache_interrupt(struct cache *c)

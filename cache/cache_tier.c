@@ -179,6 +179,12 @@ struct cache_tier *tier_by_number(struct cache *c, uint32_t number)
     return NULL;
 }
 
+int cache_memory_fd(struct cache *c)
+{
+    struct cache_tier *t = tier_by_number(c, TIER_NUMBER_MEMORY);
+    return t ? t->dir_fd : -1;
+}
+
 static void tier_free(void *p)
 {
     struct cache_tier *t = p;
@@ -375,7 +381,8 @@ static int mount_memory(uint64_t bytes)
 static int add_memory(struct cache *c, char **ret_msg)
 {
     struct cache_tier *t;
-    int fd = mount_memory(c->cfg.memory_bytes);
+    int old = c->cfg.memory_fd;
+    int fd = old > 0 ? RET_ERRNO(fcntl(old, F_DUPFD_CLOEXEC, 3)) : mount_memory(c->cfg.memory_bytes);
     if (fd < 0)
         return fail_msg(fd, ret_msg,
                         g_strdup_printf("--memory-cache: cannot make a memory file system: %s%s", err_text(fd),

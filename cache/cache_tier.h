@@ -3,7 +3,7 @@
  *
  * A tier is a folder on a disk, the memory file system, or "nowhere". The first disk also holds database, lock and journal. A further disk carries a file
  * `tier` with the database's uuid and the number that records know it by, so that it is recognised under any path and in any order; a folder without it is a new
- * disk. The memory tier is a tmpfs that only this process can see: it goes with the process, whatever ends it. Files that no tier takes (all disks
+ * disk. The memory tier is a tmpfs that nobody else can see: it goes with the process, whatever ends it, unless it was handed to the next one (memory_fd). Files that no tier takes (all disks
  * bypassed) are opened nowhere: nothing can be kept of them, so they are read past the cache and cannot be written.
  *
  * Placement: a new local file goes to the disk that is filled to the smallest share of its limit, among those that may keep it whole and have room for it. Clean files go to memory when they were
@@ -16,7 +16,7 @@ enum tier_kind { TIER_DISK, TIER_MEMORY, TIER_NOWHERE };
 enum tier_state { TIER_OK, TIER_BYPASSED, TIER_MISSING };
 
 #define TIER_NUMBER_FIRST   0u
-#define TIER_NUMBER_MEMORY  0x10000u /* of records whose file went with the process */
+#define TIER_NUMBER_MEMORY  0x10000u /* of records whose file goes with the process */
 #define TIER_NUMBER_NOWHERE 0x10001u
 
 #define TIER_VALUE_PATH "cache/tier/" /* number -> path of a further disk when it was last seen */

@@ -126,6 +126,10 @@ const struct option_row option_table[] = {
     {NULL, "fault", OPT_STRING, AT(fault), 0, 0, NULL, "RULES", NULL, "rules of the fault driver (tests)"},
     {NULL, "disk-faults", OPT_FLAG, AT(disk_faults), 0, 0, NULL, NULL, NULL,
      "cache disks fail as their file 'fault' says (tests)"},
+    {NULL, "settle", OPT_DURATION, AT(settle_ns), 0, DAY_NS, "10s", "DURATION", NULL,
+     "a daemon that dies after serving for less counts as one in a row (tests)"},
+    {NULL, "watchdog", OPT_DURATION, AT(watchdog_ns), 0, DAY_NS, "30s", "DURATION", NULL,
+     "a daemon that shows no sign of life for this long is replaced; 0: never (tests)"},
     {NULL, "debug-fuse", OPT_FLAG, AT(debug_fuse), 0, 0, NULL, NULL, NULL, "libfuse's own trace (tests)"},
 };
 const unsigned n_option_rows = G_N_ELEMENTS(option_table);
@@ -302,6 +306,63 @@ int config_validate(struct config *cfg, char **ret_msg)
         return refuse(ret_msg, g_strdup("umask conflicts with file-mode plus dir-mode: it would have no effect"));
     r = check_cache_dir(cfg, ret_msg);
     return r < 0 ? r : check_space(cfg, ret_msg);
+}
+
+/* ---- from process to process: "name=value", each behind its origin's digit and before a zero byte ---- */
+
+static void save_text(GString *out, char origin, const char *name, const char *value)
+{
+    g_string_append_printf(out, "%c%s=%s", origin, name, value);
+    g_string_append_c(out, '\0');
+}
+
+void config_save(const struct config *cfg, GString *out)
+{
+    save_text(out, '0', "source", cfg->source);
+    save_text(out, '0', "mountpoint", cfg->mountpoint);
+    for (unsigned i = 0; i < n_option_rows; i++) {
+        const struct option_row *row = &option_table[i];
+        bool is_text = row->type == OPT_STRING || row->type == OPT_WORD;
+        if (is_text && !*(char *const *)((const char *)cfg + row->offset))
+            continue;
+        g_autoptr(GString) value = g_string_new(NULL);
+        option_print(cfg, row, value);
+        save_text(out, (char)('0' + cfg->origin[i]), row->name, value->str);
+    }
+}
+
+static int restore_text(struct config *cfg, char *text, char **ret_msg)
+{
+    char *value = strchr(text, '=');
+    if (!value)
+        return -EINVAL;
+    *value++ = '\0';
+    const char *name = text + 1;
+    char **place = strcmp(name, "source") == 0       ? &cfg->source
+                   : strcmp(name, "mountpoint") == 0 ? &cfg->mountpoint
+                                                     : NULL;
+    if (place) {
+        *place = g_strdup(value);
+        return 0;
+    }
+    int i = option_find(name);
+    if (i < 0)
+        return -EINVAL;
+    cfg->origin[i] = (uint8_t)(text[0] - '0');
+    return option_assign(cfg, &option_table[i], value, ret_msg);
+}
+
+int config_restore(struct config *cfg, const char *bytes, size_t len, char **ret_msg)
+{
+    int r = 0;
+    config_init(cfg);
+    for (const char *p = bytes, *end = bytes + len; r == 0 && p < end; p += strlen(p) + 1) {
+        g_autofree char *text = g_strdup(p);
+        r = restore_text(cfg, text, ret_msg);
+        if (r < 0 && !*ret_msg)
+            *ret_msg = g_strdup_printf("option '%s' is unknown", p + 1);
+    }
+    return r;
 }
 
 /* ---- what is shown ---- */

@@ -64,6 +64,8 @@ struct config { /* strings are owned */
     char *log_level, *log_file;
     char *fault;                  /* tests: rules of the fault driver, hidden option */
     bool debug_fuse, disk_faults; /* hidden */
+    uint64_t settle_ns;           /* hidden: a worker that served for this long counts as sound */
+    uint64_t watchdog_ns;         /* hidden: a worker without a sign of life for this long is ended, 0: never */
     /* where each option of the table got its value, and what config_set() notes down next */
     uint8_t origin[CONFIG_MAX_OPTIONS], origin_now;
 };
@@ -77,6 +79,10 @@ int config_set(struct config *cfg, const char *name, const char *value, char **r
 int config_read_file(struct config *cfg, const char *path, char **ret_msg) MUST_CHECK;
 /* Command line of mount: SOURCE DIR, long options "--a=b" or "--a b", -o opt,opt=val, -f. */
 int config_parse_argv(struct config *cfg, int argc, char **argv, char **ret_msg) MUST_CHECK;
+/* All of it as bytes for another process, which reads them back with config_restore(). */
+void config_save(const struct config *cfg, GString *out);
+/* What was not saved, by a version that did not know it, gets its default. Not checked again. -EINVAL: not ours, or of a version that knows more. */
+int config_restore(struct config *cfg, const char *bytes, size_t len, char **ret_msg) MUST_CHECK;
 /* Checks across fields (after everything was set). */
 int config_validate(struct config *cfg, char **ret_msg) MUST_CHECK;
 /* Help text of all options; names only (completion); "name = value  # origin" of the effective ones, with the folder chosen where no cache-dir was given. */

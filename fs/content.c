@@ -199,6 +199,38 @@ int content_open(struct inode *in, bool for_write, bool trunc)
     return r;
 }
 
+int content_adopt(struct inode *in, bool for_write)
+{
+    content_gate_enter(in);
+    mutex_lock(&in->mu);
+    in->n_open++;
+    in->n_writers += for_write;
+    mutex_unlock(&in->mu);
+    int r = open_cfile(in);
+    content_gate_leave(in);
+    if (r < 0)
+        content_abandon(in, for_write);
+    return r;
+}
+
+int content_take_over(struct inode *in)
+{
+    struct stat st;
+    int r = RET_ERRNO(fstat(cache_file_fd(in->cf), &st));
+    if (r < 0)
+        return r;
+    content_gate_enter(in);
+    mutex_lock(&in->mu);
+    uint32_t state = in->rec.content;
+    bool kernel_writes = in->io.kernel_writes;
+    mutex_unlock(&in->mu);
+    if (state == CONTENT_OPEN || (state == CONTENT_CLOSING && kernel_writes))
+        r = record_taken_over(in, cache_file_size(in->cf),
+                              (int64_t)st.st_mtim.tv_sec * (int64_t)NS_PER_S + st.st_mtim.tv_nsec);
+    content_gate_leave(in);
+    return r;
+}
+
 int content_open_new(struct inode *in)
 {
     int r = open_counted(in, true);

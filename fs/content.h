@@ -17,7 +17,12 @@ void content_gate_leave(struct inode *in);
 int content_open(struct inode *in, bool for_write, bool trunc) MUST_CHECK;
 /* A file just made by tree_create(open) or tree_tmpfile. */
 int content_open_new(struct inode *in) MUST_CHECK;
-/* Counterpart of both; the last writer seals. */
+/* What a worker before opened: counted, nothing else is changed. */
+int content_adopt(struct inode *in, bool for_write) MUST_CHECK;
+/* The record of an OPEN or CLOSING file that was taken over is brought up to date: its size, and a new generation for what is written from now on. The cache file
+ * is in use. */
+int content_take_over(struct inode *in) MUST_CHECK;
+/* Counterpart of all; the last writer seals. */
 void content_release(struct inode *in, bool for_write);
 /* The same without sealing: the connection ended while the file was open, so nobody said that it is whole. */
 void content_abandon(struct inode *in, bool for_write);
@@ -47,6 +52,10 @@ void content_begin_stream(struct inode *in);
 int content_begin_change_gated(struct inode *in) MUST_CHECK;
 /* The inode's record as it is now, with the cache file's source limit. */
 int content_store(struct inode *in) MUST_CHECK;
+/* The same for a file that has no source any more: kept (NULL: nothing) can be gone back to, also by who takes over. */
+int content_put_away(struct inode *in, const struct io_kept *kept) MUST_CHECK;
+/* What content_put_away() stored last. NULL: nothing. */
+struct io_kept *content_kept(struct inode *in);
 /* OPEN becomes CLEAN again with its old source: nothing was written. With the gate held. Not 0: something else came in between, so it is to be published. */
 int content_restore(struct inode *in, const struct io_kept *kept) MUST_CHECK;
 /* A writer's FLUSH: size and mtime are stored, state CLOSING, a journal record exists for each name (or its order is renewed). Durable as --close says. */

@@ -6,6 +6,8 @@
 #include "publish.h"
 #include "tree.h"
 
+#include <stdlib.h>
+
 static const struct sm_row content_rows[] = {
     [CONTENT_CLEAN] = {"clean", SM_TO(CONTENT_OPEN)},
     [CONTENT_OPEN] = {"open",
@@ -30,14 +32,56 @@ static void move_to(struct inode *in, enum content_state to)
     in->rec.content = (uint32_t)state;
 }
 
-static void open_value(struct meta_batch *b, uint64_t ino, bool there)
+static void open_name(uint64_t ino, char buf[32])
+{
+    g_snprintf(buf, 32, "open/%016" G_GINT64_MODIFIER "x", ino);
+}
+
+static void open_del(struct meta_batch *b, uint64_t ino)
 {
     char name[32];
-    g_snprintf(name, sizeof(name), "open/%016" G_GINT64_MODIFIER "x", ino);
-    if (there)
-        meta_value_put(b, name, "", 0);
-    else
-        meta_value_del(b, name);
+    open_name(ino, name);
+    meta_value_del(b, name);
+}
+
+static void open_put(struct meta_batch *b, uint64_t ino, const struct io_kept *kept)
+{
+    char name[32];
+    open_name(ino, name);
+    g_autofree char *text =
+        kept ? g_strdup_printf("%" G_GUINT64_FORMAT "\n%" G_GUINT64_FORMAT "\n%" G_GINT64_FORMAT "\n%s\n%s",
+                               kept->limit, kept->gen, kept->ctime_ns, kept->etag.s, kept->key)
+             : g_strdup("");
+    meta_value_put(b, name, text, strlen(text));
+}
+
+static struct io_kept *parse_kept(const char *text)
+{
+    enum { LIMIT, GEN, CTIME, ETAG, KEY, N_LINES };
+    g_auto(GStrv) lines = g_strsplit(text, "\n", N_LINES); /* the key may hold newlines */
+    if (g_strv_length(lines) != N_LINES || strlen(lines[ETAG]) >= sizeof(((struct etag *)0)->s))
+        return NULL;
+    struct io_kept *kept = g_new0(struct io_kept, 1);
+    kept->key = g_strdup(lines[KEY]);
+    kept->limit = strtoull(lines[LIMIT], NULL, 10);
+    kept->gen = strtoull(lines[GEN], NULL, 10);
+    kept->ctime_ns = strtoll(lines[CTIME], NULL, 10);
+    g_strlcpy(kept->etag.s, lines[ETAG], sizeof(kept->etag.s));
+    return kept;
+}
+
+struct io_kept *content_kept(struct inode *in)
+{
+    char name[32];
+    GBytes *value = NULL;
+    gsize len;
+    open_name(in->ino, name);
+    if (meta_value_get(in->fs->meta, name, &value) < 0)
+        return NULL;
+    const char *data = g_bytes_get_data(value, &len);
+    g_autofree char *text = g_strndup(data, len);
+    g_bytes_unref(value);
+    return parse_kept(text);
 }
 
 /* Journal records for every name of the inode, or for those that have none. Under ns. */
@@ -171,7 +215,7 @@ int record_open(struct inode *in)
     g_strlcpy(rec->boot_id, clock_boot_id(), sizeof(rec->boot_id));
     if (!in->gone) {
         meta_inode_put(b, rec);
-        open_value(b, in->ino, true);
+        open_put(b, in->ino, in->io.kept);
     }
     mutex_unlock(&in->mu);
     int r = commit(fs, in, b, 0, &before);
@@ -229,7 +273,7 @@ int record_sealed(struct inode *in)
     move_to(in, CONTENT_SEALED);
     if (!in->gone)
         meta_inode_put(b, &in->rec);
-    open_value(b, in->ino, false);
+    open_del(b, in->ino);
     mutex_unlock(&in->mu);
     int r = journal_names(fs, b, in->ino, true); /* a snapshot may have used up the record */
     r = commit(fs, in, b, r, &before);
@@ -259,7 +303,8 @@ int record_synced(struct inode *in)
     return r;
 }
 
-int content_store(struct inode *in)
+/* open: "open/INO" becomes kept. */
+static int store(struct inode *in, bool open, const struct io_kept *kept)
 {
     struct fs *fs = in->fs;
     uint64_t limit = cache_file_limit(in->cf);
@@ -273,11 +318,23 @@ int content_store(struct inode *in)
         g_clear_pointer(&in->rec.base_key, g_free);
     if (!in->gone)
         meta_inode_put(b, &in->rec);
+    if (!in->gone && open)
+        open_put(b, in->ino, kept);
     mutex_unlock(&in->mu);
     int r = commit(fs, in, b, 0, &before);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     return r;
+}
+
+int content_store(struct inode *in)
+{
+    return store(in, false, NULL);
+}
+
+int content_put_away(struct inode *in, const struct io_kept *kept)
+{
+    return store(in, true, kept);
 }
 
 /* Whether the origin that was put away still is what the names stand for: no flush, rename, copy or new attribute came in between. */
@@ -323,7 +380,37 @@ int record_restored(struct inode *in, const struct io_kept *kept)
     in->changed = false;
     if (!in->gone)
         meta_inode_put(b, rec);
-    open_value(b, in->ino, false);
+    open_del(b, in->ino);
+    mutex_unlock(&in->mu);
+    int r = commit(fs, in, b, 0, &before);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
+int record_taken_over(struct inode *in, uint64_t size, int64_t mtime_ns)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
+    mutex_lock(&fs->ns);
+    bool holds = in->io.kept && kept_holds(fs, in, in->io.kept); /* then nothing was written, nor published */
+    mutex_lock(&in->mu);
+    save_locked(in, &before);
+    struct meta_inode *rec = &in->rec;
+    if (!holds)
+        g_clear_pointer(&in->io.kept, io_kept_free);
+    if (!holds && rec->content == CONTENT_OPEN) {
+        rec->size = size;
+        rec->mtime_ns = rec->flags & INODE_MTIME_SET ? rec->mtime_ns : mtime_ns;
+    }
+    rec->gen += !holds;
+    rec->base_limit = cache_file_limit(in->cf);
+    in->changed = true;
+    if (!in->gone) {
+        meta_inode_put(b, rec);
+        open_put(b, in->ino, in->io.kept);
+    }
     mutex_unlock(&in->mu);
     int r = commit(fs, in, b, 0, &before);
     mutex_unlock(&fs->ns);

@@ -1,6 +1,8 @@
 /* Building and taking down struct fs: bottom-up, and in reverse. */
 #include "core.h"
 
+#include "attach.h"
+#include "backing.h"
 #include "handle.h"
 #include "io_mode.h"
 #include "jobs.h"
@@ -256,13 +258,14 @@ static void name_lost(void *ctx, uint64_t ino, const char *disk)
             r == 0 ? path : "?", ino, disk);
 }
 
-static int open_cache(struct fs *fs, char **ret_msg)
+static int open_cache(struct fs *fs, int memory_fd, char **ret_msg)
 {
     const struct config *cfg = fs->cfg;
     struct cache_config cc = {
         .dir = fs->cache_dir,
         .more_dirs = (const char *const *)fs->more_dirs,
         .memory_bytes = cfg->memory_cache,
+        .memory_fd = memory_fd,
         .size_bytes = cfg->cache_size.bytes,
         .size_percent = cfg->cache_size.percent,
         .free_bytes = cfg->free_space.bytes,
@@ -278,6 +281,7 @@ static int open_cache(struct fs *fs, char **ret_msg)
         .lost = name_lost,
         .lost_ctx = fs,
         .disk_faults = cfg->disk_faults,
+        .hold = true,
     };
     int r = cache_open(&cc, fs->meta, fs->store, &fs->cache, ret_msg);
     if (r == 0)
@@ -285,11 +289,14 @@ static int open_cache(struct fs *fs, char **ret_msg)
     return r;
 }
 
-static struct fs *fs_alloc(const struct config *cfg)
+static struct fs *fs_alloc(const struct config *cfg, struct session *session, bool own_session)
 {
     struct fs *fs = g_new0(struct fs, 1);
+    fs->session = session;
+    fs->own_session = own_session;
     fs->cfg = cfg;
     fs->lock_fd = -1;
+    fs->notify_fd = -1;
     fs->started_ns = clock_wall_ns();
     fs->uid = cfg->uid;
     fs->gid = cfg->gid;
@@ -308,10 +315,11 @@ static struct fs *fs_alloc(const struct config *cfg)
     no_open_init(fs);
     inode_table_init(fs);
     handle_table_init(fs);
+    attach_init(fs);
     return fs;
 }
 
-static int open_parts(struct fs *fs, void (*say)(void *ctx, const char *line), void *ctx, char **ret_msg)
+static int open_parts(struct fs *fs, const struct fs_setup *setup, char **ret_msg)
 {
     bool bound = false, fresh = false;
     int r = open_store(fs, ret_msg);
@@ -323,33 +331,47 @@ static int open_parts(struct fs *fs, void (*say)(void *ctx, const char *line), v
         r = workq_new("head", HEAD_THREADS, &fs->head_q);
     if (r == 0)
         r = workq_new("notify", 1, &fs->notify_q);
-    if (r == 0 && say)
-        say(ctx, "asking the store");
+    bool takeover = session_is_takeover(fs->session); /* programs wait: the store is not asked */
+    if (r == 0 && setup->say && !takeover)
+        setup->say(setup->ctx, "asking the store");
     if (r == 0 && !bound) { /* a bucket that is not there binds no folder */
-        r = check_store(fs, true, ret_msg);
+        r = takeover ? 0 : check_store(fs, true, ret_msg);
         if (r == 0)
             r = write_link(fs, ret_msg);
     }
     if (r == 0)
         r = open_meta(fs, &fresh, ret_msg);
-    if (r == 0 && bound)
+    if (r == 0 && takeover)
+        fs->session->head->ino_limit = meta_next_ino(fs->meta);
+    if (r == 0 && bound && !takeover)
         r = check_store(fs, fresh, ret_msg);
     if (r == 0)
-        r = open_cache(fs, ret_msg);
+        r = open_cache(fs, setup->memory_fd, ret_msg);
+    if (r == 0)
+        r = fs_attach(fs);
     if (r == 0)
         r = fs_recover(fs);
     if (r == 0)
         r = publish_open(fs, &fs->pub);
     if (r == 0)
+        r = fs_attach_settle(fs);
+    if (r == 0) {
+        cache_release_hold(fs->cache);
         r = prefetch_open(fs);
+    }
     return r == 0 ? jobs_open(fs) : r;
 }
 
-int fs_open(const struct config *cfg, void (*say)(void *ctx, const char *line), void *ctx, struct fs **ret,
-            char **ret_msg)
+int fs_open(const struct fs_setup *setup, struct fs **ret, char **ret_msg)
 {
-    struct fs *fs = fs_alloc(cfg);
-    int r = open_parts(fs, say, ctx, ret_msg);
+    struct session *session = setup->session;
+    int r = session ? 0 : session_map(-1, true, &session);
+    if (r < 0) {
+        *ret_msg = g_strdup_printf("cannot start: %s", err_text(r));
+        return r;
+    }
+    struct fs *fs = fs_alloc(setup->cfg, session, !setup->session);
+    r = open_parts(fs, setup, ret_msg);
     if (r < 0) {
         if (!*ret_msg)
             *ret_msg = g_strdup_printf("cannot start: %s", err_text(r));
@@ -363,6 +385,7 @@ int fs_open(const struct config *cfg, void (*say)(void *ctx, const char *line), 
 int fs_start(struct fs *fs)
 {
     cache_abort_stale_uploads(fs->cache);
+    backing_close_left(fs);
     pin_rules_apply(fs, NULL); /* a kill may have come between a change and the look at it */
     int r = mapped_start(fs);
     return r == 0 ? publish_start(fs->pub) : r;
@@ -396,6 +419,7 @@ void fs_close(struct fs *fs)
     workq_free(fs->list_q);
     workq_free(fs->head_q);
     workq_free(fs->notify_q);
+    attach_fini(fs);
     jobs_fini(fs);
     handle_table_fini(fs);
     no_open_fini(fs);
@@ -418,5 +442,7 @@ void fs_close(struct fs *fs)
     g_free(fs->cache_dir);
     g_strfreev(fs->more_dirs);
     g_free(fs->mountpoint);
+    if (fs->own_session)
+        session_unmap(fs->session);
     g_free(fs);
 }

@@ -33,7 +33,6 @@ struct ctl {
     /* immutable after ctl_start */
     struct fs *fs; /* borrowed */
     const struct ctl_verb *verbs;
-    char *path; /* owned */
     int listen_fd, wake_fd;
     pthread_t thread;
     struct mutex mu;
@@ -293,32 +292,37 @@ static int listen_at(const char *path, int *ret_fd)
     return 0;
 }
 
+int ctl_listen(const char *mountpoint, int *ret_fd)
+{
+    assert(mountpoint[0] == '/');
+    g_autofree char *path = ctl_socket_path(mountpoint);
+    int r = make_rundir(path);
+    return r < 0 ? r : listen_at(path, ret_fd);
+}
+
+void ctl_unlisten(const char *mountpoint)
+{
+    g_autofree char *path = ctl_socket_path(mountpoint);
+    (void)unlink(path); /* somebody may have cleaned up */
+}
+
 static void ctl_free(struct ctl *ctl)
 {
-    if (ctl->listen_fd >= 0) {
-        (void)unlink(ctl->path); /* while it still answers: once it does not, the next daemon puts its own there */
-        (void)close(ctl->listen_fd);
-    }
+    (void)close(ctl->listen_fd);
     if (ctl->wake_fd >= 0)
         (void)close(ctl->wake_fd);
     cond_fini(&ctl->idle);
     mutex_fini(&ctl->mu);
-    g_free(ctl->path);
     g_free(ctl);
 }
 
-int ctl_start(struct fs *fs, const char *mountpoint, const struct ctl_verb *verbs, struct ctl **ret)
+int ctl_start(struct fs *fs, int listen_fd, const struct ctl_verb *verbs, struct ctl **ret)
 {
-    assert(mountpoint[0] == '/');
     struct ctl *ctl = g_new0(struct ctl, 1);
-    *ctl = (struct ctl){.fs = fs, .verbs = verbs, .path = ctl_socket_path(mountpoint), .listen_fd = -1, .wake_fd = -1};
+    *ctl = (struct ctl){.fs = fs, .verbs = verbs, .listen_fd = listen_fd, .wake_fd = -1};
     mutex_init(&ctl->mu, LOCK_CTL);
     cond_init(&ctl->idle);
-    int r = make_rundir(ctl->path);
-    if (r == 0)
-        r = listen_at(ctl->path, &ctl->listen_fd);
-    if (r == 0)
-        r = ctl->wake_fd = RET_ERRNO(eventfd(0, EFD_CLOEXEC));
+    int r = ctl->wake_fd = RET_ERRNO(eventfd(0, EFD_CLOEXEC));
     if (r >= 0)
         r = thread_start(&ctl->thread, "ctl", accept_main, ctl);
     if (r < 0) {

@@ -1,8 +1,8 @@
 /*
  * The daemon's side of the control socket (messages: ctl_proto.h).
  *
- * ctl_start() listens and serves each client in a thread of its own, at most CTL_MAX_CLIENTS at a time; what a verb does is
- * a function of a table the caller gives. A verb runs as long as it likes, emits lines, and returns the exit code; this module
+ * ctl_listen() makes the socket, whose descriptor may be handed from process to process; ctl_start() serves each client in a thread of its own, at most
+ * CTL_MAX_CLIENTS at a time, and the others wait in the socket's queue; what a verb does is a function of a table the caller gives. A verb runs as long as it likes, emits lines, and returns the exit code; this module
  * writes the last line. ctl_gone() tells a long-running verb that nobody listens any more or that the daemon stops.
  *
  *   static int verb_status(struct fs *fs, struct ctl_client *client, const json_t *req)
@@ -30,10 +30,13 @@ struct ctl_verb { /* a table of these ends with a NULL name */
     ctl_fn *fn;
 };
 
-/* mountpoint: canonical and absolute. verbs is borrowed until ctl_stop(). -EBUSY: another daemon answers on the socket. */
-int ctl_start(struct fs *fs, const char *mountpoint, const struct ctl_verb *verbs, struct ctl **ret) MUST_CHECK;
-/* Stops listening, makes ctl_gone() true, waits until every verb has returned, removes the socket. NULL allowed. Not to be
- * called from a verb. */
+/* Descriptor of the socket of a mount point (canonical and absolute). -EBUSY: another daemon answers there. */
+int ctl_listen(const char *mountpoint, int *ret_fd) MUST_CHECK;
+/* Removes the socket. Its descriptor must still be open: once nobody answers, the next daemon puts its own socket there. */
+void ctl_unlisten(const char *mountpoint);
+/* Takes over listen_fd, also on failure. verbs is borrowed until ctl_stop(). */
+int ctl_start(struct fs *fs, int listen_fd, const struct ctl_verb *verbs, struct ctl **ret) MUST_CHECK;
+/* Stops serving, makes ctl_gone() true, waits until every verb has returned. NULL allowed. Not to be called from a verb. */
 void ctl_stop(struct ctl *ctl);
 
 /* Sends one line; line is stolen, also on failure. -EPIPE when the client left or does not read for 30 s. */

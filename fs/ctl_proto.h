@@ -25,6 +25,7 @@
  * {"verb":"conflicts","action":"keep-mine|keep-theirs|save-as","id":N | "paths":[ONE],"to":}   {"event":"resolved","id":,"path":,"action":,"size":}
  * {"verb":"drain","timeout_s":0}                                progress as wait
  * {"verb":"config"}                                             {"event":"config","text":}
+ * {"verb":"upgrade","program":"/ABSOLUTE"}                      the program was found fit, this process ends and it goes on
  * {"verb":"stop"}                                               daemon makes local state durable, unmounts (a mount in use: exit 1, and it goes on), exits
  */
 #pragma once
@@ -35,3 +36,5 @@
 char *ctl_socket_path(const char *mountpoint);
 /* The same for a mount of another user (root looks after everybody's). */
 char *ctl_socket_path_of(const char *mountpoint, uid_t uid);
+/* Where a supervisor that gave up says why, in one line; the next mount removes it. */
+char *ctl_failed_path_of(const char *mountpoint, uid_t uid);

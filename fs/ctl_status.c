@@ -255,8 +255,11 @@ static json_t *status_line(struct fs *fs, const struct status_counts *c)
     json_object_set_new(o, "source", verb_string(objstore_source(fs->store)));
     json_object_set_new(o, "endpoint", verb_string(objstore_identity(fs->store)));
     json_object_set_new(o, "cache_dir", verb_string(fs->cache_dir));
+    g_autofree char *program =
+        g_file_read_link("/proc/self/exe", NULL); /* "... (deleted)" when the file was replaced */
+    json_object_set_new(o, "program", verb_string(program));
     add_int(o, "pid", getpid());
-    add_int(o, "supervisor_pid", 0); /* none: the daemon serves by itself */
+    add_int(o, "supervisor_pid", atomic_load(&fs->supervisor_pid));
     add_int(o, "started", fs->started_ns / (int64_t)NS_PER_S);
     json_object_set_new(o, "read_only", json_boolean(fs->cfg->read_only));
     json_object_set_new(o, "immutable", json_boolean(fs->cfg->immutable));

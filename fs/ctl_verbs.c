@@ -7,10 +7,10 @@
 #include "publish.h"
 #include "recover.h"
 #include "tree.h"
+#include "unmount.h"
 
 #include <errno.h>
 #include <string.h>
-#include <sys/mount.h>
 #include <unistd.h>
 
 /* ---- reading requests, writing lines ---- */
@@ -200,36 +200,12 @@ static int verb_config(struct fs *fs, struct ctl_client *client, const json_t *r
     return ctl_emit(client, o) < 0 ? 1 : 0;
 }
 
-/* Without the right to unmount: asks libfuse's helper, which made the mount. -EBUSY, or -EPERM when it could not or would not. */
-static int unmount_by_helper(char *mountpoint)
-{
-    char *argv[] = {(char[]){"fusermount3"}, (char[]){"-u"}, (char[]){"--"}, mountpoint, NULL};
-    g_autofree char *text = NULL;
-    g_autoptr(GError) err = NULL;
-    int status = 1;
-    bool ran = g_spawn_sync("/", argv, NULL, G_SPAWN_SEARCH_PATH | G_SPAWN_STDOUT_TO_DEV_NULL, NULL, NULL, NULL, &text,
-                            &status, &err);
-    if (ran && status == 0)
-        return 0;
-    log_warn("ctl", "fusermount3 did not unmount: %s", ran ? g_strchomp(text) : err->message);
-    return ran && strstr(text, err_text(EBUSY)) ? -EBUSY : -EPERM; /* it speaks no language but C's */
-}
-
-/* Takes the mount away unless somebody uses it. 0 also when it is not there any more. */
-static int unmount_unused(char *mountpoint)
-{
-    int r = RET_ERRNO(umount2(mountpoint, UMOUNT_NOFOLLOW));
-    if (r == -EPERM)
-        r = unmount_by_helper(mountpoint);
-    return r == -EBUSY || r == -EPERM ? r : 0;
-}
-
 static int verb_stop(struct fs *fs, struct ctl_client *client, const json_t *req)
 {
     int synced = meta_sync(fs->meta);
     if (synced < 0)
         ctl_fail(client, "the mount stops, but its database could not be made durable: %s", err_text(synced));
-    int r = unmount_unused(fs->mountpoint);
+    int r = fs_unmount(fs->mountpoint, false);
     if (r == -EBUSY)
         ctl_fail(client, "%s is in use (open files or working directories: `fuser -vm %s` lists them)", fs->mountpoint,
                  fs->mountpoint);
@@ -241,6 +217,16 @@ static int verb_stop(struct fs *fs, struct ctl_client *client, const json_t *req
     log_notice("ctl", "told to stop");
     fs_request_stop(fs);
     return synced < 0 ? 1 : 0;
+}
+
+static int verb_upgrade(struct fs *fs, struct ctl_client *client, const json_t *req)
+{
+    const char *program = json_string_value(json_object_get(req, "program"));
+    g_autofree char *msg = NULL;
+    int r = program && *program == '/' ? fs_request_upgrade(fs, program, &msg) : -EINVAL;
+    if (r < 0)
+        ctl_fail(client, "%s", msg ? msg : "the program is not named by its absolute path");
+    return r < 0 ? 1 : 0;
 }
 
 const struct ctl_verb ctl_verbs[] = {
@@ -258,5 +244,6 @@ const struct ctl_verb ctl_verbs[] = {
     {"drain", verb_drain},
     {"config", verb_config},
     {"stop", verb_stop},
+    {"upgrade", verb_upgrade},
     {NULL, NULL},
 };

@@ -19,8 +19,10 @@
 #include "base/workq.h"
 #include "cache.h"
 #include "config.h"
+#include "io_state.h"
 #include "meta.h"
 #include "objstore.h"
+#include "session.h"
 
 #include <fuse_lowlevel.h>
 #include <glib.h>
@@ -33,39 +35,10 @@ struct ctl;
 struct http_server;
 struct jobs;
 struct prefetch;
+struct daemon;
 
-/* How the kernel does I/O on a file; see io_mode.h. */
-enum io_mode { IO_NONE, IO_CACHED, IO_PASSTHROUGH };
-/* A clean file's origin, to be taken up again if a writer leaves it unchanged. */
-struct io_kept {
-    char *key; /* owned */
-    struct etag etag;
-    uint64_t limit, gen;
-    int64_t ctime_ns; /* attributes set since are to be published */
-};
-void io_kept_free(struct io_kept *kept); /* NULL allowed */
-/* By what a file that the kernel writes is known to be unchanged; mtime_ns 0: by nothing. */
-struct io_mark {
-    uint64_t size;
-    int64_t mtime_ns;
-};
-struct io_state {
-    /* guarded by inode.mu */
-    enum io_mode mode;
-    unsigned n_handles, n_writers; /* open in the kernel */
-    bool kernel_writes;            /* handles or mappings may write past us */
-    unsigned n_news;               /* looks that found it written */
-    bool was_passed;               /* the kernel's page cache may be older than the file */
-    uint64_t seen_size;            /* of the cache file, as of the last look */
-    int64_t seen_mtime_ns;
-    struct io_kept *kept; /* owned: what was put away for a writer who has written nothing yet */
-    /* guarded by fs.io_mu */
-    int backing_id;       /* 0 none */
-    uint64_t backing_vid; /* local file it stands for */
-    GList idle;           /* place in fs.io_idle while no handle uses the id; data NULL: not in it */
-};
-
-#define FS_NAME_MAX 255
+#define FS_NAME_MAX  255
+#define FS_MAX_WRITE (1u << 20) /* bytes of a READ or WRITE */
 
 struct inode {
     /* immutable after inode_get */
@@ -103,6 +76,8 @@ struct inode {
     /* guarded by the inode table's lock */
     unsigned refs;
     uint64_t nlookup;
+    GList idle;        /* place in fs.idle while only lookups of the kernel keep it; data NULL: not in it */
+    bool known_before; /* the kernel may have looked it up before this worker, and not forgotten it since */
 };
 
 /* Opened for reading, by whom and when; 0: not worth a copy in the store. */
@@ -152,6 +127,8 @@ struct fs {
     int64_t started_ns;
     unsigned uid, gid;
     int lock_fd; /* the cache folder's instance lock, -1 none */
+    struct session *session;
+    bool own_session;
 
     struct mutex ns;
     /* guarded by ns */
@@ -159,32 +136,44 @@ struct fs {
 
     struct mutex table_mu;
     /* guarded by table_mu */
-    GHashTable *inodes; /* &ino -> struct inode */
+    GHashTable *inodes;  /* &ino -> struct inode */
+    GQueue idle;         /* struct inode, through idle; least lately used first */
+    GHashTable *lookups; /* ino -> what is kept of inodes that the kernel knows and memory does not hold (inode.c) */
+    GHashTable *
+        unforgotten; /* &ino of those without a name that the kernel may know from before, and we do not have in memory */
 
     struct mutex handle_mu;
     /* guarded by handle_mu */
-    GPtrArray *handles; /* fh -> struct handle, NULL where free */
-    GArray *free_handles;
+    GPtrArray *handles;                               /* number of the slot -> struct handle, NULL where free */
+    GArray *free_handles;                             /* uint32_t */
     struct lately_opened lately_opened[COPY_GUESSES]; /* copy.h */
+    GArray *unsure;                                   /* attach.h */
+    uint64_t unsure_until_ns;
 
     struct mutex io_mu;
     /* guarded by io_mu */
     GQueue io_idle; /* struct io_state, through idle; least lately used first */
     unsigned n_backing_ids;
+    GArray *free_files;    /* uint32_t: numbers of free slots */
+    GPtrArray *left_files; /* struct sess_file whose ids are to be closed */
 
     struct mapped mapped;
     struct no_open no_open;
+    GPtrArray *attached; /* struct inode, a reference each: taken over, not settled yet */
 
     struct mutex list_mu;
     /* guarded by list_mu */
     struct cond list_done;
     GHashTable *listings; /* &ino -> struct listing */
 
+    struct daemon *daemon;   /* as se */
+    int notify_fd;           /* as se: to the notifier */
     struct fuse_session *se; /* set once, before the threads that use it; NULL in unit tests */
 
     /* atomic */
     atomic_bool stopping;
     atomic_bool probed;
+    _Atomic int supervisor_pid;       /* 0: none */
     _Atomic uint64_t fuse_caps;       /* FUSE_CAP_ bits in use, set by INIT */
     _Atomic(const char *) io_refused; /* why files are not passed through, NULL: they are */
 };
@@ -195,6 +184,8 @@ void inode_table_init(struct fs *fs);
 void inode_table_fini(struct fs *fs);
 /* The inode with one more reference; -ENOENT when there is no such record. */
 int inode_get(struct fs *fs, uint64_t ino, struct inode **ret) MUST_CHECK;
+/* With one more reference, or NULL: not in memory. */
+struct inode *inode_find(struct fs *fs, uint64_t ino);
 struct inode *inode_ref(struct inode *in);
 void inode_put(struct inode *in); /* NULL allowed */
 static inline void inode_put_p(struct inode **in)
@@ -202,8 +193,13 @@ static inline void inode_put_p(struct inode **in)
     inode_put(*in);
 }
 #define INODE_REF __attribute__((cleanup(inode_put_p))) struct inode *
-/* Kernel reference: entry replies add one, FORGET takes n. */
+/*
+ * Kernel reference: entry replies add one, FORGET takes n. Those of workers before are not counted: what has no name is removed only when a FORGET came that
+ * takes all that were counted, or by the next start.
+ */
 void inode_kernel_ref(struct inode *in);
+/* At a takeover, of a file or directory without a name. */
+void inode_await_forget(struct fs *fs, uint64_t ino);
 void inode_kernel_forget(struct fs *fs, uint64_t ino, uint64_t n);
 /* Remembers by which name it was found. */
 void inode_set_place(struct inode *in, const struct meta_dentry *d);
@@ -226,8 +222,10 @@ void notify_inode(struct fs *fs, uint64_t ino);
 
 /* ---- daemon.c ---- */
 
-/* Ends the session: the mount goes away, fs_run() tears down and returns. Any thread, returns at once. */
+/* Ends the session: the mount goes away, fs_work() tears down and returns. Any thread, returns at once. */
 void fs_request_stop(struct fs *fs);
+/* Lets another program file (absolute path) take over: 0 when it was found fit, and this process is about to end. With a line for the user otherwise. */
+int fs_request_upgrade(struct fs *fs, const char *program, char **ret_msg) MUST_CHECK;
 
 /* ---- ctl_status.c ---- */
 

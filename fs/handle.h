@@ -1,26 +1,34 @@
-/* Open files and directories. The kernel's fh is an index into the table, never a pointer. */
+/*
+ * Open files and directories. The kernel's fh is the number of a slot in the session's memory (session.h) and the generation of its use, never a pointer, so
+ * that the next worker finds what it stands for, and a request that comes late for a slot used again finds nothing.
+ *
+ * A slot is OPENING from before anything is done for the open until its reply is written, RELEASING from before anything is undone until the reply to that.
+ */
 #pragma once
 #include "fs.h"
 
 struct handle {
     /* immutable after handle_new */
-    struct inode *in; /* owned reference; NULL for virtual files */
-    bool writable;
-    int opener_tid;
+    struct inode *in; /* owned reference; NULL for virtual files, and where the file could not be taken over */
+    struct sess_handle *slot;
+    uint64_t fh;
     unsigned news; /* io_mode_news() at the open */
-    /* atomic */
-    atomic_bool wrote; /* a WRITE since open */
-    atomic_bool fresh; /* made or truncated by this open */
-    /* directories, owned by the request that reads (the kernel serialises them per handle) */
-    uint64_t id_limit; /* names made after the scan began are not shown: a scan that makes names ends */
-    /* virtual files */
-    char *text;
+    char *text;    /* virtual files */
+    /* guarded by in->mu */
+    bool given_up; /* counts as no writer, until a request for it comes (attach.h) */
 };
 
 void handle_table_init(struct fs *fs);
 void handle_table_fini(struct fs *fs);
-/* Takes over the reference to in. Returns the fh. */
-uint64_t handle_new(struct fs *fs, struct inode *in, struct handle **ret);
-/* NULL for an fh that is not open. Valid until handle_free of it, which the kernel sends last. */
+/* Fills a free slot with ino, tid, writable, dir, virt and fresh of `what`. in (NULL for virtual files): the handle takes a reference. -ENFILE: too many are open. */
+int handle_new(struct fs *fs, struct inode *in, const struct sess_handle *what, struct handle **ret) MUST_CHECK;
+/* By a request: NULL for an fh that is not open. Valid until handle_free of it, which the kernel sends last. */
 struct handle *handle_get(struct fs *fs, uint64_t fh);
+/* The same, not by a request for it. */
+struct handle *handle_find(struct fs *fs, uint64_t fh);
+/* The kernel was told; it may have released it again. */
+void handle_opened(struct fs *fs, uint64_t fh);
+void handle_releasing(struct fs *fs, uint64_t fh);
 void handle_free(struct fs *fs, uint64_t fh);
+/* Handles, still without inodes, for all slots that the worker before left in use. */
+void handle_table_adopt(struct fs *fs);

@@ -1,5 +1,6 @@
 /*
- * The inode table: which inodes are in memory, and why (references of ours, lookups of the kernel).
+ * The inode table: which inodes are in memory, and why (references of ours, lookups of the kernel). Of those that only the kernel knows it keeps the IDLE_MAX lately
+ * used; of the others a number.
  *
  * An inode enters the table before its record is read, with its own lock held, so that two threads never load two copies: whoever
  * finds it waits on that lock. It leaves when nobody refers to it; the record in the database is then the newest.
@@ -9,10 +10,24 @@
 
 #include <assert.h>
 
+#define IDLE_MAX 65536u
+
+/* A number in fs->lookups. */
+#define KEPT_PASSED 1u /* io.was_passed */
+#define KEPT_LOOKUP 2u /* one lookup */
+
+static gpointer ino_key(uint64_t ino)
+{
+    return GSIZE_TO_POINTER(ino);
+}
+
 void inode_table_init(struct fs *fs)
 {
     mutex_init(&fs->table_mu, LOCK_INODE_TABLE);
     fs->inodes = g_hash_table_new(g_int64_hash, g_int64_equal);
+    fs->unforgotten = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL);
+    fs->lookups = g_hash_table_new(NULL, NULL);
+    g_queue_init(&fs->idle);
 }
 
 struct reap {
@@ -81,13 +96,18 @@ static void inode_free(struct inode *in)
     g_free(in);
 }
 
-/* Out of the table: freed, and its record reaped if it has no name. */
+static bool is_orphan(const struct inode *in)
+{
+    return !in->gone && in->loaded && in->rec.nlink == 0;
+}
+
+/* Out of the table: freed, and its record reaped if it has no name and the kernel does not know it. */
 static void inode_dismiss(struct fs *fs, struct inode *in)
 {
     uint64_t ino = in->ino;
-    bool orphan = !in->gone && in->loaded && in->rec.nlink == 0;
+    bool reap = is_orphan(in) && !in->known_before;
     inode_free(in);
-    if (orphan)
+    if (reap)
         inode_reap(fs, ino);
 }
 
@@ -109,6 +129,8 @@ void inode_table_fini(struct fs *fs)
         inode_free(in);
     }
     g_hash_table_unref(fs->inodes);
+    g_hash_table_unref(fs->unforgotten);
+    g_hash_table_unref(fs->lookups);
     fs->inodes = NULL;
     mutex_fini(&fs->table_mu);
 }
@@ -147,16 +169,36 @@ static int load_locked(struct inode *in) REQUIRES(in->mu)
     return r;
 }
 
+static void idle_remove_locked(struct fs *fs, struct inode *in) REQUIRES(fs->table_mu)
+{
+    if (in->idle.data)
+        g_queue_unlink(&fs->idle, &in->idle);
+    in->idle.data = NULL;
+}
+
+/* With one more reference, or NULL. */
+static struct inode *table_find_locked(struct fs *fs, uint64_t ino) REQUIRES(fs->table_mu)
+{
+    struct inode *in = g_hash_table_lookup(fs->inodes, &ino);
+    if (in && in->refs++ == 0)
+        idle_remove_locked(fs, in);
+    return in;
+}
+
 /* Returns the inode found in the table, or the fresh one, which is then in the table. */
 static struct inode *table_insert(struct fs *fs, struct inode *fresh) EXCLUDES(fs->table_mu)
 {
     mutex_lock(&fs->table_mu);
-    struct inode *in = g_hash_table_lookup(fs->inodes, &fresh->ino);
+    struct inode *in = table_find_locked(fs, fresh->ino);
     if (!in) {
         in = fresh;
+        gsize kept = GPOINTER_TO_SIZE(g_hash_table_lookup(fs->lookups, ino_key(fresh->ino)));
+        (void)g_hash_table_remove(fs->lookups, ino_key(fresh->ino));
+        fresh->nlookup = kept / KEPT_LOOKUP;
+        fresh->io.was_passed |= kept & KEPT_PASSED;
+        fresh->refs = 1;
         g_hash_table_insert(fs->inodes, &fresh->ino, fresh);
     }
-    in->refs++;
     mutex_unlock(&fs->table_mu);
     return in;
 }
@@ -166,6 +208,7 @@ static int inode_load(struct fs *fs, uint64_t ino, struct inode **ret)
     struct inode *fresh = g_new0(struct inode, 1);
     fresh->fs = fs;
     fresh->ino = ino;
+    fresh->known_before = fresh->io.was_passed = ino < fs->session->head->ino_limit;
     mutex_init(&fresh->mu, LOCK_INODE);
     cond_init(&fresh->changed_cond);
     mutex_lock(&fresh->mu);
@@ -186,13 +229,17 @@ static int inode_load(struct fs *fs, uint64_t ino, struct inode **ret)
     return 0;
 }
 
-int inode_get(struct fs *fs, uint64_t ino, struct inode **ret)
+struct inode *inode_find(struct fs *fs, uint64_t ino)
 {
     mutex_lock(&fs->table_mu);
-    struct inode *in = g_hash_table_lookup(fs->inodes, &ino);
-    if (in)
-        in->refs++;
+    struct inode *in = table_find_locked(fs, ino);
     mutex_unlock(&fs->table_mu);
+    return in;
+}
+
+int inode_get(struct fs *fs, uint64_t ino, struct inode **ret)
+{
+    struct inode *in = inode_find(fs, ino);
     if (!in)
         return inode_load(fs, ino, ret);
     mutex_lock(&in->mu);
@@ -214,13 +261,59 @@ struct inode *inode_ref(struct inode *in)
     return in;
 }
 
-/* With the table's lock: takes the inode out when nobody is left. */
-static bool table_remove_unused(struct fs *fs, struct inode *in) REQUIRES(fs->table_mu)
+static void await_forget_locked(struct fs *fs, uint64_t ino) REQUIRES(fs->table_mu)
 {
-    if (in->refs > 0 || in->nlookup > 0)
-        return false;
+    uint64_t *key = g_new(uint64_t, 1);
+    *key = ino;
+    g_hash_table_add(fs->unforgotten, key);
+}
+
+void inode_await_forget(struct fs *fs, uint64_t ino)
+{
+    mutex_lock(&fs->table_mu);
+    await_forget_locked(fs, ino);
+    mutex_unlock(&fs->table_mu);
+}
+
+static struct inode *table_remove_locked(struct fs *fs, struct inode *in) REQUIRES(fs->table_mu)
+{
+    idle_remove_locked(fs, in);
     g_hash_table_remove(fs->inodes, &in->ino);
-    return true;
+    if (in->known_before && is_orphan(in))
+        await_forget_locked(fs, in->ino);
+    return in;
+}
+
+/* What else of it is only in memory is no loss. Without a name its record depends on the last FORGET. */
+static bool number_is_enough(const struct inode *in)
+{
+    bool written = in->rec.content == CONTENT_OPEN || in->rec.content == CONTENT_CLOSING;
+    return !is_orphan(in) && !inode_is_dir(in) && !written;
+}
+
+/* The one that the kernel asked for least lately, if there are too many. */
+static struct inode *table_shrink_locked(struct fs *fs) REQUIRES(fs->table_mu)
+{
+    struct inode *in = fs->idle.length > IDLE_MAX ? fs->idle.head->data : NULL;
+    if (!in)
+        return NULL;
+    gsize kept = in->nlookup * KEPT_LOOKUP | (in->io.was_passed ? KEPT_PASSED : 0);
+    g_hash_table_insert(fs->lookups, ino_key(in->ino), GSIZE_TO_POINTER(kept));
+    return table_remove_locked(fs, in);
+}
+
+/* A reference or lookups of in went: returns the inode that leaves memory for it, to be dismissed, or NULL. */
+static struct inode *table_settle_locked(struct fs *fs, struct inode *in) REQUIRES(fs->table_mu)
+{
+    if (in->refs > 0)
+        return NULL;
+    if (in->nlookup == 0)
+        return table_remove_locked(fs, in);
+    if (!in->idle.data && number_is_enough(in)) {
+        in->idle.data = in;
+        g_queue_push_tail_link(&fs->idle, &in->idle);
+    }
+    return table_shrink_locked(fs);
 }
 
 void inode_put(struct inode *in)
@@ -231,10 +324,10 @@ void inode_put(struct inode *in)
     mutex_lock(&fs->table_mu);
     assert(in->refs > 0);
     in->refs--;
-    bool unused = table_remove_unused(fs, in);
+    struct inode *leaves = table_settle_locked(fs, in);
     mutex_unlock(&fs->table_mu);
-    if (unused)
-        inode_dismiss(fs, in);
+    if (leaves)
+        inode_dismiss(fs, leaves);
 }
 
 void inode_set_place(struct inode *in, const struct meta_dentry *d)
@@ -252,18 +345,35 @@ void inode_kernel_ref(struct inode *in)
     mutex_unlock(&in->fs->table_mu);
 }
 
+/* Of an inode that is not in memory. */
+static void forget_kept_locked(struct fs *fs, uint64_t ino, uint64_t n) REQUIRES(fs->table_mu)
+{
+    gsize kept = GPOINTER_TO_SIZE(g_hash_table_lookup(fs->lookups, ino_key(ino)));
+    if (kept / KEPT_LOOKUP > n)
+        g_hash_table_insert(fs->lookups, ino_key(ino), GSIZE_TO_POINTER(kept - n * KEPT_LOOKUP));
+    else
+        (void)g_hash_table_remove(fs->lookups, ino_key(ino));
+}
+
 void inode_kernel_forget(struct fs *fs, uint64_t ino, uint64_t n)
 {
+    struct inode *leaves = NULL;
+    bool left_over = false;
     mutex_lock(&fs->table_mu);
     struct inode *in = g_hash_table_lookup(fs->inodes, &ino);
-    bool unused = false;
     if (in) {
+        in->known_before &= n < in->nlookup;
         in->nlookup -= MIN(n, in->nlookup);
-        unused = table_remove_unused(fs, in);
+        leaves = table_settle_locked(fs, in);
+    } else {
+        forget_kept_locked(fs, ino, n);
+        left_over = g_hash_table_remove(fs->unforgotten, &ino);
     }
     mutex_unlock(&fs->table_mu);
-    if (unused)
-        inode_dismiss(fs, in);
+    if (leaves)
+        inode_dismiss(fs, leaves);
+    if (left_over)
+        inode_reap(fs, ino);
 }
 
 static struct timespec to_timespec(int64_t ns)

@@ -1,35 +1,17 @@
-/*
- * See io_mode.h. Modes change under the content gate of the inode, so that opens, releases and seals of one file come one after another; backing ids
- * are kept under fs->io_mu, which nothing holds over the system calls: an id that is taken out of its inode belongs to who took it.
- *
- * The local file that an id stands for is told by its vid and by the cache, which says when it drops one (io_mode_dropped).
- */
+/* See io_mode.h. Modes change under the content gate of the inode, so that opens, releases and seals of one file come one after another. */
 #include "io_mode.h"
 
+#include "backing.h"
 #include "content.h"
 #include "no_open.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <linux/fuse.h>
 #include <linux/magic.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/vfs.h>
 
-#ifndef FUSE_DEV_IOC_BACKING_OPEN /* kernel headers before 6.9 */
-struct fuse_backing_map {
-    int32_t fd;
-    uint32_t flags;
-    uint64_t padding;
-};
-#define FUSE_DEV_IOC_BACKING_OPEN  _IOW(229, 1, struct fuse_backing_map)
-#define FUSE_DEV_IOC_BACKING_CLOSE _IOW(229, 2, uint32_t)
-#endif
-
-#define IDS_MAX        65536u /* each pins an inode of the cache disk in the kernel's memory */
-#define SETTLE_TRIES   20u    /* the kernel lets go of a released file a little later */
+#define SETTLE_TRIES   20u /* the kernel lets go of a released file a little later */
 #define SETTLE_WAIT_US 500u
 #define CLOCK_STEP_NS  (20 * (int64_t)NS_PER_MS) /* times of files on older kernels are this coarse at worst */
 #define EXPECT_BYTES   (256u << 20)              /* a writer is expected to bring this much at least */
@@ -38,14 +20,13 @@ struct fuse_backing_map {
 
 void io_mode_init(struct fs *fs)
 {
-    mutex_init(&fs->io_mu, LOCK_IO_MODE);
-    g_queue_init(&fs->io_idle);
+    backing_init(fs);
     atomic_store(&fs->io_refused, "not mounted yet");
 }
 
 void io_mode_fini(struct fs *fs)
 {
-    mutex_fini(&fs->io_mu);
+    backing_fini(fs);
 }
 
 void io_mode_connected(struct fs *fs, bool offered)
@@ -61,114 +42,6 @@ bool io_mode_works(struct fs *fs, const char **ret_why)
     const char *why = atomic_load(&fs->io_refused);
     *ret_why = why;
     return !why;
-}
-
-/* ---- backing ids ---- */
-
-static void close_id(struct fs *fs, int id)
-{
-    uint32_t arg = (uint32_t)id;
-    if (id > 0 && fs->se && !atomic_load(&fs->stopping) &&
-        ioctl(fuse_session_fd(fs->se), FUSE_DEV_IOC_BACKING_CLOSE, &arg) < 0)
-        log_debug("io", "backing id %d could not be closed: %s", id, g_strerror(errno));
-}
-
-static int register_id(struct fs *fs, struct cfile *cf)
-{
-    struct fuse_backing_map map = {.fd = cache_file_fd(cf)};
-    int id = ioctl(fuse_session_fd(fs->se), FUSE_DEV_IOC_BACKING_OPEN, &map);
-    if (id > 0)
-        return id;
-    int r = id < 0 ? -errno : -EIO;
-    if (r == -EPERM || r == -ELOOP || r == -EOPNOTSUPP) {
-        const char *why = r == -EPERM   ? "no CAP_SYS_ADMIN"
-                          : r == -ELOOP ? "the cache folder lies on a stacked file system (a container's layer?)"
-                                        : "the cache folder's file system does not support it";
-        log_notice("io", "files are not passed through to the cache disk: %s", why);
-        atomic_store(&fs->io_refused, why);
-    }
-    return r;
-}
-
-static void idle_remove_locked(struct fs *fs, struct io_state *io) REQUIRES(fs->io_mu)
-{
-    if (io->idle.data)
-        g_queue_unlink(&fs->io_idle, &io->idle);
-    io->idle.data = NULL;
-}
-
-/* Takes the id out of its inode; the caller closes it. */
-static int steal_locked(struct fs *fs, struct io_state *io) REQUIRES(fs->io_mu)
-{
-    int id = io->backing_id;
-    idle_remove_locked(fs, io);
-    io->backing_id = 0;
-    fs->n_backing_ids -= id > 0;
-    return id;
-}
-
-void io_mode_forget(struct inode *in)
-{
-    struct fs *fs = in->fs;
-    mutex_lock(&fs->io_mu);
-    int id = steal_locked(fs, &in->io);
-    mutex_unlock(&fs->io_mu);
-    close_id(fs, id);
-    io_kept_free(in->io.kept);
-}
-
-void io_mode_dropped(void *arg, uint64_t ino)
-{
-    struct fs *fs = arg;
-    int id = 0;
-    if (atomic_load(&fs->stopping))
-        return; /* the connection and all its ids go */
-    mutex_lock(&fs->table_mu);
-    struct inode *in = g_hash_table_lookup(fs->inodes, &ino);
-    if (in) {
-        mutex_lock(&fs->io_mu);
-        if (in->io.idle.data)
-            id = steal_locked(fs, &in->io);
-        mutex_unlock(&fs->io_mu);
-    }
-    mutex_unlock(&fs->table_mu);
-    close_id(fs, id);
-}
-
-/* The id of the inode's cache file, kept or new. */
-static int use_id(struct inode *in)
-{
-    struct fs *fs = in->fs;
-    uint64_t vid = cache_file_vid(in->cf);
-    mutex_lock(&fs->io_mu);
-    idle_remove_locked(fs, &in->io);
-    int id = in->io.backing_vid == vid ? in->io.backing_id : 0;
-    int old = id ? 0 : steal_locked(fs, &in->io);
-    mutex_unlock(&fs->io_mu);
-    close_id(fs, old);
-    if (id)
-        return id;
-    id = register_id(fs, in->cf);
-    if (id < 0)
-        return id;
-    mutex_lock(&fs->io_mu);
-    in->io.backing_id = id;
-    in->io.backing_vid = vid;
-    old = ++fs->n_backing_ids > IDS_MAX && fs->io_idle.head ? steal_locked(fs, fs->io_idle.head->data) : 0;
-    mutex_unlock(&fs->io_mu);
-    close_id(fs, old);
-    return id;
-}
-
-static void unuse_id(struct inode *in)
-{
-    struct fs *fs = in->fs;
-    mutex_lock(&fs->io_mu);
-    if (in->io.backing_id && !in->io.idle.data) {
-        in->io.idle.data = &in->io;
-        g_queue_push_tail_link(&fs->io_idle, &in->io.idle);
-    }
-    mutex_unlock(&fs->io_mu);
 }
 
 /* ---- what the kernel wrote ---- */
@@ -189,6 +62,17 @@ static bool stat_local(struct inode *in, struct cfile *cf, uint64_t *ret_size, i
     return true;
 }
 
+void io_mode_dropped(void *fs, uint64_t ino)
+{
+    backing_drop(fs, ino);
+}
+
+void io_mode_forget(struct inode *in)
+{
+    backing_forget(in);
+    io_kept_free(in->io.kept);
+}
+
 void io_kept_free(struct io_kept *kept)
 {
     if (kept)
@@ -207,6 +91,7 @@ static bool take_news_locked(struct inode *in, uint64_t size, int64_t mtime_ns) 
         in->n_changes++;
         in->io.n_news++;
         g_clear_pointer(&in->io.kept, io_kept_free);
+        backing_save_locked(in);
     }
     return news;
 }
@@ -345,11 +230,13 @@ static int put_source_away(struct inode *in)
     int r = content_begin_change_gated(in);
     if (r == 0)
         r = cache_file_set_source(in->cf, &none);
-    if (r == 0)
-        r = content_store(in);
     bool old = r == 0 && stat_local(in, in->cf, &size, &mtime_ns) && clock_wall_ns() - mtime_ns > CLOCK_STEP_NS;
+    if (!old || !clean || !kept->key)
+        g_clear_pointer(&kept, io_kept_free);
+    if (r == 0)
+        r = content_put_away(in, kept);
     mutex_lock(&in->mu);
-    if (old && clean && kept->key)
+    if (r == 0)
         in->io.kept = g_steal_pointer(&kept);
     mutex_unlock(&in->mu);
     io_kept_free(kept);
@@ -377,6 +264,7 @@ static int begin_writing(struct inode *in)
         in->io.seen_mtime_ns = mtime_ns;
     }
     in->io.kernel_writes = true;
+    backing_save_locked(in);
     mutex_unlock(&in->mu);
     return 0;
 }
@@ -390,12 +278,12 @@ static int enter_passthrough(struct inode *in, bool writes)
     bool reads = !writes && !kernel_writes;
     int r = reads ? cache_file_set_passthrough(in->cf, CACHE_PASS_READ)
                   : 0; /* first: from here on the file stays where it is */
-    int id = r < 0 ? r : use_id(in);
+    int id = r < 0 ? r : backing_use(in);
     r = id < 0 ? id : 0;
     if (r == 0 && writes)
         r = begin_writing(in);
-    if (r < 0 && idle) {
-        unuse_id(in);
+    if (r < 0 && idle && !kernel_writes) {
+        backing_unuse(in);
         if (reads && cache_file_set_passthrough(in->cf, CACHE_PASS_OFF) < 0)
             log_warn("io", "passthrough could not be ended ino=%" G_GUINT64_FORMAT, in->ino);
     }
@@ -422,6 +310,7 @@ static int enter_gated(struct inode *in, bool writes, bool avoid, struct fuse_fi
     fi->keep_cache =
         mode == IO_CACHED && !in->io.was_passed; /* one inode is one lineage: a change made elsewhere has another */
     in->io.was_passed = mode == IO_PASSTHROUGH;
+    backing_save_locked(in);
     mutex_unlock(&in->mu);
     fi->backing_id = mode == IO_PASSTHROUGH ? id : 0;
     fi->direct_io =
@@ -451,10 +340,11 @@ void io_mode_leave(struct inode *in, bool writes)
     bool last = in->io.n_handles == 0, passed = in->io.mode == IO_PASSTHROUGH, kernel_writes = in->io.kernel_writes;
     if (last)
         in->io.mode = IO_NONE;
+    backing_save_locked(in);
     mutex_unlock(&in->mu);
-    if (last && passed) {
-        unuse_id(in); /* first: a file that moves takes its id with it */
-        if (!kernel_writes && cache_file_set_passthrough(in->cf, CACHE_PASS_OFF) < 0)
+    if (last && passed && !kernel_writes) {
+        backing_unuse(in); /* first: a file that moves takes its id with it */
+        if (cache_file_set_passthrough(in->cf, CACHE_PASS_OFF) < 0)
             log_warn("io", "passthrough could not be ended ino=%" G_GUINT64_FORMAT, in->ino);
     }
     content_gate_leave(in);
@@ -503,10 +393,15 @@ bool io_mode_end_writing(struct inode *in, bool *ret_same)
         in->synced_changes = 0;
     }
     mutex_unlock(&in->mu);
+    if (!readers)
+        backing_unuse(in);
     int r = cache_file_set_passthrough(in->cf, readers ? CACHE_PASS_READ : CACHE_PASS_OFF);
     if (r == 0 && kept)
         *ret_same = content_restore(in, kept) == 0;
     io_kept_free(kept);
+    mutex_lock(&in->mu);
+    backing_save_locked(in); /* who takes over before may still go back to what was kept */
+    mutex_unlock(&in->mu);
     return true;
 }
 
@@ -519,8 +414,11 @@ void io_mode_unnamed(struct inode *in)
     if (ends) {
         in->io.kernel_writes = false;
         g_clear_pointer(&in->io.kept, io_kept_free);
+        backing_save_locked(in);
     }
     mutex_unlock(&in->mu);
+    if (ends && !readers)
+        backing_unuse(in);
     if (ends && cache_file_set_passthrough(in->cf, readers ? CACHE_PASS_READ : CACHE_PASS_OFF) < 0)
         log_warn("io", "passthrough could not be ended ino=%" G_GUINT64_FORMAT, in->ino);
     content_gate_leave(in);

@@ -5,8 +5,7 @@
  * here; to be written it must also have no source in the store (what changes is not told to us, so nothing can be copied from there), and there must be room
  * for twice the largest file that was closed in the directory, because nobody can hold such a writer back. Without CAP_SYS_ADMIN, on kernels before 6.9, or with --passthrough off every file is CACHED.
  *
- * A file keeps its backing id after the last release, because to register again costs a system call; the id goes when the inode is forgotten, the
- * cache file is dropped, or IDS_MAX others were used since.
+ * The ids by which the kernel knows cache files are in backing.h.
  */
 #pragma once
 #include "fs.h"

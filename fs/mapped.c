@@ -1,6 +1,7 @@
 /* See mapped.h. One thread; a watched file has a reference to its inode and uses its cache file. */
 #include "mapped.h"
 
+#include "attach.h"
 #include "content.h"
 #include "io_mode.h"
 #include "publish.h"
@@ -169,6 +170,7 @@ static void *mapped_main(void *arg)
         (void)cond_wait_until(&m->wake, &m->mu, clock_mono_ns() + (m->files->len ? LATE_NS : LOOK_NS));
         mutex_unlock(&m->mu);
         look_at_flushed(m);
+        attach_expire(fs);
         mutex_lock(&m->mu);
         for (unsigned i = 0; i < m->files->len && !m->stop;) {
             struct mapped_file *f = m->files->pdata[i]; /* only this thread removes */

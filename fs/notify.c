@@ -1,8 +1,6 @@
-/*
- * Kernel invalidation. Always from the one notify thread: the kernel may hold a directory's lock while it waits for a handler of ours,
- * so a handler that notified would wait for itself.
- */
+/* Kernel invalidation, through the notifier. Always from the one notify thread: that process may be held up as long as a handler of ours is at work. */
 #include "fs.h"
+#include "notifier.h"
 
 struct note {
     struct fs *fs;
@@ -14,10 +12,9 @@ static void notify_run(void *arg)
 {
     struct note *n = arg;
     if (n->fs->se && !atomic_load(&n->fs->stopping)) {
-        int r = n->name ? fuse_lowlevel_notify_inval_entry(n->fs->se, n->ino, n->name, strlen(n->name))
-                        : fuse_lowlevel_notify_inval_inode(n->fs->se, n->ino, 0, 0);
-        if (r < 0 && r != -ENOENT)
-            log_debug("notify", "kernel refused an invalidation ino=%" G_GUINT64_FORMAT " r=%s", n->ino, err_name(r));
+        int r = notifier_send(n->fs->notify_fd, n->ino, n->name);
+        if (r < 0)
+            log_debug("notify", "the kernel is not told ino=%" G_GUINT64_FORMAT " r=%s", n->ino, err_name(r));
     }
     g_free(n->name);
     g_free(n);

@@ -160,10 +160,10 @@ static int set_size(struct inode *in, struct handle *h, const struct fuse_ctx *c
     if (size > objstore_limits(in->fs->store)->object_max_bytes)
         return -EFBIG;
     int r = 0;
-    if (h && h->writable) {
+    if (h && h->slot->writable) {
         r = content_truncate(in, size);
         if (r == 0)
-            atomic_store(&h->wrote, true);
+            atomic_store(&h->slot->wrote, true);
     } else {
         r = content_open(in, true, false);
         if (r < 0)

@@ -1,6 +1,8 @@
 /* Reading directories. Offsets are ids of names (+2, for "." and ".."): stable while names come and go. */
+#include "attach.h"
 #include "no_open.h"
 #include "op.h"
+#include "request.h"
 #include "tree.h"
 
 #define DOT_ENTRIES 2
@@ -26,25 +28,30 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         reply_err(req, OP_ID_opendir, -ENOSYS);
         return;
     }
-    struct inode *in = NULL;
+    INODE_REF in = NULL;
+    struct handle *h = NULL;
     int r = inode_get(fs, ino, &in);
     if (r == 0 && !inode_is_dir(in))
         r = -ENOTDIR;
     if (r == 0 && in->rec.nlink > 0)
         r = tree_refresh(fs, in, false);
+    if (r == 0) {
+        const struct sess_handle what = {.ino = ino, .dir = 1, .id_limit = meta_next_ino(fs->meta)};
+        r = handle_new(fs, in, &what, &h);
+    }
     if (r < 0) {
-        inode_put(in);
         reply_err(req, OP_ID_opendir, r == -ENOENT ? -ESTALE : r);
         return;
     }
-    struct handle *h;
-    fi->fh = handle_new(fs, in, &h);
-    h->id_limit = meta_next_ino(fs->meta);
+    fi->fh = h->fh;
+    attach_replaces(fs, request_unique());
     fi->cache_readdir = 1;
     fi->keep_cache = seen_unchanged(in);
     metric_inc(M_fuse_requests);
     if (fuse_reply_open(req, fi) == -ENOENT)
         handle_free(fs, fi->fh);
+    else
+        handle_opened(fs, fi->fh);
 }
 
 struct fill {
@@ -142,9 +149,9 @@ static void read_dir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, str
     f.ttl = tree_ttl(fs, f.dir);
     uint64_t at = (uint64_t)off;
     if (h && at == 0)
-        h->id_limit = meta_next_ino(fs->meta); /* rewound: what was made since is shown */
+        h->slot->id_limit = meta_next_ino(fs->meta); /* rewound: what was made since is shown */
     if (h)
-        f.id_limit = h->id_limit;
+        f.id_limit = h->slot->id_limit;
     if (fill_dots(&f, &at))
         r = meta_dentry_each(fs->meta, f.dir->ino, at > DOT_ENTRIES ? at - DOT_ENTRIES : 0, fill_one, &f);
     metric_inc(M_fuse_requests);
@@ -166,8 +173,10 @@ void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, stru
 
 void op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-    handle_free(fuse_req_userdata(req), fi->fh);
+    struct fs *fs = fuse_req_userdata(req);
+    handle_releasing(fs, fi->fh);
     reply_err(req, OP_ID_releasedir, 0);
+    handle_free(fs, fi->fh);
 }
 
 void op_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)

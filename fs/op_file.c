@@ -1,4 +1,5 @@
 /* Operations on open files. */
+#include "attach.h"
 #include "content.h"
 #include "copy.h"
 #include "io_mode.h"
@@ -7,6 +8,7 @@
 #include "op.h"
 #include "prefetch.h"
 #include "publish.h"
+#include "request.h"
 #include "tree.h"
 
 #include <fcntl.h>
@@ -37,23 +39,27 @@ static int tgid_of(int tid)
     return tgid;
 }
 
-/* Chooses the mode and makes the handle; takes over the reference to in on success. */
+/* Makes the handle and chooses the mode, in this order: what the kernel may write has a handle, or is being closed. */
 static int new_handle(fuse_req_t req, struct inode *in, struct fuse_file_info *fi, bool fresh)
 {
     struct fs *fs = in->fs;
     struct handle *h;
     bool writes = opens_for_write(fi->flags);
     int tid = fuse_req_ctx(req)->pid;
-    int r = io_mode_enter(in, writes, writes && fresh && copy_is_likely(fs, tid), fi);
+    const struct sess_handle what = {.ino = in->ino, .tid = tid, .writable = writes, .fresh = fresh};
+    int r = handle_new(fs, in, &what, &h);
     if (r < 0)
         return r;
-    fi->fh = handle_new(fs, in, &h);
-    h->writable = writes;
-    atomic_store(&h->fresh, fresh);
-    h->opener_tid = tid;
+    fi->fh = h->fh;
+    r = io_mode_enter(in, writes, writes && fresh && copy_is_likely(fs, tid), fi);
+    if (r < 0) {
+        handle_free(fs, fi->fh);
+        return r;
+    }
     if (!writes)
         copy_note_open(in, tid);
     h->news = io_mode_news(in);
+    attach_replaces(fs, request_unique());
     return 0;
 }
 
@@ -69,15 +75,20 @@ static void open_virtual(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *
 {
     struct fs *fs = fuse_req_userdata(req);
     struct handle *h;
-    if (opens_for_write(fi->flags)) {
-        reply_err(req, OP_ID_open, -EACCES);
+    const struct sess_handle what = {.ino = ino, .virt = 1};
+    int r = opens_for_write(fi->flags) ? -EACCES : handle_new(fs, NULL, &what, &h);
+    if (r < 0) {
+        reply_err(req, OP_ID_open, r);
         return;
     }
-    fi->fh = handle_new(fs, NULL, &h);
+    fi->fh = h->fh;
     h->text = virt_text(fs, ino);
+    attach_replaces(fs, request_unique());
     fi->direct_io = 1;
     if (fuse_reply_open(req, fi) == -ENOENT)
         handle_free(fs, fi->fh);
+    else
+        handle_opened(fs, fi->fh);
 }
 
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -91,7 +102,7 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         open_virtual(req, ino, fi);
         return;
     }
-    struct inode *in = NULL;
+    INODE_REF in = NULL;
     bool writes = opens_for_write(fi->flags), trunc = writes && (fi->flags & O_TRUNC);
     int r = inode_get(fs, ino, &in);
     if (r == 0 && writes && fs->cfg->read_only)
@@ -108,19 +119,18 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     if (r == 0 && writes && (trunc || fi->backing_id)) { /* we do not see what is written past us: at once, then */
         r = attr_kill_suid(in, fuse_req_ctx(req));
         if (r < 0)
-            undo_open(fs, inode_ref(in), fi->fh, writes);
+            undo_open(fs, in, fi->fh, writes);
     }
     if (r < 0) {
-        inode_put(in);
         reply_err(req, OP_ID_open,
                   r == -ENOENT ? -ESTALE : r); /* replaced elsewhere: ESTALE makes the kernel look the name up again */
         return;
     }
-    inode_ref(in);
     metric_inc(M_fuse_requests);
     if (fuse_reply_open(req, fi) == -ENOENT)
         undo_open(fs, in, fi->fh, writes);
-    inode_put(in);
+    else
+        handle_opened(fs, fi->fh);
 }
 
 /* name: NULL for a file without one. */
@@ -152,7 +162,6 @@ static void reply_created(fuse_req_t req, enum op_id op, struct inode *in, uint6
         reply_err(req, op, r);
         return;
     }
-    inode_ref(in);
     INODE_REF dir = NULL;
     struct fuse_entry_param e;
     fill_entry(in, inode_get(fs, parent, &dir) == 0 ? tree_ttl(fs, dir) : 0, &e);
@@ -161,6 +170,8 @@ static void reply_created(fuse_req_t req, enum op_id op, struct inode *in, uint6
     if (fuse_reply_create(req, &e, fi) == -ENOENT) {
         undo_open(fs, in, fi->fh, writes);
         inode_kernel_forget(fs, in->ino, 1);
+    } else {
+        handle_opened(fs, fi->fh);
     }
     inode_put(in);
 }
@@ -252,7 +263,7 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_
     ssize_t n = r < 0 ? r : cache_file_write(h->in->cf, buf, size, (uint64_t)off);
     if (n >= 0) {
         content_note_write(h->in, (uint64_t)off + (uint64_t)n);
-        atomic_store_explicit(&h->wrote, true, memory_order_relaxed);
+        atomic_store_explicit(&h->slot->wrote, true, memory_order_relaxed);
     }
     metric_inc(M_fuse_requests);
     if (n < 0)
@@ -286,9 +297,9 @@ static bool writes_to(struct fs *fs, int tgid, uint64_t ino)
 /* A close of an inherited descriptor while the process that opened the file has it open still. */
 static bool closed_by_heir(const struct handle *h, int tid)
 {
-    if (tid == h->opener_tid)
+    if (tid == h->slot->tid)
         return false;
-    int opener = tgid_of(h->opener_tid);
+    int opener = tgid_of(h->slot->tid);
     return opener && opener != tgid_of(tid) && writes_to(h->in->fs, opener, h->in->ino);
 }
 
@@ -296,13 +307,13 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
     struct handle *h = handle_get(fs, fi->fh);
-    if (!h || !h->in || !h->writable) {
+    if (!h || !h->in || !h->slot->writable) {
         reply_err(req, OP_ID_flush, no_open_files(fs) ? -ENOSYS : 0);
         return;
     }
     if (io_mode_news(h->in) != h->news)
-        atomic_store(&h->wrote, true);
-    bool wrote = atomic_load(&h->wrote), fresh = atomic_load(&h->fresh);
+        atomic_store(&h->slot->wrote, true);
+    bool wrote = atomic_load(&h->slot->wrote), fresh = atomic_load(&h->slot->fresh);
     if (closed_by_heir(
             h, fuse_req_ctx(req)->pid)) { /* who opened it may go on writing: that one's close, or the last, counts */
         reply_err(req, OP_ID_flush, 0);
@@ -319,12 +330,13 @@ void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
     struct handle *h = handle_get(fs, fi->fh);
+    handle_releasing(fs, fi->fh);
     if (h && h->in) {
-        io_mode_leave(h->in, h->writable);
-        content_release(h->in, h->writable);
+        io_mode_leave(h->in, h->slot->writable);
+        content_release(h->in, h->slot->writable);
     }
-    handle_free(fs, fi->fh);
     reply_err(req, OP_ID_release, 0);
+    handle_free(fs, fi->fh);
 }
 
 void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
@@ -336,7 +348,7 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
         return;
     }
     int r = content_sync(h->in);
-    if (r == 0 && fs->cfg->fsync == FSYNC_REMOTE && h->writable) {
+    if (r == 0 && fs->cfg->fsync == FSYNC_REMOTE && h->slot->writable) {
         r = content_flush(h->in, true);
         if (r == 0)
             r = publish_now(fs, h->in, clock_mono_ns() + fs->cfg->op_timeout_ns);
@@ -356,7 +368,7 @@ void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
         r = cache_file_fallocate(h->in->cf, mode, (uint64_t)off, (uint64_t)len);
     if (r == 0) {
         content_note_write(h->in, mode & FALLOC_FL_KEEP_SIZE ? 0 : (uint64_t)off + (uint64_t)len);
-        atomic_store(&h->wrote, true);
+        atomic_store(&h->slot->wrote, true);
     }
     reply_err(req, OP_ID_fallocate, r);
 }
@@ -411,7 +423,7 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in, struct 
         content_note_write(to->in, (uint64_t)off_out + (uint64_t)n);
     else if (changes)
         n = copy_range(from->in, (uint64_t)off_in, to->in, (uint64_t)off_out, MIN(len, COPY_MAX));
-    atomic_store(&to->wrote, true);
+    atomic_store(&to->slot->wrote, true);
     if (n < 0)
         reply_err(req, OP_ID_copy_file_range, (int)n);
     else

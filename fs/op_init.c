@@ -7,6 +7,20 @@
 
 #define LAKE_BYTES (1ull << 50) /* what df shows: the lake has no size of its own */
 
+/* What the first worker agreed on with the kernel holds for the life of the connection, whoever serves it. */
+static void keep_agreement(struct session *session, struct fuse_conn_info *conn)
+{
+    struct sess_head *head = session->head;
+    for (unsigned bit = 0; bit < 64 && session_is_takeover(session); bit++) {
+        if (head->want_ext & (1ull << bit))
+            (void)fuse_set_feature_flag(conn, 1ull << bit);
+        else
+            fuse_unset_feature_flag(conn, 1ull << bit);
+    }
+    head->want_ext = conn->want_ext & conn->capable_ext;
+    head->max_write = conn->max_write;
+}
+
 void op_init(void *userdata, struct fuse_conn_info *conn)
 {
     static const uint64_t wanted[] = {
@@ -26,15 +40,17 @@ void op_init(void *userdata, struct fuse_conn_info *conn)
     bool opens = !fs->cfg->immutable || !fuse_set_feature_flag(conn, FUSE_CAP_NO_OPEN_SUPPORT);
     if (!opens)
         (void)fuse_set_feature_flag(conn, FUSE_CAP_NO_OPENDIR_SUPPORT);
-    bool passes = opens && fs->cfg->passthrough == SWITCH_ON && fuse_set_feature_flag(conn, FUSE_CAP_PASSTHROUGH);
+    if (opens && fs->cfg->passthrough == SWITCH_ON)
+        (void)fuse_set_feature_flag(conn, FUSE_CAP_PASSTHROUGH);
     conn->max_backing_stack_depth = 1; /* the cache folder may lie on an overlay */
-    conn->max_write = 1 << 20;
+    conn->max_write = FS_MAX_WRITE;
     conn->max_read = 0;
     conn->max_background = 64;
     conn->congestion_threshold = 48;
     conn->time_gran = 1;
+    keep_agreement(fs->session, conn);
     atomic_store(&fs->fuse_caps, conn->want_ext & conn->capable_ext);
-    io_mode_connected(fs, passes);
+    io_mode_connected(fs, conn->want_ext & FUSE_CAP_PASSTHROUGH);
     log_info("fuse", "connected proto=%u.%u capable=%#" G_GINT64_MODIFIER "x want=%#" G_GINT64_MODIFIER "x",
              conn->proto_major, conn->proto_minor, (uint64_t)conn->capable_ext, (uint64_t)conn->want_ext);
 }

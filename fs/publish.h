@@ -75,6 +75,8 @@ struct publish_counts {
     int64_t oldest_ns; /* wall clock, 0 none */
 };
 void publish_count(struct publisher *p, const char *path, struct publish_counts *ret);
+/* Returns once nobody holds the publisher's lock. */
+void publish_touch(struct publisher *p);
 /* Waits until nothing is left under path or the deadline (monotonic ns, 0 none) passes: 0, -ETIMEDOUT, -EIO when nothing of what is left gets on without a
  * decision: parked, lost, left open by a daemon that ended, or waiting for such, there or elsewhere. A file that was never closed does not count while a writer has it open.
  * tick is called about 4 times a second; non-zero from it ends the wait with -ECANCELED. */

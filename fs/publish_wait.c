@@ -42,6 +42,12 @@ void publish_count(struct publisher *p, const char *path, struct publish_counts 
     mutex_unlock(&p->mu);
 }
 
+void publish_touch(struct publisher *p)
+{
+    mutex_lock(&p->mu);
+    mutex_unlock(&p->mu);
+}
+
 static bool needs_decision(const struct op *o)
 {
     return o->rec.state == OPS_PARKED || (o->rec.state == OPS_CONFLICT && !o->settle);

@@ -224,12 +224,33 @@ static int settle_dirty(struct fs *fs)
 
 int fs_recover(struct fs *fs)
 {
-    int r = drop_orphans(fs);
-    if (r == 0)
+    bool takeover = session_is_takeover(fs->session);
+    int r = takeover ? 0 : drop_orphans(fs);
+    if (r == 0 && !takeover)
         r = settle_open_files(fs);
     if (r == 0)
         r = settle_dirty(fs);
     return r;
+}
+
+static int each(struct fs *fs, const char *prefix, void (*fn)(struct fs *fs, uint64_t ino))
+{
+    g_autoptr(GArray) list = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    struct inos c = {list};
+    int r = meta_value_each(fs->meta, prefix, collect_ino, &c);
+    for (unsigned i = 0; r == 0 && i < list->len; i++)
+        fn(fs, g_array_index(list, uint64_t, i));
+    return r;
+}
+
+int recover_open_each(struct fs *fs, void (*fn)(struct fs *fs, uint64_t ino))
+{
+    return each(fs, "open/", fn);
+}
+
+int recover_orphan_each(struct fs *fs, void (*fn)(struct fs *fs, uint64_t ino))
+{
+    return each(fs, "orphan/", fn);
 }
 
 bool recover_find_unclosed(struct fs *fs, const char *path, char **ret_path)

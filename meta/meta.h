@@ -19,6 +19,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Format of the whole database: raised when an older program could misread it. */
+#define META_FORMAT 1u
+
 #define META_ROOT_INO 1ull
 #define META_ASIDE_INO                                                                                                 \
     0ull /* no directory: parent of the names of losers, which are no names of the tree (fs/conflict.h) */

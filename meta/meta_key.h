@@ -27,9 +27,6 @@ enum meta_tag {
     TAG_XATTR = 'X',   /* ino, name */
 };
 
-/* Format of the whole database: raised when an older program could misread it. */
-#define META_FORMAT 1u
-
 struct meta_key {
     enum meta_tag tag;
     uint64_t n[3];

@@ -31,6 +31,9 @@ struct cmd {
 extern const struct cmd cmd_table[]; /* ends with a NULL name */
 extern const struct cmd_opt cmd_opt_table[];
 
+/* What serves a mount: not a verb, started by `sluice mount` itself. */
+int mount_worker(int argc, char **argv);
+
 const struct cmd *cmd_find(const char *name);
 /* The verb whose options this one has (prefetch: warmup). */
 const char *cmd_options_of(const char *verb);

@@ -1,14 +1,16 @@
 /*
- * `sluice mount SOURCE DIR`: checks what can be checked, then serves from a child in the background; -f serves in this process.
+ * `sluice mount SOURCE DIR`: checks what can be checked, then has a child in the background supervise the mount; -f does that in this process.
  *
- * The child gets a session of its own and a pipe to us. On it come lines while it starts (shown when it takes
- * longer than a second), "ok" once the mount answers, or "error ..." with what failed. Log of a background daemon: --log-file, else
+ * The child gets a session of its own and a pipe to us. On it come lines while it starts (shown when it takes longer than a
+ * second), "ok" once the mount is served, or "error ..." with what failed. The mount is looked at by us only: nobody who serves
+ * it may. Log of a background daemon: --log-file, else
  * /var/log/sluice/<mount point with '-' for '/'>.log, for users ~/.cache/sluice/.
  */
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "fs/daemon.h"
+#include "fs/supervise.h"
 #include "tools/cmd.h"
 #include "tools/ctl_client.h"
 
@@ -19,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -92,7 +95,7 @@ static int serve_foreground(struct config *cfg)
     g_autofree char *msg = NULL;
     int r = open_log(cfg, &msg);
     if (r == 0)
-        r = fs_run(cfg, -1, &msg);
+        r = supervise(cfg, -1, &msg);
     if (r < 0)
         complain("%s", msg ? msg : err_text(r));
     log_close();
@@ -108,8 +111,6 @@ static void serve_background(struct config *cfg, int ready_fd)
     if (null >= 0)
         for (int fd = 0; fd <= 2; fd++)
             (void)dup2(null, fd); /* messages go through the pipe and the log */
-    if (chdir("/") < 0)
-        _exit(EXIT_FAILED);
     int r = open_log(cfg, &msg);
     if (r == 0 &&
         cfg->log_file) { /* what a library or a failed check prints before it aborts must be found somewhere */
@@ -118,7 +119,7 @@ static void serve_background(struct config *cfg, int ready_fd)
             (void)dup2(log, 2);
     }
     if (r == 0)
-        r = fs_run(cfg, ready_fd, &msg);
+        r = supervise(cfg, ready_fd, &msg);
     if (r < 0) {
         log_err("main", "ended: %s", msg ? msg : err_text(r));
         dprintf(ready_fd, "error %s\n", msg ? msg : err_text(r));
@@ -144,6 +145,17 @@ static bool take_line(const char *line, uint64_t start_ns, int *ret_exit)
     return false;
 }
 
+/* Whether the mount answers. Exit code; complains. */
+static int look_at_mount(pid_t pid, const char *mountpoint)
+{
+    struct stat st;
+    if (stat(mountpoint, &st) == 0)
+        return EXIT_DONE;
+    complain("cannot serve %s: %s", mountpoint, err_text(errno));
+    (void)kill(pid, SIGTERM); /* it may be ending already */
+    return EXIT_FAILED;
+}
+
 static int wait_for_child(pid_t pid, int fd, const struct config *cfg)
 {
     FILE *in = fdopen(fd, "r");
@@ -165,7 +177,7 @@ static int wait_for_child(pid_t pid, int fd, const struct config *cfg)
         else
             complain("the daemon ended while it started; see %s", cfg->log_file);
     }
-    return code;
+    return code == EXIT_DONE ? look_at_mount(pid, cfg->mountpoint) : code;
 }
 
 static int start_background(struct config *cfg)
@@ -202,6 +214,37 @@ static int check_file_source(const struct config *cfg)
     if (!S_ISDIR(st.st_mode)) {
         complain("source %s is not a directory", cfg->source);
         return EXIT_FAILED;
+    }
+    return EXIT_DONE;
+}
+
+static bool lies_in(const char *path, const char *dir)
+{
+    g_autofree char *real = path_canonical(path);
+    size_t len = strlen(dir);
+    return strncmp(real, dir, len) == 0 && (real[len] == '/' || real[len] == '\0');
+}
+
+/* What the daemon opens must not lead it into the mount: a process that waits for itself could not be ended. */
+static int check_apart(const struct config *cfg)
+{
+    g_auto(GStrv) dirs = g_strsplit(cfg->cache_dir ? cfg->cache_dir : "", ":", -1);
+    g_autoptr(GPtrArray) paths = g_ptr_array_new();
+    for (unsigned i = 0; dirs[i]; i++)
+        g_ptr_array_add(paths, dirs[i]);
+    if (cfg->log_file)
+        g_ptr_array_add(paths, cfg->log_file);
+    if (cfg->ca_bundle)
+        g_ptr_array_add(paths, cfg->ca_bundle);
+    for (unsigned i = 0; i < paths->len; i++)
+        if (lies_in(paths->pdata[i], cfg->mountpoint)) {
+            complain("%s lies in the mount point %s", (char *)paths->pdata[i], cfg->mountpoint);
+            return EXIT_USAGE;
+        }
+    g_autofree char *lake = g_str_has_prefix(cfg->source, "file://") ? path_canonical(cfg->source + 7) : NULL;
+    if (lake && lies_in(cfg->mountpoint, lake)) {
+        complain("the mount point %s lies in the source %s", cfg->mountpoint, lake);
+        return EXIT_USAGE;
     }
     return EXIT_DONE;
 }
@@ -259,8 +302,47 @@ int cmd_mount(int argc, char **argv)
         make_absolute(&cfg.ca_bundle);
         make_absolute(&cfg.log_file);
         default_log_file(&cfg);
-        code = cfg.foreground ? serve_foreground(&cfg) : start_background(&cfg);
+        code = check_apart(&cfg);
     }
+    if (code == EXIT_DONE)
+        code = cfg.foreground ? serve_foreground(&cfg) : start_background(&cfg);
     config_clear(&cfg);
     return code;
+}
+
+/* ---- the worker: `sluice --worker FDS SOURCE DIR`, started by the supervisor ---- */
+
+static int read_config(int fd, struct config *cfg, char **ret_msg)
+{
+    struct stat st;
+    int r = RET_ERRNO(fstat(fd, &st));
+    if (r < 0)
+        return r;
+    g_autofree char *bytes = g_malloc0((size_t)st.st_size + 1);
+    ssize_t n = RET_ERRNO(pread(fd, bytes, (size_t)st.st_size, 0)); /* the offset is every worker's */
+    return n < 0 ? (int)n : config_restore(cfg, bytes, (size_t)n, ret_msg);
+}
+
+int mount_worker(int argc, char **argv)
+{
+    struct config cfg = {0};
+    g_autofree char *msg = NULL;
+    struct worker_fds fds;
+    int config_fd;
+    if (argc < 2 || sscanf(argv[1], "%d,%d,%d,%d", &fds.channel, &config_fd, &fds.session, &fds.memory) != 4)
+        return EXIT_USAGE;
+    const int all[] = {fds.channel, config_fd, fds.session, fds.memory};
+    for (unsigned i = 0; i < G_N_ELEMENTS(all); i++)
+        (void)fcntl(all[i], F_SETFD, FD_CLOEXEC); /* fails where there is none */
+    (void)prctl(PR_SET_NAME, "sluice", 0, 0, 0);  /* not the number of a descriptor */
+    int r = read_config(config_fd, &cfg, &msg);
+    if (r == 0 && open_log(&cfg, &msg) < 0)
+        complain("%s", msg); /* what is standard error here is the supervisor's log */
+    g_clear_pointer(&msg, g_free);
+    r = r < 0 ? r : fs_work(&cfg, &fds, &msg);
+    if (!cfg.foreground) /* nothing that libraries do at the end is worth a crash */
+        _exit(r < 0 ? EXIT_FAILED : EXIT_DONE);
+    log_close();
+    config_clear(&cfg);
+    return r < 0 ? EXIT_FAILED : EXIT_DONE;
 }

@@ -33,8 +33,10 @@ static int clear_dead(const struct mount_point *mp)
         complain("cannot unmount %s: %s", mp->path, err_text(r));
         return EXIT_FAILED;
     }
-    complain("the daemon of %s was not running; the dead mount is cleared, unpublished data goes on at the next mount",
-             mp->path);
+    g_autofree char *why = ctl_why_dead(mp);
+    complain(
+        "the daemon of %s was not running%s; the dead mount is cleared, unpublished data goes on at the next mount",
+        mp->path, why);
     return EXIT_DONE;
 }
 

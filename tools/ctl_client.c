@@ -52,12 +52,20 @@ static int dial(const struct mount_point *mp)
     return r < 0 ? r : steal_fd(&fd);
 }
 
+char *ctl_why_dead(const struct mount_point *mp)
+{
+    g_autofree char *path = ctl_failed_path_of(mp->path, mp->uid);
+    g_autofree char *text = NULL;
+    return g_file_get_contents(path, &text, NULL, NULL) ? g_strdup_printf(" (%s)", text) : g_strdup("");
+}
+
 void ctl_complain_no_daemon(const struct mount_point *mp, int err)
 {
     bool nobody = err == -ECONNREFUSED || err == -ENOENT;
+    g_autofree char *why = ctl_why_dead(mp);
     if (nobody && mount_is_dead(mp->path))
-        complain("the daemon of %s is not running; 'sluice umount %s' clears the dead mount, local data is kept",
-                 mp->path, mp->path);
+        complain("the daemon of %s is not running%s; 'sluice umount %s' clears the dead mount, local data is kept",
+                 mp->path, why, mp->path);
     else if (nobody)
         complain("the daemon of %s runs but does not listen here: XDG_RUNTIME_DIR was another when it was mounted",
                  mp->path);

@@ -45,6 +45,8 @@ int ctl_request(const struct mount_point *mp, json_t *req, unsigned quiet_s, ctl
 int ctl_request_paths(char **paths, json_t *req, unsigned quiet_s, ctl_line_fn *fn, void *ctx);
 /* Process id of the daemon (0: in a namespace that we do not see), or why no connection to it can be made, -errno. */
 pid_t ctl_daemon_pid(const struct mount_point *mp);
+/* " (WHY)" of a dead mount whose supervisor gave up, else "". Owned by the caller. */
+char *ctl_why_dead(const struct mount_point *mp);
 /* Complains that there is no connection. */
 void ctl_complain_no_daemon(const struct mount_point *mp, int err);
 

@@ -4,6 +4,7 @@
  * Called as mount.sluice (by mount(8) for fstab lines of type "sluice") it takes that helper's arguments instead.
  */
 #include "fs/config.h"
+#include "fs/program.h"
 #include "tools/cmd.h"
 
 #include <stdio.h>
@@ -212,7 +213,12 @@ int main(int argc, char **argv)
     if (strcmp(self, "mount.sluice") == 0)
         return mount_helper(argc, argv);
     const char *verb = argc > 1 ? argv[1] : "";
-    if (strcmp(verb, "--list-commands") == 0) {
+    if (strcmp(verb, "--worker") == 0) {
+        return mount_worker(argc - 1, argv + 1);
+    } else if (strcmp(verb, "--worker-formats") == 0) {
+        g_autofree char *formats = program_formats();
+        puts(formats);
+    } else if (strcmp(verb, "--list-commands") == 0) {
         for (const struct cmd *c = cmd_table; c->name; c++)
             puts(c->name);
     } else if (strcmp(verb, "--list-options") == 0 && argc > 2) {

@@ -163,12 +163,12 @@ class Rclone(Side):
 
 class Sluice(Side):
     name = "sluice"
-    daemon = 0  # its process, while there is one
+    daemon = ()  # its processes, while there are any
 
     def mount(self):
         run(SLUICE, "mount", f"s3://{self.lake.bucket}", self.root, "--endpoint-url", self.lake.links[self.link], "--cache-dir",
             self.cache, "--log-file", self.work / "log", *self.options, timeout=120)
-        self.daemon = self.status()["pid"]
+        self.daemon = self.pids()
 
     def status(self):
         return json.loads(run(SLUICE, "status", "--json", self.root, timeout=60))
@@ -181,13 +181,14 @@ class Sluice(Side):
             with contextlib.suppress(Failed):
                 run(SLUICE, "umount", self.root, timeout=120)
         super().stop()
-        if self.daemon and not gone(self.daemon, 60):
-            os.kill(self.daemon, signal.SIGKILL)
-        self.daemon = 0
+        for pid in self.daemon:
+            if not gone(pid, 60):
+                os.kill(pid, signal.SIGKILL)
+        self.daemon = ()
 
     def pids(self):
         status = self.status()
-        return [p for p in (status["pid"], status["supervisor_pid"]) if p]
+        return [p for p in (status["supervisor_pid"], status["pid"]) if p]
 
     def mode(self):
         return "passthrough" if self.status()["passthrough"] else "through the daemon"

@@ -3,8 +3,10 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -44,6 +46,64 @@ def eventually(what, seconds=30, step=0.1):
         if value or time.monotonic() > until:
             return value
         time.sleep(step)
+
+
+def in_thread(work):
+    """Starts work; join() gives its result, or raises what it raised."""
+    box = {}
+
+    def main():
+        try:
+            box["result"] = work()
+        except BaseException as e:  # handed to who joins
+            box["error"] = e
+
+    thread = threading.Thread(target=main, daemon=True)
+    thread.start()
+
+    def join(seconds=30):
+        thread.join(seconds)
+        assert not thread.is_alive(), "a program hangs"
+        if "error" in box:
+            raise box["error"]
+        return box["result"]
+
+    return join
+
+
+# In a mount namespace of its own, where /dev/fuse is for everybody. $1: a directory of nobody's, $2: sluice.
+AS_ROOT = """
+set -e
+mount -t tmpfs none "$1/dev"
+mknod -m 666 "$1/dev/fuse" c 10 229 && mount --bind "$1/dev/fuse" /dev/fuse || exit 77
+HOME=$1 XDG_RUNTIME_DIR=$1 exec setpriv --reuid 65534 --regid 65534 --clear-groups bash -c "$3" - "$1" "$2"
+"""
+
+
+def as_nobody(base, script):
+    """Runs a bash script as a user without rights; $1: a directory of its own with lake, mnt and cache, $2: sluice. Exit 77: impossible here."""
+    top = base / "nobody"
+    for name in ("", "dev", "lake", "mnt", "cache"):
+        (top / name).mkdir(0o700)
+        os.chown(top / name, 65534, 65534)
+    shutil.copy(SLUICE, top / "program")
+    return subprocess.run(["unshare", "-m", "bash", "-c", AS_ROOT, "-", str(top), str(top / "program"), script], text=True,
+                          capture_output=True, timeout=120, stdin=subprocess.DEVNULL, check=False)
+
+
+def is_gone(pid):
+    """Ended; a zombie counts as that."""
+    try:
+        return not pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True
+
+
+def kill_all(pids):
+    """In this order: a supervisor before the worker that it would replace."""
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    assert eventually(lambda: all(map(is_gone, pids)), 10)
 
 
 class Mount:
@@ -103,12 +163,24 @@ class Mount:
         """Until everything under path is published and verified."""
         run("wait", "--timeout", f"{timeout}s", self.path / path, timeout=timeout + 30)
 
-    def kill9(self):
-        """The daemon dies at once; the dead mount is taken away."""
+    def pids(self):
+        """Of the daemon's processes: the supervisor, if there is one, and the worker."""
+        status = self.status()
+        return [pid for pid in (status["supervisor_pid"], status["pid"]) if pid]
+
+    def kill(self):
+        """The whole daemon dies at once: the mount is dead."""
+        kill_all(self.pids())
+
+    def kill_worker(self):
+        """What serves dies at once, and the supervisor puts another one in its place. Its pid."""
         pid = self.status()["pid"]
         os.kill(pid, signal.SIGKILL)
-        assert eventually(lambda: not pathlib.Path(f"/proc/{pid}/cmdline").exists() or
-                          not pathlib.Path(f"/proc/{pid}/cmdline").read_bytes(), 10)
+        return eventually(lambda: next((new for new in [self.status()["pid"]] if new != pid), None))
+
+    def kill9(self):
+        """The whole daemon dies at once; the dead mount is taken away."""
+        self.kill()
         self.detach()
 
     def detach(self):

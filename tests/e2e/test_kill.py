@@ -2,7 +2,6 @@
 import os
 import pathlib
 import random
-import signal
 import threading
 import time
 
@@ -178,7 +177,7 @@ def test_kill_under_load_loses_nothing_acknowledged(make_mount, store, seed):
         for t in threads:
             t.start()
         time.sleep(chance.uniform(0.1, 2.5))
-        os.kill(m.status()["pid"], signal.SIGKILL)
+        m.kill()
         stop.set()
         for t in threads: # before the dead mount is taken away: nobody writes into the folder below it
             t.join(30)

@@ -1,12 +1,10 @@
 """deploy/quickstart.sh from mount to --down, which keeps whatever the store has not got yet."""
 import json
 import os
-import pathlib
-import signal
 import subprocess
 
 import pytest
-from mounts import ROOT, eventually
+from mounts import ROOT, eventually, kill_all
 
 BUILD = ROOT / "build"
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.geteuid() != 0 or not (BUILD / "build.ninja").exists(),
@@ -37,6 +35,10 @@ class Quickstart:
 
     def status(self):
         return json.loads(self.sluice("status", "--json", self.at))
+
+    def kill(self):
+        status = self.status()
+        kill_all([pid for pid in (status["supervisor_pid"], status["pid"]) if pid])
 
     def object(self, key):
         """Past the mount; the demo lake is a directory of the demo's own."""
@@ -79,9 +81,7 @@ def test_from_mount_to_down(quickstart):
     assert q.status()["conflicts"] == 1
 
     # The same when the daemon is gone, as after a reboot.
-    pid = q.status()["pid"]
-    os.kill(pid, signal.SIGKILL)
-    assert eventually(lambda: not pathlib.Path(f"/proc/{pid}/cmdline").exists() or not pathlib.Path(f"/proc/{pid}/cmdline").read_bytes())
+    q.kill()
     subprocess.run(["umount", "-l", q.at], check=True, timeout=20)
     refused = q.run("--down", code=1)
     assert "mine" in refused and "--force" in refused and (q.state / "cache/meta").is_dir()
@@ -100,9 +100,7 @@ def test_force_loses_what_is_not_in_the_store(quickstart):
     q.up()
     f = open(q.at / "open", "wb")  # never closed: never published
     f.write(b"x")
-    pid = q.status()["pid"]
-    os.kill(pid, signal.SIGKILL)
-    assert eventually(lambda: not pathlib.Path(f"/proc/{pid}/cmdline").exists() or not pathlib.Path(f"/proc/{pid}/cmdline").read_bytes())
+    q.kill()
     try:
         f.close()
     except OSError:

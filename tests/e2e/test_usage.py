@@ -2,13 +2,11 @@
 import hashlib
 import os
 import pathlib
-import shutil
-import signal
 import subprocess
 import time
 
 import pytest
-from mounts import MIB, SLUICE, eventually, run
+from mounts import MIB, as_nobody, eventually, is_gone, run
 
 
 def refused(args, *words, code=2, env=None):
@@ -18,6 +16,15 @@ def refused(args, *words, code=2, env=None):
     assert 1 <= len(lines) <= 3, done.stderr
     for word in words:
         assert word in done.stderr, (word, done.stderr)
+
+
+def test_what_the_daemon_opens_is_not_in_its_mount(make_mount, base):
+    m = make_mount(start=False)
+    for option in ("cache_dir", "log_file"):
+        refused(m.arguments({option: m.path / "below/x"}), "lies in the mount point")
+    if not m.store.endpoint:
+        m.source = f"file://{base}"
+        refused(m.arguments(), "lies in the source")
 
 
 def test_unknown_option(make_mount):
@@ -167,8 +174,7 @@ def test_secret_appears_nowhere(make_mount, store):
     m.wait()
     (m.path / "none").exists()
     outputs = {"log": m.log(), "status": run("status", "--json", m.path).stdout, "info": run("info", "--json", m.path / "f").stdout}
-    pid = m.status()["pid"]
-    outputs["cmdline"] = pathlib.Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    outputs["cmdline"] = "".join(pathlib.Path(f"/proc/{pid}/cmdline").read_text(errors="replace") for pid in m.pids())
     outputs["metrics"] = subprocess.run(["curl", "-s", "http://127.0.0.1:18432/metrics"], capture_output=True, text=True, timeout=20,
                                         check=False).stdout
     assert "sluice" in outputs["metrics"]
@@ -184,9 +190,9 @@ def test_secret_appears_nowhere(make_mount, store):
 
 def test_unmounted_mounts_leave_no_process(make_mount):
     m = make_mount()
-    pid = m.status()["pid"]
+    pids = m.pids()
     m.umount()
-    assert not pathlib.Path(f"/proc/{pid}").exists() or pathlib.Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+    assert all(map(is_gone, pids))
 
 
 def test_options_may_come_by_dash_o(make_mount):
@@ -253,7 +259,7 @@ def test_umount_takes_nobody_for_dead_who_is_not(mount):
 def test_umount_of_a_dead_mount_drains_nothing(make_mount):
     m = make_mount(fault="op=put,action=error:-EIO")
     (m.path / "f").write_bytes(b"only copy")
-    os.kill(m.status()["pid"], signal.SIGKILL)
+    m.kill()
     assert eventually(lambda: "is not running" in run("status", m.path, check=False).stderr)
     refused(["umount", "--drain", m.path], "nothing is published", code=1)
     assert m.is_mounted()
@@ -270,13 +276,6 @@ def test_umount_of_a_mount_in_use_is_refused(mount):
     assert (mount.path / "f").read_text() == "still served"
 
 
-# In a mount namespace of its own, where /dev/fuse is for everybody. $1: a directory of nobody's, $2: sluice.
-AS_ROOT = """
-set -e
-mount -t tmpfs none "$1/dev"
-mknod -m 666 "$1/dev/fuse" c 10 229 && mount --bind "$1/dev/fuse" /dev/fuse || exit 77
-HOME=$1 XDG_RUNTIME_DIR=$1 exec setpriv --reuid 65534 --regid 65534 --clear-groups bash -c "$3" - "$1" "$2"
-"""
 AS_NOBODY = """
 cd /
 "$2" mount "file://$1/lake" "$1/mnt" --cache-dir "$1/cache" --log-file "$1/log" || exit 70
@@ -293,13 +292,7 @@ grep -c " $1/mnt " /proc/self/mountinfo
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes somebody else")
 def test_umount_by_a_user_of_a_mount_in_use_is_refused(base):
     """A user's daemon may not unmount; libfuse's helper may, and must not do it lazily."""
-    top = base / "nobody"
-    for name in ("", "dev", "lake", "mnt", "cache"):
-        (top / name).mkdir(0o700)
-        os.chown(top / name, 65534, 65534)
-    shutil.copy(SLUICE, top / "program")
-    done = subprocess.run(["unshare", "-m", "bash", "-c", AS_ROOT, "-", str(top), str(top / "program"), AS_NOBODY], text=True,
-                          capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
+    done = as_nobody(base, AS_NOBODY)
     if done.returncode == 77:
         pytest.skip("no device can be made here")
     assert done.stdout.splitlines() == ["in use: 1", "still served", "free: 0", "0"], done.stdout + done.stderr

@@ -38,7 +38,8 @@ void fs_fixture_init(struct fs_fixture *fx)
 void fs_fixture_open(struct fs_fixture *fx)
 {
     char *msg = NULL;
-    int r = fs_open(&fx->cfg, NULL, NULL, &fx->fs, &msg);
+    const struct fs_setup setup = {.cfg = &fx->cfg, .session = fx->session};
+    int r = fs_open(&setup, &fx->fs, &msg);
     ck_assert_msg(r == 0, "%s: %s", err_name(r), msg ? msg : "no message");
 }
 

@@ -14,6 +14,7 @@
 struct fs_fixture {
     char *dir, *lake, *cache_dir; /* owned */
     struct config cfg;            /* may be changed between init and open */
+    struct session *session;      /* the same; NULL: private memory */
     struct fs *fs;                /* NULL while closed */
 };
 

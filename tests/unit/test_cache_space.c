@@ -315,6 +315,27 @@ START_TEST(space_comes_from_clean_files_only)
 }
 END_TEST
 
+START_TEST(nothing_is_dropped_before_the_hold_is_released)
+{
+    for (uint64_t vid = 50; vid < 53; vid++) {
+        struct cache_source src = put_object(&fx, "a", MIB, 1);
+        struct cfile *cf = open_object(&fx, vid, &src, MIB);
+        ck_assert_int_eq(cache_file_fill(cf, true, true, NULL, NULL), 0);
+        cache_file_unref(cf);
+    }
+    fx.cfg.size_bytes = 2 * MIB;
+    fx.cfg.hold = true;
+    fixture_restart(&fx);
+    int64_t before = metric_get(M_evicted_files);
+    g_usleep(200000);
+    ck_assert_int_eq(metric_get(M_evicted_files), before);
+    cache_release_hold(fx.cache);
+    for (unsigned i = 0; i < 1000 && metric_get(M_evicted_files) == before; i++)
+        g_usleep(10000);
+    ck_assert_int_gt(metric_get(M_evicted_files), before);
+}
+END_TEST
+
 START_TEST(writers_get_enospc_after_the_timeout)
 {
     struct cfile *cf;
@@ -619,6 +640,7 @@ int main(int argc, char **argv)
     tcase_add_test(tc, start_goes_on_when_a_dropped_file_cannot_be_removed);
     tcase_add_test(tc, kill_keeps_written_bytes);
     tcase_add_test(tc, space_comes_from_clean_files_only);
+    tcase_add_test(tc, nothing_is_dropped_before_the_hold_is_released);
     tcase_add_test(tc, writers_get_enospc_after_the_timeout);
     tcase_add_test(tc, stalled_writer_goes_on_when_dirty_data_became_clean);
     tcase_add_test(tc, write_that_needs_a_fetch_waits_for_room_as_any_other);

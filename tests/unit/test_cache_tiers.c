@@ -534,6 +534,26 @@ static void on_dropped(void *ctx, uint64_t ino)
     (void)__atomic_add_fetch((unsigned *)ctx, 1, __ATOMIC_ACQ_REL);
 }
 
+START_TEST(memory_that_is_handed_on_keeps_its_files)
+{
+    struct cache_source src = put_object(&fx, "a", SIZE, 3);
+    struct cfile *cf = open_object(&fx, 300, &src, SIZE);
+    assert_reads(cf, 0, SIZE, 3);
+    ck_assert(cache_file_in_memory(cf));
+    cache_file_unref(cf);
+    fx.cfg.memory_fd = fcntl(cache_memory_fd(fx.cache), F_DUPFD_CLOEXEC, 3);
+    fixture_restart(&fx);
+    int64_t gets = metric_get(M_requests_get);
+    cf = open_object(&fx, 300, &src, SIZE);
+    ck_assert(cache_file_in_memory(cf));
+    assert_reads(cf, 0, SIZE, 3);
+    ck_assert_int_eq(metric_get(M_requests_get), gets);
+    cache_file_unref(cf);
+    ck_assert_uint_ge(tier("memory").used_bytes, SIZE);
+    (void)close(fx.cfg.memory_fd);
+}
+END_TEST
+
 START_TEST(no_moment_of_a_move_to_memory_leaves_a_file_nobody_knows)
 {
     unsigned n = 0;
@@ -703,6 +723,7 @@ int main(void)
         tcase_add_test(memory, a_punch_that_is_saved_does_not_hold_up_a_move);
         tcase_add_test(memory, a_file_the_kernel_has_in_memory_is_not_changed);
         tcase_add_test(memory, pinned_in_memory_moves_there_and_back);
+        tcase_add_test(memory, memory_that_is_handed_on_keeps_its_files);
         tcase_add_test(memory, no_moment_of_a_move_to_memory_leaves_a_file_nobody_knows);
         tcase_add_test(memory, what_a_pin_needs_is_taken_from_other_files_in_memory);
         tcase_add_test(memory, no_disk_left_reads_go_past_the_cache_and_changes_fail);

@@ -102,6 +102,8 @@ static const struct {
     {"log-file", "", "/tmp/x.log", "/tmp/x.log", ""},
     {"fault", "", "op=get", "op=get", ""},
     {"disk-faults", "false", NULL, "true", "x"},
+    {"settle", "10s", "200ms", "200ms", "x"},
+    {"watchdog", "30s", "3s", "3s", "x"},
     {"debug-fuse", "false", NULL, "true", "x"},
 };
 
@@ -383,6 +385,34 @@ START_TEST(immutable_is_read_only_and_never_expires)
 }
 END_TEST
 
+/* As it is, defaults and all, whatever was given. */
+START_TEST(saved_options_are_restored)
+{
+    ck_assert_int_eq(PARSE("s3://bucket/a b=c", "/mnt/x", "--immutable", "--ca-bundle", "/etc/a=b\nc"), 0);
+    ck_assert_int_eq(config_validate(&cfg, &msg), 0);
+    cfg.origin_now = CONFIG_FROM_FILE;
+    for (unsigned i = 0; i < G_N_ELEMENTS(rows); i++)
+        if (!strstr("immutable read-only ca-bundle metadata-ttl negative-ttl", rows[i].name))
+            ck_assert_int_eq(config_set(&cfg, rows[i].name, rows[i].good, &msg), 0);
+    g_autoptr(GString) saved = g_string_new(NULL), before = g_string_new(NULL), after = g_string_new(NULL);
+    config_save(&cfg, saved);
+    config_dump(&cfg, "/chosen", before);
+    struct config other;
+    ck_assert_int_eq(config_restore(&other, saved->str, saved->len, &msg), 0);
+    config_dump(&other, "/chosen", after);
+    ck_assert_str_eq(after->str, before->str);
+    ck_assert(other.immutable && other.read_only);
+    ck_assert_str_eq(other.source, "s3://bucket/a b=c");
+    config_clear(&other);
+
+    struct config strange;
+    ck_assert_int_eq(config_restore(&strange, "0no-such-option=1", 18, &msg), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(msg, "no-such-option"));
+    ck_assert_uint_eq(strange.part_size, 8u << 20);
+    config_clear(&strange);
+}
+END_TEST
+
 START_TEST(missing_source_or_dir_is_said)
 {
     ck_assert_int_eq(PARSE("s3://bucket"), -EINVAL);
@@ -406,7 +436,7 @@ START_TEST(help_and_names_leave_hidden_options_out)
         g_autofree char *line = g_strdup_printf("--%s\n", o.name);
         ck_assert_msg(strstr(text, line) && strstr(text, o.help), "%s", o.name);
     }
-    ck_assert_uint_eq(n, n_option_rows - 3);
+    ck_assert_uint_eq(n, n_option_rows - 5);
     ck_assert_ptr_null(strstr(text, "--fault"));
     ck_assert_ptr_null(strstr(text, "--debug-fuse"));
     free(text);
@@ -432,6 +462,7 @@ int main(void)
     tcase_add_test(tc, validate_settles_modes_from_umask);
     tcase_add_loop_test(tc, combination_is_judged, 0, G_N_ELEMENTS(combos));
     tcase_add_test(tc, immutable_is_read_only_and_never_expires);
+    tcase_add_test(tc, saved_options_are_restored);
     tcase_add_test(tc, missing_source_or_dir_is_said);
     tcase_add_test(tc, help_and_names_leave_hidden_options_out);
     suite_add_tcase(s, tc);

@@ -60,19 +60,32 @@ static int verb_flood(struct fs *fs, struct ctl_client *client, const json_t *re
 static const struct ctl_verb verbs[] = {
     {"echo", verb_echo}, {"fail", verb_fail}, {"linger", verb_linger}, {"flood", verb_flood}, {NULL, NULL}};
 
+static int start(struct ctl **ret)
+{
+    int fd = -1;
+    int r = ctl_listen(MOUNT, &fd);
+    return r < 0 ? r : ctl_start(NULL, fd, verbs, ret);
+}
+
+static void stop(void)
+{
+    ctl_unlisten(MOUNT);
+    ctl_stop(ctl);
+    ctl = NULL;
+}
+
 static void setup(void)
 {
     dir = g_dir_make_tmp("sluice-ctl-XXXXXX", NULL);
     if (geteuid() != 0)
         g_setenv("XDG_RUNTIME_DIR", dir, TRUE);
     n_running = n_saw_gone = 0;
-    ck_assert_int_eq(ctl_start(NULL, MOUNT, verbs, &ctl), 0);
+    ck_assert_int_eq(start(&ctl), 0);
 }
 
 static void teardown(void)
 {
-    ctl_stop(ctl);
-    ctl = NULL;
+    stop();
     rmdir(dir);
     g_free(dir);
 }
@@ -235,8 +248,7 @@ START_TEST(stop_ends_running_verbs_which_still_answer)
     int fd = dial();
     (void)!send(fd, "{\"verb\":\"linger\"}\n", 18, MSG_NOSIGNAL);
     wait_for(&n_running, 1);
-    ctl_stop(ctl);
-    ctl = NULL;
+    stop();
     ck_assert_int_eq(n_saw_gone, 1);
     g_autofree char *a = drain(fd);
     ck_assert_ptr_nonnull(strstr(a, "\"exit\":3"));
@@ -248,23 +260,22 @@ END_TEST
 START_TEST(second_daemon_on_a_mount_is_refused_but_a_stale_socket_is_not)
 {
     struct ctl *other;
-    ck_assert_int_eq(ctl_start(NULL, MOUNT, verbs, &other), -EBUSY);
-    ctl_stop(ctl);
-    ctl = NULL;
+    ck_assert_int_eq(start(&other), -EBUSY);
+    stop();
     g_autofree char *path = ctl_socket_path(MOUNT);
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
     g_strlcpy(addr.sun_path, path, sizeof addr.sun_path);
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);
     ck_assert_int_eq(bind(fd, (struct sockaddr *)&addr, sizeof addr), 0);
     close(fd);
-    ck_assert_int_eq(ctl_start(NULL, MOUNT, verbs, &ctl), 0);
+    ck_assert_int_eq(start(&ctl), 0);
 }
 END_TEST
 
 static void *start_next(void *arg)
 {
     struct ctl **next = arg;
-    while (ctl_start(NULL, MOUNT, verbs, next) == -EBUSY)
+    while (start(next) == -EBUSY)
         ;
     return NULL;
 }
@@ -277,12 +288,29 @@ START_TEST(stopping_leaves_the_socket_of_the_next_daemon)
         struct ctl *next = NULL;
         pthread_t thread;
         ck_assert_int_eq(pthread_create(&thread, NULL, start_next, &next), 0);
-        ctl_stop(ctl);
+        stop();
         ck_assert_int_eq(pthread_join(thread, NULL), 0);
         ctl = next;
         ck_assert_ptr_nonnull(ctl);
         ck_assert_msg(access(path, F_OK) == 0, "the socket went away in round %u", i);
     }
+}
+END_TEST
+
+/* Who asks while the one who served is gone and the next is not there yet waits. */
+START_TEST(socket_outlives_who_serves_it)
+{
+    int listen_fd = -1;
+    stop();
+    ck_assert_int_eq(ctl_listen(MOUNT, &listen_fd), 0);
+    ck_assert_int_eq(ctl_start(NULL, dup(listen_fd), verbs, &ctl), 0);
+    ctl_stop(ctl);
+    ctl = NULL;
+    int fd = dial();
+    ck_assert_int_eq(send(fd, "{\"verb\":\"fail\"}\n", 16, MSG_NOSIGNAL), 16);
+    ck_assert_int_eq(ctl_start(NULL, listen_fd, verbs, &ctl), 0);
+    g_autofree char *a = drain(fd);
+    ck_assert_ptr_nonnull(strstr(a, "no luck today"));
 }
 END_TEST
 
@@ -337,6 +365,7 @@ int main(void)
     tcase_add_test(tc, stop_ends_running_verbs_which_still_answer);
     tcase_add_test(tc, second_daemon_on_a_mount_is_refused_but_a_stale_socket_is_not);
     tcase_add_test(tc, stopping_leaves_the_socket_of_the_next_daemon);
+    tcase_add_test(tc, socket_outlives_who_serves_it);
     tcase_add_test(tc, socket_is_for_its_owner_only);
     tcase_add_test(tc, other_user_is_refused);
     suite_add_tcase(s, tc);

@@ -30,14 +30,22 @@ static void setup(void)
 
 static void serve(void)
 {
+    int listen_fd = -1;
     fs_fixture_open(&fx);
-    ck_assert_int_eq(ctl_start(fx.fs, fx.cfg.mountpoint, ctl_verbs, &ctl), 0);
+    ck_assert_int_eq(ctl_listen(fx.cfg.mountpoint, &listen_fd), 0);
+    ck_assert_int_eq(ctl_start(fx.fs, listen_fd, ctl_verbs, &ctl), 0);
+}
+
+static void stop_serving(void)
+{
+    ctl_unlisten(fx.cfg.mountpoint);
+    ctl_stop(ctl);
+    ctl = NULL;
 }
 
 static void teardown(void)
 {
-    ctl_stop(ctl);
-    ctl = NULL;
+    stop_serving();
     fs_fixture_fini(&fx);
 }
 
@@ -615,7 +623,7 @@ START_TEST(wait_fails_for_a_file_that_nobody_will_close)
     struct node_spec spec = {.parent = dir->ino, .name = "x", .mode = S_IFREG | 0644};
     ck_assert_int_eq(tree_create(fx.fs, &spec, true, &in), 0);
     ck_assert_int_eq(content_open_new(in), 0);
-    ctl_stop(ctl);
+    stop_serving();
     fs_fixture_close(&fx); /* as a kill */
     serve();
     fs_fixture_start(&fx);

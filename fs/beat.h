@@ -1,0 +1,9 @@
+/* The worker's sign of life for its supervisor, which ends a worker that shows none for too long (supervise.h). */
+#pragma once
+#include "fs.h"
+
+struct beat;
+
+/* A thread writes the time into the session's memory every second, each time after it got what every request needs: the locks that all share, and the database. */
+int beat_start(struct fs *fs, struct beat **ret) MUST_CHECK;
+void beat_stop(struct beat *b); /* NULL allowed */

@@ -1,0 +1,17 @@
+/*
+ * A process that hands notifications of the worker to the kernel, because the kernel may make whoever does that wait for a lock whose holder waits for an answer of the
+ * worker: such a wait cannot be ended by a signal, and a worker that cannot be ended cannot be replaced. Nobody waits for this process.
+ */
+#pragma once
+#include "base/err.h"
+
+#include <stdint.h>
+#include <sys/types.h>
+
+/* Forks it: the caller has no other thread. *ret_fd takes notifications; it ends with the last copy of that. */
+int notifier_start(int fuse_fd, pid_t *ret_pid, int *ret_fd) MUST_CHECK;
+/* Ends it. -ETIMEDOUT: the kernel does not let it go. */
+int notifier_end(pid_t pid) MUST_CHECK;
+
+/* What the kernel knows of a name, or (name NULL) of an inode's attributes and pages, is out of date. */
+int notifier_send(int fd, uint64_t ino, const char *name) MUST_CHECK;
