@@ -219,6 +219,7 @@ static int make_session(struct daemon *d, char *options, char **ret_msg)
     char *argv[] = {(char[]){"sluice"}, (char[]){"-o"}, options, fs->cfg->debug_fuse ? (char[]){"-d"} : NULL, NULL};
     struct fuse_args args = FUSE_ARGS_INIT(fs->cfg->debug_fuse ? 4 : 3, argv);
     fs->se = fuse_session_new(&args, &fs_ops, sizeof(fs_ops), fs);
+    fuse_opt_free_args(&args);
     if (!fs->se) {
         *ret_msg = g_strdup("libfuse refused the mount options");
         return -EINVAL;

@@ -120,6 +120,7 @@ static int mount_at(struct supervisor *s, char *options, char **ret_msg)
     char *argv[] = {(char[]){"sluice"}, (char[]){"-o"}, options, NULL};
     struct fuse_args args = FUSE_ARGS_INIT(3, argv);
     s->se = fuse_session_new(&args, &no_ops, sizeof(no_ops), NULL);
+    fuse_opt_free_args(&args);
     if (!s->se) {
         *ret_msg = g_strdup("libfuse refused the mount options");
         return -EINVAL;

@@ -39,6 +39,7 @@ void takeover_open(bool passes)
     fs_fixture_open(&fx);
     session_started(fx.session);
     fx.fs->se = fuse_session_new(&args, &fs_ops, sizeof(fs_ops), fx.fs);
+    fuse_opt_free_args(&args);
     ck_assert_ptr_nonnull(fx.fs->se);
     if (passes)
         io_mode_connected(fx.fs, true);
