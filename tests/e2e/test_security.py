@@ -8,8 +8,7 @@ import stat
 import subprocess
 
 import pytest
-from mounts import MIB, ROOT, SLUICE, run, sh
-from test_usage import AS_ROOT
+from mounts import MIB, ROOT, SLUICE, as_nobody, run, sh
 
 CANARY = "cAnArY0secretDoNotPrintMe0123456789abcdef"
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -106,13 +105,7 @@ cat "/proc/$pid/environ"
 @ROOT_ONLY
 def test_the_memory_of_a_users_daemon_is_roots_alone(base):
     """Not dumpable: other programs of the same user neither attach to it nor read what it holds."""
-    top = base / "nobody"
-    for name in ("", "dev", "lake", "mnt", "cache"):
-        (top / name).mkdir(0o700)
-        os.chown(top / name, 65534, 65534)
-    shutil.copy(SLUICE, top / "program")
-    done = subprocess.run(["unshare", "-m", "bash", "-c", AS_ROOT, "-", str(top), str(top / "program"), AS_NOBODY], text=True, capture_output=True,
-                          timeout=120, stdin=subprocess.DEVNULL, check=False)
+    done = as_nobody(base, AS_NOBODY)
     if done.returncode == 77:
         pytest.skip("no device can be made here")
     assert done.stdout.splitlines() == ["runs as 65534", "memory is of 0"], done.stdout + done.stderr
