@@ -578,11 +578,13 @@ static bool is_partial(struct inode *in, struct cfile *cf)
     return !cache_file_complete(cf) || (based && cache_file_has_source(cf) && cache_file_size(cf) == 0);
 }
 
-/* The path that an intent names; NULL: no name any more. */
+/* The path that an intent names; NULL: no name any more, or all of it is upstream. */
 static char *intent_path(struct inode *in, struct meta_dentry *ret)
 {
     struct fs *fs = in->fs;
     char *path = NULL;
+    if (!content_is_dirty(in))
+        return NULL;
     mutex_lock(&fs->ns);
     if (meta_link_first(fs->meta, in->ino, ret) == 0)
         path = tree_key(fs, ret->parent, ret->name, false);

@@ -71,7 +71,7 @@ void content_end_detach(struct inode *in);
 int content_sync(struct inode *in) MUST_CHECK;
 /* OPEN though nobody has it open for writing: the daemon or the connection ended before its writer closed it. May be true for an instant while it is closed. */
 bool content_is_unclosed(struct inode *in);
-/* The text of user.sluice.intent for one name of a dirty file that is in use; none when it has no name any more. */
+/* The text of user.sluice.intent for one name of a dirty file that is in use; none when it has no name any more, or is clean. With the gate, or while it is open. */
 void content_write_intent(struct inode *in);
 /* True if content differs from the store or a name of it is unpublished. */
 bool content_is_dirty(struct inode *in);

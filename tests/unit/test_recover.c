@@ -277,6 +277,23 @@ START_TEST(published_file_whose_marks_were_left_may_be_evicted)
 }
 END_TEST
 
+/* A rename that comes with the end of the upload, say, has nothing to leave beside the data. */
+START_TEST(published_file_gets_no_intent)
+{
+    struct inode *in = begin("f", "text");
+    ck_assert_int_eq(content_flush(in, false), 0);
+    content_release(in, true);
+    wait_published();
+    struct cfile *cf = NULL;
+    ck_assert_int_eq(content_use(in, &cf), 0);
+    content_gate_enter(in);
+    content_write_intent(in);
+    content_gate_leave(in);
+    ck_assert_int_eq(fgetxattr(cache_file_fd(cf), "user.sluice.intent", NULL, 0), -1);
+    content_unuse(in, cf);
+}
+END_TEST
+
 START_TEST(start_after_a_kill_while_the_folder_was_bound)
 {
     g_autofree char *path = g_build_filename(fx.cache_dir, "link", NULL), *text = NULL;
@@ -306,6 +323,7 @@ int main(void)
     tcase_add_loop_test(t, sealed_file_lost_with_the_power_is_quarantined, 0, 2);
     tcase_add_test(t, published_file_whose_marks_were_left_may_be_evicted);
     tcase_add_test(t, bytes_of_a_file_that_is_no_more_are_removed);
+    tcase_add_test(t, published_file_gets_no_intent);
     tcase_add_test(t, start_after_a_kill_while_the_folder_was_bound);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);
