@@ -6,6 +6,7 @@
 #include "mapped.h"
 #include "pin.h"
 #include "publish.h"
+#include "states.h"
 #include "tree.h"
 
 #include <assert.h>

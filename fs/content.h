@@ -1,14 +1,11 @@
 /*
  * The content of regular files: who has it open, its state (meta.h enum content_state), its cache file.
  *
- * The content gate of an inode serialises changes of state: CLEAN/SEALED -> OPEN at the first write, OPEN -> CLOSING at a writer's flush,
+ * The content gate of an inode serialises changes of state (states.h): CLEAN/SEALED -> OPEN at the first write, OPEN -> CLOSING at a writer's flush,
  * OPEN/CLOSING -> SEALED at the last writer's release, SEALED -> CLEAN when published. It may be held across disk I/O, never across the store.
  */
 #pragma once
 #include "fs.h"
-
-/* "clean", "open", ... */
-const char *content_state_name(uint32_t state);
 
 void content_gate_enter(struct inode *in);
 void content_gate_leave(struct inode *in);

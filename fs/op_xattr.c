@@ -1,6 +1,7 @@
 /* Extended attributes: user.* kept in the database; user.sluice.* made on the fly and not listed, so that copying tools do not carry them on. */
 #include "content.h"
 #include "op.h"
+#include "states.h"
 #include "tree.h"
 
 #include <sys/xattr.h>

@@ -4,6 +4,7 @@
  * Changes asked for while a batch is being built are kept in `pending` and reach the queue only when the batch is committed.
  */
 #include "publish_internal.h"
+#include "states.h"
 
 #include <fnmatch.h>
 
@@ -104,8 +105,7 @@ static void set_delay(struct fs *fs, struct op *o)
     if (o->why == PUBLISH_META || o->why == PUBLISH_MARKER) {
         o->not_before_ns = clock_mono_ns() + LAZY_DELAY_NS;
         o->lazy = true;
-    } else if (o->rec.kind == OP_SYNC && publish_is_held_name(fs, o->key)) {
-        o->rec.state = OPS_HELD;
+    } else if (o->rec.kind == OP_SYNC && publish_is_held_name(fs, o->key) && op_move(&o->rec, OPS_HELD) == 0) {
         o->not_before_ns = clock_mono_ns() + fs->cfg->hold_delay_ns;
     }
 }
@@ -288,10 +288,9 @@ bool publish_key_deleted(struct publisher *p, const char *key, uint64_t stamp)
 
 static const char *state_name(const struct op *o)
 {
-    static const char *const names[] = {"queued", "held", "parked", "conflict"};
     if (o->running)
         return "uploading";
-    return o->failures > 0 && o->rec.state == OPS_QUEUED ? "retrying" : names[o->rec.state];
+    return o->failures > 0 && o->rec.state == OPS_QUEUED ? "retrying" : op_state_name(o->rec.state);
 }
 
 void publish_describe(struct publisher *p, uint64_t op_seq, json_t *obj)
@@ -337,7 +336,8 @@ int publish_retry(struct publisher *p, const char *path)
         struct op *o = g_sequence_get(it);
         if (!tree_path_below(o->key, path) || (o->rec.state == OPS_CONFLICT && !plain_conflict(o)))
             continue;
-        o->rec.state = OPS_QUEUED; /* stored again when it fails again */
+        if (op_move(&o->rec, OPS_QUEUED) < 0) /* stored again when it fails again */
+            continue;
         o->not_before_ns = 0;
         o->failures = 0;
         n++;

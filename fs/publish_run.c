@@ -6,6 +6,7 @@
 #include "conflict.h"
 #include "io_mode.h"
 #include "publish_internal.h"
+#include "states.h"
 
 #define BACKOFF_MIN_NS (250 * NS_PER_MS)
 #define BACKOFF_MAX_NS (60 * NS_PER_S)
@@ -63,6 +64,9 @@ static int upload_gate(void *ctx)
 {
     struct job *j = ctx;
     int r = gate(j);
+    mutex_lock(&j->in->mu);
+    r = r < 0 ? r : states_publish_gate(j->in->rec.content, j->snapshot);
+    mutex_unlock(&j->in->mu);
     return r < 0 ? r : note_upload(j->o->p->fs, j->o->key, j->in->rec.vid, j->d.token);
 }
 
@@ -353,8 +357,8 @@ static int upload_content(struct job *j, struct cfile *cf)
     if (r < 0)
         return r;
     mutex_lock(&in->mu);
-    bool sealed = in->rec.content == CONTENT_SEALED;
-    in->changed = false;
+    r = states_publish_gate(in->rec.content, j->snapshot);
+    in->changed = r < 0 && in->changed;
     posix_of(&in->rec, &req.meta.posix);
     out.vid = in->rec.vid;
     out.gen = in->rec.gen;
@@ -363,9 +367,8 @@ static int upload_content(struct job *j, struct cfile *cf)
     uint64_t closed_size = in->rec.size;
     req.copy_unchanged = in->rec.base_key != NULL;
     mutex_unlock(&in->mu);
-    if (!sealed && !j->snapshot)
-        return -EAGAIN;
-    r = check_size(j, cache_file_size(cf), closed_size);
+    if (r == 0)
+        r = check_size(j, cache_file_size(cf), closed_size);
     if (r < 0)
         return r;
     char token[TOKEN_MAX + 1];
