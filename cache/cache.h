@@ -204,7 +204,9 @@ struct publish_req {
     struct obj_meta meta; /* token set by the caller */
     struct obj_cond cond; /* what must hold at key */
     bool snapshot;        /* writers may still be active: repeat until one state of the file has been stored */
-    bool copy_unchanged;  /* parts without dirty chunks may be copied in the store from the file's source */
+    GBytes *
+        sums; /* borrowed, may be NULL: what the content was when it was sealed (cache_sums.h); -EUCLEAN when the file holds other bytes */
+    bool copy_unchanged; /* parts without dirty chunks may be copied in the store from the file's source */
     /* Called when all is stored and only the visible step is left (PUT of a small file, Complete). May block. 0: go; anything else is returned and nothing becomes visible; stored parts are kept for the next try. */
     int (*gate)(void *ctx);
     void (*progress)(void *ctx, uint64_t bytes_done); /* may be NULL */

@@ -185,6 +185,8 @@ static int read_and_put(struct publish *p, struct publish_result *ret)
         return -ENOMEM;
     int r = read_stable(p, buf);
     if (r == 0)
+        r = upload_check_sums(req->sums, req->key, buf, 0, p->size);
+    if (r == 0)
         r = objstore_put(p->c->store, req->key, buf, p->size, &req->meta, &req->cond, &etag);
     if (r == -ESTALE)
         r = put_before(p, buf, &etag);
@@ -509,6 +511,7 @@ int cache_publish(struct cfile *cf, const struct publish_req *req, struct publis
         return -EAGAIN;
     }
     u->publishing = true;
+    u->sums = req->sums;
     u->streaming = false;
     u->size = size;
     mutex_unlock(&u->mu);
@@ -518,6 +521,7 @@ int cache_publish(struct cfile *cf, const struct publish_req *req, struct publis
     mutex_lock(&u->mu);
     upload_quiesce_locked(u);
     u->publishing = false;
+    u->sums = NULL;
     bool aborted = u->abort_wanted;
     u->abort_wanted = false;
     cond_broadcast(&u->changed);

@@ -71,4 +71,6 @@ bool content_is_unclosed(struct inode *in);
 /* The text of user.sluice.intent for one name of a dirty file that is in use; none when it has no name any more, or is clean. With the gate, or while it is open. */
 void content_write_intent(struct inode *in);
 /* True if content differs from the store or a name of it is unpublished. */
+/* The bytes of sealed content are not those that were closed: it becomes QUARANTINED, and -EUCLEAN is returned; -EAGAIN: it is not that version any more. */
+int content_give_up(struct inode *in, uint64_t gen) MUST_CHECK;
 bool content_is_dirty(struct inode *in);

@@ -260,6 +260,24 @@ int record_sealed(struct inode *in)
     return r;
 }
 
+int record_quarantined(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    save_locked(in, &before);
+    int r = content_move(&in->rec, CONTENT_QUARANTINED);
+    if (!in->gone)
+        meta_inode_put(b, &in->rec);
+    mutex_unlock(&in->mu);
+    r = commit(fs, in, b, r, &before);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
 int record_synced(struct inode *in)
 {
     struct fs *fs = in->fs;

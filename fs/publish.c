@@ -9,6 +9,7 @@
 #include <fnmatch.h>
 
 #define LAZY_DELAY_NS    (5 * NS_PER_S)
+#define SUMS_DELAY_NS    (5 * NS_PER_S)
 #define SMALL_KEEP_BYTES (32u << 20)
 
 struct change {
@@ -223,6 +224,8 @@ void publish_apply(struct fs *fs, bool committed)
             struct op *o = c->remove ? g_hash_table_lookup(p->by_seq, &c->remove) : NULL;
             if (o)
                 queue_remove_locked(p, o);
+            if (c->add && c->add->content == CONTENT_SEALED && S_ISREG(c->add->type))
+                sums_note_locked(p, c->add->ino); /* of an earlier run, or a name made meanwhile */
             if (c->add)
                 queue_insert_locked(p, g_steal_pointer(&c->add));
         }
@@ -243,6 +246,8 @@ void publish_content_state(struct fs *fs, uint64_t ino, uint32_t state)
         o->content = state;
         queue_relink_locked(p, o);
     }
+    if (state == CONTENT_SEALED)
+        sums_note_locked(p, ino);
     queue_wake_locked(p);
     mutex_unlock(&p->mu);
 }
@@ -465,6 +470,7 @@ int publish_open(struct fs *fs, struct publisher **ret)
 {
     struct publisher *p = g_new0(struct publisher, 1);
     p->fs = fs;
+    p->sums_delay_ns = SUMS_DELAY_NS;
     p->pending = g_ptr_array_new_with_free_func(change_free);
     queue_init(p);
     fs->pub = p;
@@ -516,7 +522,9 @@ int publish_start(struct publisher *p)
             return r;
         p->n_threads++;
     }
-    return 0;
+    int r = thread_start(&p->sums, "sums", sums_thread, p);
+    p->sums_running = r == 0;
+    return r;
 }
 
 void publish_interrupt(struct publisher *p)
@@ -525,6 +533,7 @@ void publish_interrupt(struct publisher *p)
     p->stopping = true;
     cond_broadcast(&p->work);
     cond_broadcast(&p->done);
+    cond_broadcast(&p->sums_work);
     mutex_unlock(&p->mu);
 }
 
@@ -534,6 +543,9 @@ void publish_stop(struct publisher *p)
     for (unsigned i = 0; i < p->n_threads; i++)
         pthread_join(p->threads[i], NULL);
     p->n_threads = 0;
+    if (p->sums_running)
+        pthread_join(p->sums, NULL);
+    p->sums_running = false;
 }
 
 void publish_close(struct publisher *p)

@@ -2,6 +2,7 @@
  * Recording what an op achieved. Between the op's start and now the name may have been renamed, removed or written again, so the name is looked up by its id;
  * what the store holds under the op's key is accounted for in every case: by the name, by a name that took its place, or by a delete.
  */
+#include "cache_sums.h"
 #include "publish_internal.h"
 #include "states.h"
 
@@ -271,6 +272,8 @@ static int record_locked(struct op *o, const struct meta_dentry *before, struct 
     note_clear(fs, b, out->key);
     if (S_ISREG(o->type))
         *ret_clean = update_inode(in, b, out, f.others_unpublished, &unsent);
+    if (*ret_clean)
+        cache_sums_del(b, out->vid);
     if (f.found.id) {
         update_name(o, b, &f.found, in, out, unsent);
         meta_dentry_clear(&f.found);

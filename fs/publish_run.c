@@ -3,6 +3,7 @@
  *
  * Everything is convergent: an op looks at what its name needs now (content, place, metadata, marker), so that doing it twice, or after a crash, is harmless.
  */
+#include "cache_sums.h"
 #include "conflict.h"
 #include "io_mode.h"
 #include "publish_internal.h"
@@ -337,7 +338,7 @@ static int check_size(const struct job *j, uint64_t size, uint64_t closed_size)
     log_err("publish",
             "content of a closed file has another size key='%s' size=%" G_GUINT64_FORMAT "/%" G_GUINT64_FORMAT,
             j->o->key, size, closed_size);
-    return -EBADMSG;
+    return -EUCLEAN;
 }
 
 static int upload_content(struct job *j, struct cfile *cf)
@@ -374,6 +375,8 @@ static int upload_content(struct job *j, struct cfile *cf)
     char token[TOKEN_MAX + 1];
     write_token(fs, out.vid, out.gen, token);
     req.meta.token = token;
+    g_autoptr(GBytes) sums = j->snapshot ? NULL : cache_sums_load(fs->meta, out.vid, out.gen);
+    req.sums = sums;
     struct publish_result res = {0};
     r = cache_publish(cf, &req, &res);
     if (r == -ESTALE && own_version(j, out.vid, &req.cond.etag)) {
@@ -396,10 +399,15 @@ static int upload_content(struct job *j, struct cfile *cf)
 static int run_upload(struct job *j)
 {
     struct cfile *cf = NULL;
+    mutex_lock(&j->in->mu);
+    uint64_t gen = j->in->rec.gen;
+    mutex_unlock(&j->in->mu);
     int r = content_use(j->in, &cf);
     if (r < 0)
         return r;
     r = upload_content(j, cf);
+    if (r == -EUCLEAN)
+        r = content_give_up(j->in, gen);
     content_unuse(j->in, cf);
     return r;
 }
