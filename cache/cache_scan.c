@@ -5,11 +5,14 @@
 #include "cache_scan.h"
 
 #include "cache_file.h"
+#include "upload.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -167,4 +170,58 @@ int cache_scan_intents(const char *dir,
 {
     struct intents in = {dir, fn, ctx};
     return cache_scan_files(dir, on_intent, &in);
+}
+
+int cache_scan_has_intent(const char *dir, uint64_t vid)
+{
+    g_autofree char *path = full_path(dir, vid);
+    ssize_t n = RET_ERRNO(lgetxattr(path, INTENT_NAME, NULL, 0));
+    return n == -ENODATA ? 0 : n < 0 ? (int)n : 1;
+}
+
+int cache_scan_set_intent(const char *dir, uint64_t vid, const char *text)
+{
+    g_autofree char *path = full_path(dir, vid);
+    return RET_ERRNO(lsetxattr(path, INTENT_NAME, text, strlen(text), 0));
+}
+
+int cache_scan_rescue(const char *dir, uint64_t vid, char **ret_to)
+{
+    g_autofree char *from = full_path(dir, vid), *folder = g_build_filename(dir, "rescued", NULL);
+    int r = RET_ERRNO(mkdir(folder, 0700));
+    if (r < 0 && r != -EEXIST)
+        return r;
+    for (unsigned i = 0;; i++) {
+        g_autofree char *to = i ? g_strdup_printf("%s/%016" PRIx64 ".%u", folder, vid, i)
+                                : g_strdup_printf("%s/%016" PRIx64, folder, vid);
+        r = RET_ERRNO(renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE));
+        if (r == -EEXIST && i < 1000)
+            continue;
+        if (r == 0)
+            *ret_to = g_steal_pointer(&to);
+        return r;
+    }
+}
+
+void cache_scan_forget_upload(struct meta_batch *b, uint64_t vid)
+{
+    g_autofree char *name = upload_token_name(vid);
+    meta_upload_del(b, vid);
+    meta_value_del(b, name);
+}
+
+int cache_scan_upload_token(struct meta *m, uint64_t vid, char *ret)
+{
+    g_autofree char *name = upload_token_name(vid);
+    GBytes *value = NULL;
+    *ret = '\0';
+    int r = meta_value_get(m, name, &value);
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    gsize len = MIN(g_bytes_get_size(value), TOKEN_MAX);
+    if (len > 0)
+        memcpy(ret, g_bytes_get_data(value, NULL), len);
+    ret[len] = '\0';
+    g_bytes_unref(value);
+    return 0;
 }

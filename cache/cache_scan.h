@@ -1,6 +1,6 @@
 /* The data files of a cache folder without an open cache: for `sluice fsck` and for what brings unpublished files back. */
 #pragma once
-#include "base/sync.h"
+#include "base/err.h"
 #include "meta.h"
 
 /* Calls fn for every local data file that carries an intent: path relative to dir, vid, size, text. */
@@ -21,5 +21,12 @@ int cache_scan_tier(struct meta *m, const char *first, uint32_t number, char **r
 /* Calls fn for every tier whose folder is there, the first one included. */
 int cache_scan_tiers(struct meta *m, const char *first, int (*fn)(void *ctx, const char *dir, uint32_t number),
                      void *ctx) MUST_CHECK;
-/* Removes a data file that no record knows (fsck --repair). */
+/* Whether the file carries an intent: 1, 0, or -errno (-EOPNOTSUPP: this file system keeps none). */
+int cache_scan_has_intent(const char *dir, uint64_t vid) MUST_CHECK;
+int cache_scan_set_intent(const char *dir, uint64_t vid, const char *text) MUST_CHECK;
+/* For `fsck --repair`, of a data file that no record knows: removes it, or puts it into DIR/rescued/, where it stays until somebody takes it away. *ret_to: its path, owned. */
 int cache_scan_remove(const char *dir, uint64_t vid) MUST_CHECK;
+int cache_scan_rescue(const char *dir, uint64_t vid, char **ret_to) MUST_CHECK;
+/* The record of an upload goes, its token with it; that token into ret (TOKEN_MAX + 1 bytes), "": none. */
+void cache_scan_forget_upload(struct meta_batch *b, uint64_t vid);
+int cache_scan_upload_token(struct meta *m, uint64_t vid, char *ret) MUST_CHECK;

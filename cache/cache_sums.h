@@ -5,6 +5,7 @@
  * and stores the sums when he knows that no writer came meanwhile. `version` is the caller's: sums count for the version they were made of only.
  */
 #pragma once
+#include "base/err.h"
 #include "base/sync.h"
 #include "cache.h"
 

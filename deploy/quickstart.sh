@@ -64,7 +64,7 @@ mounted() { # whether a sluice mount, living or dead, is at $1
 check_published() {
     local report
     [ -e "$state/cache/meta/CURRENT" ] || [ -n "$(find "$state/cache" -path '*/data/*' -type f -print -quit 2>/dev/null)" ] || return 0
-    report=$("$sluice" fsck "$state/cache" 2>&1) || true
+    report=$("$sluice" fsck --offline "$state/cache" 2>&1) || true
     [ "$report" != clean ] || return 0
     printf '%s\n' "$report" >&2
     die "that is in $state/cache only, so nothing was removed. Run this again without --down: it is published then;" \

@@ -2,15 +2,15 @@
 #include "content.h"
 
 #include "content_record.h"
+#include "intent.h"
 #include "io_mode.h"
 #include "mapped.h"
 #include "pin.h"
 #include "publish.h"
-#include "states.h"
 #include "tree.h"
 
 #include <assert.h>
-#include <jansson.h>
+#include <stdlib.h>
 
 #define LET_GO_NS                                                                                                      \
     (2 *                                                                                                               \
@@ -585,25 +585,6 @@ bool content_is_unclosed(struct inode *in)
 
 /* ---- intent ---- */
 
-static char *intent_text(struct inode *in, const char *path, const struct meta_dentry *d, bool partial)
-{
-    g_autofree char *quoted = g_uri_escape_string(path, "/", FALSE);
-    struct etag etag = {0};
-    (void)tree_object_at_path(d, &etag);
-    mutex_lock(&in->mu);
-    const struct meta_inode *rec = &in->rec;
-    json_t *o =
-        json_pack("{s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:s, s:I, s:s, s:I, s:s, s:b, s:b}", "path", quoted, "mode",
-                  (int)rec->mode, "uid", (int)rec->uid, "gid", (int)rec->gid, "mtime_ns", (json_int_t)rec->mtime_ns,
-                  "size", (json_int_t)rec->size, "gen", (json_int_t)rec->gen, "state", content_state_name(rec->content),
-                  "seq", (json_int_t)d->op_seq, "base_etag", etag.s, "ino", (json_int_t)rec->ino, "boot", rec->boot_id,
-                  "partial", partial, "synced", (rec->flags & INODE_DATA_SYNCED) != 0);
-    mutex_unlock(&in->mu);
-    char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
-    json_decref(o);
-    return text;
-}
-
 /* Are bytes of it in the store only, or about to be: an empty file that got a source for a copy? */
 static bool is_partial(struct inode *in, struct cfile *cf)
 {
@@ -638,7 +619,10 @@ void content_write_intent(struct inode *in)
     if (!cf)
         return;
     g_autofree char *path = intent_path(in, &d);
-    char *text = path ? intent_text(in, path, &d, is_partial(in, cf)) : NULL;
+    bool partial = is_partial(in, cf);
+    mutex_lock(&in->mu);
+    char *text = path ? intent_text(&in->rec, path, &d, partial) : NULL;
+    mutex_unlock(&in->mu);
     int r = path && !text ? -ENOMEM : cache_file_set_intent(cf, text);
     mutex_lock(&in->mu);
     bool removed = in->rec.nlink == 0;

@@ -14,6 +14,7 @@
 #include "rebuild.h"
 #include "recover.h"
 #include "states.h"
+#include "store_options.h"
 #include "tree.h"
 
 #include <sys/stat.h>
@@ -25,10 +26,9 @@
 
 /* ---- store ---- */
 
-static int open_store(struct fs *fs, char **ret_msg)
+static struct objstore_config store_config(const struct config *cfg)
 {
-    const struct config *cfg = fs->cfg;
-    struct objstore_config sc = {
+    return (struct objstore_config){
         .source = cfg->source,
         .endpoint_url = cfg->endpoint_url,
         .region = cfg->region,
@@ -42,6 +42,12 @@ static int open_store(struct fs *fs, char **ret_msg)
         .upload_limit_bps = cfg->upload_limit,
         .download_limit_bps = cfg->download_limit,
     };
+}
+
+static int open_store(struct fs *fs, char **ret_msg)
+{
+    const struct config *cfg = fs->cfg;
+    struct objstore_config sc = store_config(cfg);
     int r = objstore_open(&sc, &fs->store, ret_msg);
     if (r < 0 || !cfg->fault)
         return r;
@@ -161,11 +167,33 @@ static void restore_caps(struct fs *fs)
     atomic_store(&fs->probed, true);
 }
 
+/* For `sluice fsck`, which has only the folder. */
+static void save_store_options(struct fs *fs)
+{
+    struct objstore_config sc = store_config(fs->cfg);
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    store_options_save(fs->meta, b, &sc);
+    if (meta_commit(b, false) < 0)
+        log_debug("mount", "where the store is could not be stored");
+    meta_batch_free(b);
+}
+
+/* A damaged database is never gone on with: what to do about it. */
+static int tell_damage(struct fs *fs, int r, char **ret_msg)
+{
+    if (r != -EBADMSG)
+        return r;
+    g_autofree char *what = *ret_msg ? *ret_msg : g_strdup_printf("the database in %s/meta is damaged", fs->cache_dir);
+    *ret_msg = g_strdup_printf("%s; `sluice fsck --repair %s` sets it aside and brings unpublished files back", what,
+                               fs->cache_dir);
+    return r;
+}
+
 static int open_meta(struct fs *fs, bool *ret_fresh, char **ret_msg)
 {
     int r = meta_open(fs->cache_dir, objstore_identity(fs->store), &fs->meta, ret_fresh, ret_msg);
     if (r < 0)
-        return r;
+        return tell_damage(fs, r, ret_msg);
     uint64_t size = fs->cfg->cache_size.bytes;
     meta_keep_space(fs->meta, size ? size / RESERVE_OF_CACHE : UINT64_MAX);
     struct meta_inode root = {0};
@@ -177,7 +205,8 @@ static int open_meta(struct fs *fs, bool *ret_fresh, char **ret_msg)
             r = make_root(fs, ret_msg);
     }
     restore_caps(fs);
-    return r;
+    save_store_options(fs);
+    return tell_damage(fs, r, ret_msg);
 }
 
 /* ---- first contact ---- */

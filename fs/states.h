@@ -4,6 +4,7 @@
  * of a record that exists.
  */
 #pragma once
+#include "base/err.h"
 #include "base/sync.h"
 #include "meta.h"
 

@@ -1,7 +1,7 @@
 /* Lost races over a lake in a folder, without FUSE: what the path shows, what is kept, what each resolution does. */
 #include "fs/conflict.h"
 #include "fs/content.h"
-#include "fs/daemon.h"
+#include "fs/fsck.h"
 #include "fs/publish.h"
 #include "fs/tree.h"
 #include "fs/tree_apply.h"
@@ -695,7 +695,10 @@ static char *fsck_report(bool repair)
     char *text = NULL, *msg = NULL;
     size_t len = 0;
     FILE *out = open_memstream(&text, &len);
-    ck_assert_int_eq(fs_fsck(fx.cache_dir, repair, out, &msg), 0);
+    struct fsck_options o = {.cache_dir = fx.cache_dir, .repair = repair, .out = out};
+    struct fsck_result res;
+    ck_assert_int_eq(fs_fsck(&o, &res, &msg), 0);
+    ck_assert_uint_eq(res.left, 0);
     (void)fclose(out);
     return text;
 }

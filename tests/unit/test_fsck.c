@@ -1,7 +1,7 @@
 /* fsck over cache folders that a file system left behind, then damaged by hand. */
 #include "base/cleanup.h"
 #include "fs/content.h"
-#include "fs/daemon.h"
+#include "fs/fsck.h"
 #include "fs/publish.h"
 #include "fs/rebuild.h"
 #include "fs/tree.h"
@@ -19,6 +19,7 @@
 
 static struct fs_fixture fx;
 static char *report; /* of the last fsck */
+static struct fsck_result result;
 
 static void setup(void)
 {
@@ -37,13 +38,14 @@ static int fsck(bool repair)
     char *text = NULL, *msg = NULL;
     size_t len = 0;
     FILE *out = open_memstream(&text, &len);
-    int r = fs_fsck(fx.cache_dir, repair, out, &msg);
+    struct fsck_options o = {.cache_dir = fx.cache_dir, .repair = repair, .out = out};
+    int r = fs_fsck(&o, &result, &msg);
     fclose(out);
     g_free(report);
     report = g_strdup(text);
     free(text);
     ck_assert_msg(r >= 0, "%s: %s", err_name(r), msg ? msg : "no message");
-    return r;
+    return (int)result.left;
 }
 
 static char *data_path(uint64_t vid)
@@ -129,7 +131,8 @@ START_TEST(folder_in_use_is_refused)
 {
     fs_fixture_open(&fx);
     char *msg = NULL;
-    ck_assert_int_eq(fs_fsck(fx.cache_dir, false, stderr, &msg), -EBUSY);
+    struct fsck_options o = {.cache_dir = fx.cache_dir, .out = stderr};
+    ck_assert_int_eq(fs_fsck(&o, &result, &msg), -EBUSY);
     ck_assert_ptr_nonnull(msg);
     g_free(msg);
 }
@@ -139,7 +142,8 @@ START_TEST(folder_that_is_none_of_ours_is_refused_and_not_written_to)
 {
     char *msg = NULL;
     g_autofree char *nowhere = g_build_filename(fx.dir, "nowhere", NULL);
-    ck_assert_int_lt(fs_fsck(nowhere, true, stderr, &msg), 0);
+    struct fsck_options o = {.cache_dir = nowhere, .repair = true, .out = stderr};
+    ck_assert_int_lt(fs_fsck(&o, &result, &msg), 0);
     ck_assert_ptr_nonnull(msg);
     ck_assert_int_ne(access(nowhere, F_OK), 0);
     g_free(msg);
@@ -426,6 +430,78 @@ START_TEST(wrong_link_counts_and_names_without_inode_are_repaired)
 }
 END_TEST
 
+/* ---- a damaged database ---- */
+
+enum damage { WAL_FLIPPED, SST_FLIPPED, MANIFEST_FLIPPED, CURRENT_GONE };
+
+/* Flips a byte in the middle of each file of the database whose name begins or ends so; number of files. */
+static unsigned flip_files(const char *prefix, const char *suffix)
+{
+    g_autofree char *meta = g_build_filename(fx.cache_dir, "meta", NULL);
+    g_autoptr(GDir) d = g_dir_open(meta, 0, NULL);
+    unsigned n = 0;
+    for (const char *name; (name = g_dir_read_name(d));) {
+        g_autofree char *path = g_build_filename(meta, name, NULL);
+        struct stat st;
+        char c;
+        if (!g_str_has_prefix(name, prefix) || !g_str_has_suffix(name, suffix) || stat(path, &st) < 0 ||
+            st.st_size < 40)
+            continue;
+        int fd = open(path, O_RDWR | O_CLOEXEC);
+        ck_assert_int_eq(pread(fd, &c, 1, st.st_size / 3), 1);
+        c = (char)(c ^ 0x40);
+        ck_assert_int_eq(pwrite(fd, &c, 1, st.st_size / 3), 1);
+        ck_assert_int_eq(close(fd), 0);
+        n++;
+    }
+    return n;
+}
+
+static void damage(enum damage what)
+{
+    g_autofree char *current = g_build_filename(fx.cache_dir, "meta", "CURRENT", NULL);
+    if (what == SST_FLIPPED || what == MANIFEST_FLIPPED)
+        meta_close(open_meta()); /* what the log held goes into a file */
+    if (what == CURRENT_GONE)
+        ck_assert_int_eq(unlink(current), 0);
+    else
+        ck_assert_uint_ge(flip_files(what == MANIFEST_FLIPPED ? "MANIFEST" : "", what == WAL_FLIPPED   ? ".log"
+                                                                                 : what == SST_FLIPPED ? ".sst"
+                                                                                                       : ""),
+                          1);
+}
+
+START_TEST(damaged_database_is_refused_by_the_mount_and_rescued)
+{
+    fs_fixture_open(&fx);
+    fs_fixture_write(&fx, "d/x", "hello", 5);
+    for (unsigned i = 0; i < 50; i++) { /* so that the middle of a file is in the middle of records */
+        g_autofree char *name = g_strdup_printf("d/f%u", i);
+        fs_fixture_write(&fx, name, "1", 1);
+    }
+    fs_fixture_close(&fx);
+    damage((enum damage)_i);
+    char *msg = NULL;
+    const struct fs_setup set = {.cfg = &fx.cfg, .session = fx.session};
+    ck_assert_int_lt(fs_open(&set, &fx.fs, &msg), 0);
+    fx.fs = NULL;
+    ck_assert_ptr_nonnull(msg);
+    ck_assert_msg(strstr(msg, fx.cache_dir) && strstr(msg, "`sluice fsck --repair "), "%s", msg);
+    g_free(msg);
+    ck_assert_int_eq(fsck(false), 1);
+    ck_assert_int_eq(fsck(true), 0);
+    ck_assert_msg(strstr(report, "the damaged database is now "), "%s", report);
+    ck_assert_int_eq(fsck(false), 0);
+    fs_fixture_open(&fx);
+    g_autofree char *text = read_file("d/x");
+    ck_assert_str_eq(text, "hello");
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+    ck_assert(fs_fixture_object_exists(&fx, "d/x"));
+    ck_assert(fs_fixture_object_exists(&fx, "d/f49"));
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("fsck");
@@ -450,6 +526,7 @@ int main(void)
     tcase_add_test(tc, journal_record_of_no_name_is_removed);
     tcase_add_loop_test(tc, lost_journal_record_is_written_again, 0, 2);
     tcase_add_test(tc, wrong_link_counts_and_names_without_inode_are_repaired);
+    tcase_add_loop_test(tc, damaged_database_is_refused_by_the_mount_and_rescued, WAL_FLIPPED, CURRENT_GONE + 1);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

@@ -1,0 +1,307 @@
+/*
+ * fsck: what the database says of the bucket against the bucket. Reads only, but for the abort of uploads that this cache has a record of and no file needs.
+ *
+ * Objects that were changed or removed elsewhere are no damage: said, not counted. The names of one directory are compared with one listing.
+ */
+#include "base/clock.h"
+#include "fsck_internal.h"
+#include "store_options.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#define TIMEOUT_NS (20 * NS_PER_S)
+
+struct bucket {
+    struct fsck *f;
+    struct objstore *st;
+};
+
+/* ---- uploads ---- */
+
+static int collect_upload(void *ctx, const struct meta_upload *u)
+{
+    struct meta_upload *own = g_new(struct meta_upload, 1);
+    *own = *u;
+    own->key = g_strdup(u->key);
+    own->upload_id = g_strdup(u->upload_id);
+    g_ptr_array_add(ctx, own);
+    return 0;
+}
+
+static void upload_free(void *u)
+{
+    meta_upload_clear(u);
+    g_free(u);
+}
+
+/* Was it completed, and only the reply lost? */
+static int was_completed(struct bucket *b, const struct meta_upload *u)
+{
+    char token[TOKEN_MAX + 1];
+    struct obj_info info = {0};
+    int r = cache_scan_upload_token(b->f->m, u->vid, token);
+    if (r == 0 && *token)
+        r = objstore_head(b->st, u->key, &info);
+    bool done = r == 0 && *token && g_str_equal(info.token, token);
+    obj_info_clear(&info);
+    return r == -ENOENT ? 0 : r < 0 ? r : done;
+}
+
+static int check_upload(struct bucket *b, const struct meta_upload *u)
+{
+    struct fsck *f = b->f;
+    struct obj_part *parts = NULL;
+    size_t n = 0;
+    bool needed = g_hash_table_contains(f->dirty, &u->vid);
+    int r = objstore_mpu_parts(b->st, u->key, u->upload_id, &parts, &n);
+    g_free(parts);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    bool there = r == 0;
+    if (there && needed)
+        return 0;
+    if (!there && needed) {
+        r = was_completed(b, u);
+        if (r > 0)
+            fsck_remark(f, u->key, "uploaded whole, which is not recorded yet: the next mount does that");
+        if (r != 0)
+            return MIN(r, 0);
+    }
+    fsck_finding(f, u->key, there ? "abort it in the bucket" : "forget it; what it held is sent again", "%s upload %s",
+                 there ? "no file needs its" : "the bucket does not know its", u->upload_id);
+    if (!f->o->repair)
+        return 0;
+    r = there ? objstore_mpu_abort(b->st, u->key, u->upload_id) : 0;
+    if (r < 0 && r != -ENOENT)
+        return r;
+    cache_scan_forget_upload(f->b, u->vid);
+    return 0;
+}
+
+struct unknown {
+    const GPtrArray *known;
+    unsigned n;
+};
+
+static int count_unknown(void *ctx, const char *key, const char *upload_id)
+{
+    struct unknown *u = ctx;
+    for (unsigned i = 0; i < u->known->len; i++)
+        if (g_str_equal(((struct meta_upload *)u->known->pdata[i])->upload_id, upload_id))
+            return 0;
+    u->n++;
+    return 0;
+}
+
+static int check_uploads(struct bucket *b)
+{
+    g_autoptr(GPtrArray) all = g_ptr_array_new_with_free_func(upload_free);
+    struct unknown others = {all, 0};
+    int r = meta_upload_each(b->f->m, collect_upload, all);
+    if (r == 0)
+        r = objstore_mpu_list(b->st, "", count_unknown, &others);
+    if (r == -EOPNOTSUPP || r == -EACCES)
+        r = 0;
+    if (r == 0 && others.n > 0)
+        fsck_remark(
+            b->f, "bucket",
+            "%u uploads in progress are not of this cache, or of a kill while they were begun; a lifecycle rule "
+            "for incomplete uploads ends those that nobody does",
+            others.n);
+    for (unsigned i = 0; r == 0 && i < all->len; i++)
+        r = check_upload(b, all->pdata[i]);
+    return r;
+}
+
+/* ---- what unpublished files still need from the bucket ---- */
+
+static int check_base(struct bucket *b, const struct dirty_file *df)
+{
+    struct fsck *f = b->f;
+    struct meta_inode in;
+    struct meta_cached c;
+    struct obj_info info = {0};
+    int r = meta_inode_get(f->m, df->ino, &in);
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    bool whole = meta_cached_get(f->m, df->vid, &c) == 0 && (c.flags & CACHED_COMPLETE);
+    if (in.base_key && in.base_limit > 0 && !whole && in.content != CONTENT_QUARANTINED) {
+        r = objstore_head(b->st, in.base_key, &info);
+        bool ours = r == 0 && g_str_has_prefix(info.token, meta_uuid(f->m)); /* a version of it, not recorded yet */
+        bool differs = r == 0 && !etag_equal(&info.etag, &in.base_etag) && !ours;
+        g_autofree char *path = fsck_path(f, in.ino);
+        if (r == -ENOENT || differs)
+            fsck_finding(
+                f, path, NULL,
+                "what was not changed of it is only in the object '%s', which was %s elsewhere; its changed bytes are "
+                "kept: read them in a mount, or put the object back",
+                in.base_key, differs ? "changed" : "removed");
+        r = r == -ENOENT ? 0 : r;
+    }
+    obj_info_clear(&info);
+    meta_inode_clear(&in);
+    return r;
+}
+
+static int check_bases(struct bucket *b)
+{
+    GHashTableIter it;
+    void *df;
+    int r = 0;
+    g_hash_table_iter_init(&it, b->f->dirty);
+    while (r == 0 && g_hash_table_iter_next(&it, NULL, &df))
+        if (((struct dirty_file *)df)->has_base)
+            r = check_base(b, df);
+    return r;
+}
+
+/* ---- what was published ---- */
+
+struct found {
+    uint64_t size;
+    struct etag etag;
+};
+
+static int on_object(void *ctx, const struct obj_entry *e)
+{
+    if (e->is_prefix || e->odd)
+        return 0;
+    struct found *x = g_new(struct found, 1);
+    *x = (struct found){e->size, e->etag};
+    g_hash_table_insert(ctx, g_strndup(e->name, e->name_len), x);
+    return 0;
+}
+
+/* The file that holds all its bytes here, if one does. Owned. */
+static char *local_copy(struct fsck *f, uint64_t ino)
+{
+    struct meta_inode in;
+    struct meta_cached c;
+    g_autofree char *dir = NULL;
+    if (meta_inode_get(f->m, ino, &in) < 0)
+        return NULL;
+    uint64_t vid = in.vid;
+    meta_inode_clear(&in);
+    if (!vid || meta_cached_get(f->m, vid, &c) < 0 || !(c.flags & CACHED_COMPLETE) ||
+        cache_scan_tier(f->m, f->dir, c.tier, &dir) < 0)
+        return NULL;
+    return g_strdup_printf("%s/data/%02x/%016" G_GINT64_MODIFIER "x", dir, (unsigned)(vid & 0xff), vid);
+}
+
+static void compare(struct fsck *f, const struct meta_dentry *d, const struct found *x)
+{
+    g_autofree char *path = fsck_path_of_name(f, d->parent, d->name), *copy = x ? NULL : local_copy(f, d->ino);
+    if (!x)
+        fsck_remark(f, path, "was published, but its object was removed elsewhere%s%s",
+                    copy ? "; a copy is still in " : "", copy ? copy : "");
+    else if (!etag_equal(&x->etag, &d->uetag) || x->size != d->usize)
+        fsck_remark(f, path, "was published, but its object was changed elsewhere since; a mount shows that version");
+}
+
+static int check_moved(struct bucket *b, const struct meta_dentry *d)
+{
+    struct obj_info info = {0};
+    int r = objstore_head(b->st, d->ukey, &info);
+    struct found x = {info.size, info.etag};
+    obj_info_clear(&info);
+    if (r == 0 || r == -ENOENT)
+        compare(b->f, d, r == 0 ? &x : NULL);
+    return r == -ENOENT ? 0 : r;
+}
+
+static bool is_published(const struct meta_dentry *d)
+{
+    return S_ISREG(d->type) && (d->flags & DENTRY_UPSTREAM) && d->pub_gen;
+}
+
+static int collect_published(void *ctx, const struct meta_dentry *d)
+{
+    if (is_published(d))
+        meta_dentry_collect(ctx, d);
+    return 0;
+}
+
+static int check_dir(struct bucket *b, uint64_t ino)
+{
+    g_autoptr(GPtrArray) names = meta_dentry_array();
+    int r = meta_dentry_each(b->f->m, ino, 0, collect_published, names);
+    if (r < 0 || names->len == 0)
+        return r;
+    g_autofree char *dir = fsck_path(b->f, ino),
+                    *prefix = g_str_equal(dir, "/") ? g_strdup("") : g_strconcat(dir, "/", NULL);
+    g_autoptr(GHashTable) objects = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
+    struct obj_list_req req = {.prefix = prefix, .delimiter = true};
+    r = objstore_list(b->st, &req, on_object, objects, NULL);
+    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+        const struct meta_dentry *d = names->pdata[i];
+        fsck_step(b->f);
+        if (d->ukey)
+            r = check_moved(b, d);
+        else
+            compare(b->f, d, g_hash_table_lookup(objects, d->name));
+    }
+    return r;
+}
+
+static int collect_dir(void *ctx, const struct meta_inode *in)
+{
+    if (S_ISDIR(in->mode))
+        g_array_append_val((GArray *)ctx, in->ino);
+    return 0;
+}
+
+static int check_published(struct bucket *b)
+{
+    g_autoptr(GArray) dirs = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    int r = meta_inode_each(b->f->m, collect_dir, dirs);
+    for (unsigned i = 0; r == 0 && i < dirs->len; i++)
+        r = check_dir(b, g_array_index(dirs, uint64_t, i));
+    return r;
+}
+
+/* ---- the bucket ---- */
+
+static struct objstore *open_bucket(struct fsck *f)
+{
+    struct objstore_config c = {.op_timeout_ns = TIMEOUT_NS, .max_connections = 4};
+    struct store_options *owner = NULL;
+    struct objstore *st = NULL;
+    g_autofree char *msg = NULL;
+    int r = store_options_load(f->m, &c, &owner);
+    if (r == 0)
+        r = objstore_open(&c, &st, &msg);
+    if (r == 0 && !g_str_equal(objstore_identity(st), f->identity)) {
+        r = -EXDEV;
+        msg = g_strdup_printf("%s is not %s", objstore_identity(st), f->identity);
+    }
+    if (r == 0)
+        r = objstore_check(st, &msg);
+    if (r < 0) {
+        fsck_remark(f, "bucket", "not asked: %s",
+                    msg            ? msg
+                    : r == -ENOENT ? "no mount has stored where it is yet"
+                                   : objstore_err_text(r));
+        objstore_close(st);
+        st = NULL;
+    }
+    store_options_free(owner);
+    return st;
+}
+
+int fsck_store(struct fsck *f)
+{
+    struct bucket b = {f, open_bucket(f)};
+    if (!b.st)
+        return 0;
+    int r = fsck_end_pass(f, check_uploads(&b));
+    if (r == 0)
+        r = check_bases(&b);
+    if (r == 0)
+        r = check_published(&b);
+    objstore_close(b.st);
+    f->res->bucket_asked = r == 0;
+    if (r < 0)
+        fsck_remark(f, "bucket", "could not be asked to the end: %s", objstore_err_text(r));
+    return 0;
+}
