@@ -102,6 +102,14 @@ static int write_link(struct fs *fs, char **ret_msg)
     return err->code == G_FILE_ERROR_NOSPC ? -ENOSPC : -EIO;
 }
 
+/* Nothing but the check against the bucket needs them. */
+static void save_store_options(struct fs *fs)
+{
+    struct objstore_config sc = store_config(fs->cfg);
+    if (store_options_save(fs->cache_dir, &sc) < 0)
+        log_debug("mount", "%s/store could not be written", fs->cache_dir);
+}
+
 static int open_folder(struct fs *fs, bool *ret_bound, char **ret_msg)
 {
     if (fs->cfg->cache_dir) {
@@ -167,17 +175,6 @@ static void restore_caps(struct fs *fs)
     atomic_store(&fs->probed, true);
 }
 
-/* For `sluice fsck`, which has only the folder. */
-static void save_store_options(struct fs *fs)
-{
-    struct objstore_config sc = store_config(fs->cfg);
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    store_options_save(fs->meta, b, &sc);
-    if (meta_commit(b, false) < 0)
-        log_debug("mount", "where the store is could not be stored");
-    meta_batch_free(b);
-}
-
 /* A damaged database is never gone on with: what to do about it. */
 static int tell_damage(struct fs *fs, int r, char **ret_msg)
 {
@@ -205,7 +202,6 @@ static int open_meta(struct fs *fs, bool *ret_fresh, char **ret_msg)
             r = make_root(fs, ret_msg);
     }
     restore_caps(fs);
-    save_store_options(fs);
     return tell_damage(fs, r, ret_msg);
 }
 
@@ -381,6 +377,8 @@ static int open_parts(struct fs *fs, const struct fs_setup *setup, char **ret_ms
         if (r == 0)
             r = write_link(fs, ret_msg);
     }
+    if (r == 0)
+        save_store_options(fs);
     if (r == 0)
         r = open_meta(fs, &fresh, ret_msg);
     if (r == 0 && takeover)

@@ -268,7 +268,7 @@ static struct objstore *open_bucket(struct fsck *f)
     struct store_options *owner = NULL;
     struct objstore *st = NULL;
     g_autofree char *msg = NULL;
-    int r = store_options_load(f->m, &c, &owner);
+    int r = store_options_load(f->dir, &c, &owner);
     if (r == 0)
         r = objstore_open(&c, &st, &msg);
     if (r == 0 && !g_str_equal(objstore_identity(st), f->identity)) {

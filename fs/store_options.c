@@ -2,9 +2,9 @@
 #include "store_options.h"
 
 #include <jansson.h>
-#include <string.h>
+#include <stdlib.h>
 
-#define VALUE_NAME "store-options"
+#define FILE_NAME "store"
 
 struct store_options {
     json_t *o;
@@ -21,17 +21,15 @@ static char *encode(const struct objstore_config *c)
     return text; /* NULL: one of them is not UTF-8 */
 }
 
-void store_options_save(struct meta *m, struct meta_batch *b, const struct objstore_config *c)
+int store_options_save(const char *cache_dir, const struct objstore_config *c)
 {
-    GBytes *old = NULL;
+    g_autofree char *path = g_build_filename(cache_dir, FILE_NAME, NULL), *old = NULL;
+    g_autoptr(GError) err = NULL;
     char *text = encode(c);
-    size_t len = text ? strlen(text) : 0;
-    bool same = text && meta_value_get(m, VALUE_NAME, &old) == 0 && g_bytes_get_size(old) == len &&
-                memcmp(g_bytes_get_data(old, NULL), text, len) == 0;
-    g_clear_pointer(&old, g_bytes_unref);
-    if (text && !same)
-        meta_value_put(b, VALUE_NAME, text, len);
+    bool same = !text || (g_file_get_contents(path, &old, NULL, NULL) && g_str_equal(old, text));
+    bool ok = same || g_file_set_contents_full(path, text, -1, G_FILE_SET_CONTENTS_CONSISTENT, 0600, &err);
     free(text);
+    return ok ? 0 : -EIO;
 }
 
 static const char *text_of(const json_t *o, const char *name)
@@ -39,16 +37,12 @@ static const char *text_of(const json_t *o, const char *name)
     return json_string_value(json_object_get(o, name));
 }
 
-int store_options_load(struct meta *m, struct objstore_config *ret, struct store_options **ret_owner)
+int store_options_load(const char *cache_dir, struct objstore_config *ret, struct store_options **ret_owner)
 {
-    GBytes *value = NULL;
-    gsize len;
-    int r = meta_value_get(m, VALUE_NAME, &value);
-    if (r < 0)
-        return r;
-    const char *data = g_bytes_get_data(value, &len);
-    json_t *o = json_loadb(data, len, 0, NULL);
-    g_bytes_unref(value);
+    g_autofree char *path = g_build_filename(cache_dir, FILE_NAME, NULL), *text = NULL;
+    if (!g_file_get_contents(path, &text, NULL, NULL))
+        return -ENOENT;
+    json_t *o = json_loads(text, 0, NULL);
     if (!json_is_object(o) || !text_of(o, "source")) {
         json_decref(o);
         return -EBADMSG;

@@ -160,6 +160,7 @@ START_TEST(lost_database_is_found_and_unpublished_files_come_back)
     ck_assert_int_ne(access(from, F_OK), 0);
     ck_assert_int_eq(fsck(true), 0);
     ck_assert_msg(strstr(report, "brought back: d/x"), "%s", report);
+    ck_assert(result.bucket_asked); /* where it is stands beside the database */
     ck_assert_int_eq(fsck(false), 0);
     fs_fixture_open(&fx);
     g_autofree char *text = read_file("d/x");
