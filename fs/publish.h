@@ -56,6 +56,8 @@ void publish_apply(struct fs *fs, bool committed) REQUIRES(fs->ns);
 #define PROBE_REVISION   1u           /* grows with what is probed: what an earlier one gave is probed again */
 /* What the store can do is found out before the first change, once. */
 int publish_probe(struct fs *fs) MUST_CHECK;
+/* Has a publisher thread do that behind: parts are sent before the first change is made. */
+void publish_probe_soon(struct fs *fs);
 /* Is the object at key being changed, moved or deleted by us, or about to be? */
 bool publish_key_busy(struct publisher *p, const char *key);
 /* Does --hold name this path? */
