@@ -164,6 +164,7 @@ void content_begin_stream(struct inode *in)
     mutex_lock(&in->mu);
     struct cfile *cf = in->cf ? cache_file_ref(in->cf) : NULL;
     mutex_unlock(&in->mu);
+    publish_probe_soon(in->fs);
     if (cf)
         cache_stream_begin(cf, plan.key, &plan.meta);
     cache_file_unref(cf);

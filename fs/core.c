@@ -154,7 +154,7 @@ static int rebuild_lost(struct fs *fs, char **ret_msg)
 static void restore_caps(struct fs *fs)
 {
     uint64_t caps = 0;
-    if (meta_value_get_u64(fs->meta, STORE_CAPS_VALUE, &caps) < 0)
+    if (meta_value_get_u64(fs->meta, STORE_CAPS_VALUE, &caps) < 0 || caps >> 32 != PROBE_REVISION)
         return; /* probed when it matters */
     objstore_set_caps(fs->store, (uint32_t)caps);
     atomic_store(&fs->probed, true);

@@ -417,6 +417,17 @@ int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
     }
 }
 
+void publish_probe_soon(struct fs *fs)
+{
+    struct publisher *p = fs->pub;
+    if (atomic_load(&fs->probed))
+        return;
+    mutex_lock(&p->mu);
+    p->probe_wanted = true;
+    cond_signal(&p->work);
+    mutex_unlock(&p->mu);
+}
+
 /* ---- life ---- */
 
 static enum publish_why derive_why(struct fs *fs, const struct meta_dentry *d, struct inode *in)
@@ -488,6 +499,15 @@ static void *publish_thread(void *arg)
     mutex_lock(&p->mu);
     while (!p->stopping) {
         uint64_t wake = 0;
+        if (p->probe_wanted && !p->probing) {
+            p->probe_wanted = false;
+            mutex_unlock(&p->mu);
+            int r = publish_probe(p->fs);
+            mutex_lock(&p->mu);
+            if (r < 0)
+                log_debug("publish", "the store could not be probed yet r=%s", err_name(r));
+            continue;
+        }
         struct op *o = queue_pick_locked(p, &wake);
         if (!o) {
             if (wake)

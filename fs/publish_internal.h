@@ -66,6 +66,7 @@ struct publisher {
     struct cond done; /* an op ended, came or changed: for those who wait for others */
     bool stopping;
     bool probing;             /* somebody is finding out what the store can do */
+    bool probe_wanted;        /* a thread should, when none does */
     GSequence *all;           /* every op by seq */
     GHashTable *by_seq;       /* &rec.seq -> op */
     GHashTable *by_ino;       /* ino -> GPtrArray of op */

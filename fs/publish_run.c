@@ -595,7 +595,7 @@ static int probe(struct fs *fs)
     if (r < 0)
         return 0;
     struct meta_batch *b = meta_batch_new(fs->meta);
-    meta_value_put_u64(b, STORE_CAPS_VALUE, caps);
+    meta_value_put_u64(b, STORE_CAPS_VALUE, (uint64_t)PROBE_REVISION << 32 | caps);
     if (meta_commit(b, false) < 0)
         log_debug("publish", "capabilities could not be stored");
     meta_batch_free(b);
