@@ -1,6 +1,7 @@
 /* See content_record.h. */
 #include "content_record.h"
 
+#include "base/crash.h"
 #include "base/sm.h"
 #include "content.h"
 #include "publish.h"
@@ -163,6 +164,7 @@ int record_vid(struct inode *in, uint64_t vid)
     mutex_unlock(&in->mu);
     int r = commit(fs, in, b, 0, &before);
     mutex_unlock(&fs->ns);
+    CRASH_POINT(vid_recorded);
     meta_batch_free(b);
     return r;
 }

@@ -9,6 +9,7 @@
  */
 #include "recover.h"
 
+#include "base/crash.h"
 #include "content.h"
 #include "tree.h"
 
@@ -226,10 +227,13 @@ int fs_recover(struct fs *fs)
 {
     bool takeover = session_is_takeover(fs->session);
     int r = takeover ? 0 : drop_orphans(fs);
+    CRASH_POINT(recover_orphans);
     if (r == 0 && !takeover)
         r = settle_open_files(fs);
+    CRASH_POINT(recover_open);
     if (r == 0)
         r = settle_dirty(fs);
+    CRASH_POINT(recover_dirty);
     return r;
 }
 

@@ -4,6 +4,7 @@
  * A name takes its object along as `ukey`; what stands at the new path is remembered as the condition under which it may be overwritten. A directory's rename
  * rewrites the records of all names below in the same batch, so that after a crash either all of them are here or none.
  */
+#include "base/crash.h"
 #include "content.h"
 #include "pin.h"
 #include "publish.h"
@@ -464,8 +465,10 @@ static int rename_try(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, c
     meta_batch_free(m.b);
     meta_dentry_clear(&m.src);
     meta_dentry_clear(&m.dst);
+    CRASH_POINT(rename_committed);
     if (r == 0)
         rewrite_intents(fs, dirty);
+    CRASH_POINT(rename_intents);
     return r;
 }
 

@@ -19,6 +19,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/crash.h"
 #include "base/metric.h"
 #include "s3_meta.h"
 #include "s3_uri.h"
@@ -399,6 +400,7 @@ int file_commit(struct drv_file *f, int fd, const char *tmp, const char *key, co
 {
     struct stat st;
     int r = seal(fd); /* takes long: before the lock */
+    CRASH_POINT(store_written);
     CLEANUP_FD int lock = r < 0 ? -1 : file_lock(f);
     if (r == 0)
         r = lock < 0 ? lock : commit_locked(f, fd, tmp, key, cond);
@@ -407,6 +409,7 @@ int file_commit(struct drv_file *f, int fd, const char *tmp, const char *key, co
         return r;
     }
     (void)close(steal_fd(&lock)); /* the name is given */
+    CRASH_POINT(store_renamed);
     r = dir_sync(f, key);
     if (r == 0)
         r = RET_ERRNO(fstat(fd, &st));
