@@ -104,6 +104,7 @@ static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino)
             .name = d->name,
             .created_ns = clock_wall_ns(),
         };
+        op.place = op.seq;
         meta_op_put(b, &op);
         d->op_seq = d->stamp = op.seq;
         meta_dentry_put(b, d);

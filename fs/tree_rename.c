@@ -191,6 +191,7 @@ static int move_name(struct move *m) NO_TSA /* under ns */
         return -ENAMETOOLONG;
     struct etag dest = {0};
     bool have_dest;
+    uint64_t replaced_seq = m->dst.id ? m->dst.op_seq : 0;
     int r = dir ? check_below(m, m->src.ino, strlen(new_key), 0) : 0;
     if (r < 0)
         return r;
@@ -210,6 +211,8 @@ static int move_name(struct move *m) NO_TSA /* under ns */
     if (dir)
         set_dir_place(m, m->in, m->p2, m->n2);
     relocate(m, &m->src, old_key, new_key, have_dest, &dest);
+    if (replaced_seq)
+        publish_succeed(fs, m->b, &m->src, replaced_seq);
     meta_dentry_put(m->b, &m->src);
     touch_ctime(m, m->in);
     return dir ? relocate_below(m, m->src.ino, old_key, new_key) : 0;
