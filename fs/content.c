@@ -1,6 +1,7 @@
 /* See content.h. The gate is a flag and a condition under the inode's lock, so it may be held while the disk works. */
 #include "content.h"
 
+#include "base/crash.h"
 #include "content_record.h"
 #include "io_mode.h"
 #include "mapped.h"
@@ -249,8 +250,10 @@ int content_begin_change_gated(struct inode *in)
     int r = open_cfile(in);
     if (r == 0)
         r = cache_file_set_dirty(in->cf, true);
+    CRASH_POINT(change_marked);
     if (r == 0)
         r = record_open(in);
+    CRASH_POINT(change_recorded);
     if (r == 0) {
         content_write_intent(in);
         publish_content_state(in->fs, in->ino, CONTENT_OPEN);
@@ -342,9 +345,11 @@ static int flush_gated(struct inode *in)
     bool open = in->rec.content == CONTENT_OPEN;
     mutex_unlock(&in->mu);
     int r = open ? record_closing(in) : 0;
+    CRASH_POINT(flush_closing);
     if (r < 0 || !open)
         return r;
     content_write_intent(in);
+    CRASH_POINT(flush_intent);
     publish_content_state(in->fs, in->ino, CONTENT_CLOSING);
     return 0;
 }
@@ -361,6 +366,7 @@ int content_flush(struct inode *in, bool want_sync)
         r = content_begin_change_gated(in);
     if (r == 0)
         r = want_sync ? sync_bytes(in) : sync_again(in);
+    CRASH_POINT(flush_synced);
     if (r == 0)
         r = flush_gated(in);
     content_gate_leave(in);
@@ -407,8 +413,10 @@ static int seal_gated(struct inode *in, bool *ret_sealed)
         log_warn("content", "a closed file could not be synced ino=%" G_GUINT64_FORMAT,
                  in->ino); /* so its record does not say it is */
     r = flush_gated(in);
+    CRASH_POINT(seal_begun);
     if (r == 0)
         r = record_sealed(in);
+    CRASH_POINT(seal_recorded);
     if (r == 0)
         publish_content_state(in->fs, in->ino, CONTENT_SEALED);
     *ret_sealed = r == 0;
@@ -488,6 +496,7 @@ void content_abandon(struct inode *in, bool for_write)
 int content_sync(struct inode *in)
 {
     int r = sync_bytes(in);
+    CRASH_POINT(fsync_synced);
     if (r == 0)
         r = record_synced(in);
     return r < 0 ? r : meta_sync(in->fs->meta);
