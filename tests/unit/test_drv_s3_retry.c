@@ -290,6 +290,55 @@ START_TEST(attributes_of_a_large_object_are_settled_by_its_upload)
 }
 END_TEST
 
+static void keep_a_connection(void)
+{
+    struct obj_info info = {0};
+    http_stub_reply(stub, 200, "ETag: \"before\"\r\nContent-Length: 4\r\n", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    obj_info_clear(&info);
+}
+
+START_TEST(put_lost_with_a_kept_connection_is_settled_too)
+{
+    struct obj_meta meta = {.token = "tok"};
+    struct etag etag = {0};
+    keep_a_connection();
+    http_stub_drop(stub);
+    http_stub_reply(stub, 200, "ETag: \"mine\"\r\nx-amz-meta-sluice-token: tok\r\nContent-Length: 4\r\n", "");
+    ck_assert_int_eq(objstore_put(st, "k", "body", 4, &meta, NULL, &etag), 0);
+    ck_assert_str_eq(etag.s, "mine");
+    ck_assert(asked(1, "PUT ") && asked(2, "HEAD "));
+    ck_assert_uint_eq(http_stub_n_requests(stub), 3);
+}
+END_TEST
+
+START_TEST(complete_lost_with_a_kept_connection_is_settled_too)
+{
+    struct etag etag = {0};
+    struct obj_part p = one_part();
+    keep_a_connection();
+    http_stub_drop(stub);
+    http_stub_reply(stub, 200, "ETag: \"mine-1\"\r\nx-amz-meta-sluice-token: tok\r\nContent-Length: 1\r\n", "");
+    ck_assert_int_eq(objstore_mpu_complete(st, "k", "U", &p, 1, "tok", NULL, &etag), 0);
+    ck_assert_str_eq(etag.s, "mine-1");
+    ck_assert(asked(1, "POST ") && asked(2, "HEAD "));
+    ck_assert_uint_eq(http_stub_n_requests(stub), 3);
+}
+END_TEST
+
+START_TEST(read_lost_with_a_kept_connection_is_asked_again)
+{
+    struct obj_info info = {0};
+    keep_a_connection();
+    http_stub_drop(stub);
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 4\r\n", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    ck_assert_str_eq(info.etag.s, "e");
+    ck_assert_uint_eq(http_stub_n_requests(stub), 3);
+    obj_info_clear(&info);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("drv_s3_retry");
@@ -303,6 +352,10 @@ int main(void)
     tcase_add_test(t, complete_sent_again_spares_what_came_meanwhile);
     tcase_add_test(t, copy_sent_again_spares_what_came_meanwhile);
     tcase_add_test(t, copy_of_a_source_that_changed_meanwhile_is_estale);
+    t = add_case(s, "kept connections");
+    tcase_add_test(t, put_lost_with_a_kept_connection_is_settled_too);
+    tcase_add_test(t, complete_lost_with_a_kept_connection_is_settled_too);
+    tcase_add_test(t, read_lost_with_a_kept_connection_is_asked_again);
     t = add_case(s, "attributes");
     tcase_add_test(t, attributes_that_did_not_get_there_are_sent_again);
     tcase_add_test(t, attributes_that_got_there_are_not_sent_again);
