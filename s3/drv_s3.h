@@ -21,6 +21,7 @@ struct drv_s3 {
     uint64_t op_timeout_ns;
     /* atomic */
     int stopping;
+    int worked; /* the keys did, once */
     int64_t offline_since_ns;
     int64_t skew_ns; /* server's clock minus ours */
 

@@ -99,6 +99,22 @@ START_TEST(credentials_that_end_within_a_body_end_the_call)
 }
 END_TEST
 
+START_TEST(last_attempt_comes_before_the_deadline)
+{
+    struct obj_info info = {0};
+    objstore_close(st);
+    open_with_timeout(2 * NS_PER_S);
+    http_stub_reply(stub, 503, "Retry-After: 30\r\n", "");
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 1\r\n", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    obj_info_clear(&info);
+    http_stub_reply(stub, 503, "Retry-After: 30\r\n", "");
+    http_stub_reply(stub, 503, "Retry-After: 30\r\n", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), -ETIMEDOUT);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 4);
+}
+END_TEST
+
 /* ---- conditions that the store does not know ---- */
 
 static void head_is(const char *etag, const char *more)
@@ -346,6 +362,7 @@ int main(void)
     tcase_add_test(t, range_behind_the_end_of_another_version_is_estale);
     tcase_add_test(t, slot_that_gets_free_at_the_deadline_is_not_lost);
     tcase_add_test(t, credentials_that_end_within_a_body_end_the_call);
+    tcase_add_test(t, last_attempt_comes_before_the_deadline);
     t = add_case(s, "conditions");
     tcase_add_test(t, delete_sent_again_spares_what_came_meanwhile);
     tcase_add_test(t, put_sent_again_spares_what_came_meanwhile);
