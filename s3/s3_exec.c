@@ -199,9 +199,11 @@ static struct s3_verdict judge(struct drv_s3 *d, struct s3_call *c, int r)
     }
     if (v.err == 0 && c->on_done) {
         int e = c->on_done(c->ctx, resp);
+        bool wish = e && c->stopped && c->stopped(c->ctx);
         if (e)
             v = (struct s3_verdict){.err = e,
-                                    .retry = e == -EIO       ? S3_RETRY_TRANSIENT
+                                    .retry = wish            ? S3_RETRY_NO
+                                             : e == -EIO     ? S3_RETRY_TRANSIENT
                                              : e == -EBADMSG ? S3_RETRY_PROBLEM
                                                              : S3_RETRY_NO,
                                     .ambiguous = true};

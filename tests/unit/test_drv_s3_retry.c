@@ -115,6 +115,70 @@ START_TEST(last_attempt_comes_before_the_deadline)
 }
 END_TEST
 
+#define MD5_OF_BODY "841a2d689ad86bd1611447453c22c6fc" /* "body" */
+#define OURS        "x-amz-meta-sluice-token: tok\r\n"
+
+static int get_k(GString *out)
+{
+    g_string_truncate(out, 0);
+    return objstore_get(st, "k", 0, 0, NULL, to_string, out, NULL);
+}
+
+START_TEST(flipped_byte_of_a_small_object_is_noticed)
+{
+    g_autoptr(GString) out = g_string_new(NULL);
+    objstore_set_caps(st, CAP_ETAG_IS_MD5);
+    http_stub_reply(stub, 200, "ETag: \"" MD5_OF_BODY "\"\r\n" OURS, "bodx");
+    http_stub_reply(stub, 206, "ETag: \"" MD5_OF_BODY "\"\r\n" OURS "Content-Range: bytes 0-3/4\r\n", "body");
+    ck_assert_int_eq(get_k(out), 0);
+    ck_assert_str_eq(out->str, "body");
+    for (int i = 0; i < 3; i++)
+        http_stub_reply(stub, i ? 206 : 200, "ETag: \"" MD5_OF_BODY "\"\r\n" OURS "Content-Range: bytes 0-3/4\r\n",
+                        "bodx");
+    ck_assert_int_eq(get_k(out), -EBADMSG);
+    ck_assert_str_eq(out->str, "");
+    ck_assert_uint_eq(http_stub_n_requests(stub), 5);
+}
+END_TEST
+
+START_TEST(flipped_byte_is_noticed_by_the_checksum_the_store_tells)
+{
+    g_autoptr(GString) out = g_string_new(NULL);
+    g_autofree char *crc = s3_crc_base64("body", 4);
+    g_autofree char *headers =
+        g_strdup_printf("ETag: \"e\"\r\nx-amz-checksum-crc32c: %s\r\nContent-Range: bytes 0-3/4\r\n", crc);
+    objstore_set_caps(st, CAP_CHECKSUM_CRC32C);
+    http_stub_reply(stub, 206, headers, "bodx");
+    http_stub_reply(stub, 206, headers, "body");
+    ck_assert_int_eq(objstore_get(st, "k", 0, 4, NULL, to_string, out, NULL), 0);
+    ck_assert_str_eq(out->str, "body");
+    ck_assert(asked(0, "x-amz-checksum-mode: ENABLED"));
+}
+END_TEST
+
+START_TEST(etag_of_others_that_only_looks_like_a_sum_is_believed_in_the_end)
+{
+    g_autoptr(GString) out = g_string_new(NULL);
+    objstore_set_caps(st, CAP_ETAG_IS_MD5);
+    http_stub_reply(stub, 200, "ETag: \"" MD5_OF_BODY "\"\r\n", "other");
+    http_stub_reply(stub, 206, "ETag: \"" MD5_OF_BODY "\"\r\nContent-Range: bytes 0-4/5\r\n", "other");
+    ck_assert_int_eq(get_k(out), 0);
+    ck_assert_str_eq(out->str, "other");
+}
+END_TEST
+
+START_TEST(body_that_breaks_off_before_it_was_checked_is_asked_for_anew)
+{
+    g_autoptr(GString) out = g_string_new(NULL);
+    objstore_set_caps(st, CAP_ETAG_IS_MD5);
+    http_stub_reply_cut(stub, 200, "ETag: \"" MD5_OF_BODY "\"\r\n" OURS, "body", 2);
+    http_stub_reply(stub, 206, "ETag: \"" MD5_OF_BODY "\"\r\n" OURS "Content-Range: bytes 0-3/4\r\n", "body");
+    ck_assert_int_eq(get_k(out), 0);
+    ck_assert_str_eq(out->str, "body");
+    ck_assert(asked(1, "Range: bytes=0-3") && asked(1, "If-Match"));
+}
+END_TEST
+
 /* ---- conditions that the store does not know ---- */
 
 static void head_is(const char *etag, const char *more)
@@ -369,6 +433,11 @@ int main(void)
     tcase_add_test(t, complete_sent_again_spares_what_came_meanwhile);
     tcase_add_test(t, copy_sent_again_spares_what_came_meanwhile);
     tcase_add_test(t, copy_of_a_source_that_changed_meanwhile_is_estale);
+    t = add_case(s, "sums");
+    tcase_add_test(t, flipped_byte_of_a_small_object_is_noticed);
+    tcase_add_test(t, flipped_byte_is_noticed_by_the_checksum_the_store_tells);
+    tcase_add_test(t, etag_of_others_that_only_looks_like_a_sum_is_believed_in_the_end);
+    tcase_add_test(t, body_that_breaks_off_before_it_was_checked_is_asked_for_anew);
     t = add_case(s, "kept connections");
     tcase_add_test(t, put_lost_with_a_kept_connection_is_settled_too);
     tcase_add_test(t, complete_lost_with_a_kept_connection_is_settled_too);
