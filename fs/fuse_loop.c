@@ -142,9 +142,8 @@ static void stop_locked(struct fuse_loop *l, int error) REQUIRES(l->mu)
 }
 
 /* A request was read, of which nothing is known yet but that it came: has all that was sent again been answered? */
-static void look_behind_locked(struct reader *t, const struct fuse_in_header *in) REQUIRES(t->loop->mu)
+static void look_behind_locked(struct fuse_loop *l, struct reader *t, const struct fuse_in_header *in) REQUIRES(l->mu)
 {
-    struct fuse_loop *l = t->loop;
     bool queued = in->opcode != FUSE_FORGET && in->opcode != FUSE_BATCH_FORGET && in->opcode != FUSE_INTERRUPT;
     t->behind = false;
     t->resent = request_resent(in->unique);
@@ -167,7 +166,7 @@ static bool end_read(struct reader *t, ssize_t n, bool is_forget) EXCLUDES(t->lo
     mutex_lock(&l->mu);
     t->reading = false;
     if (n > 0 && !atomic_load(l->caught_up))
-        look_behind_locked(t, (const void *)t->buf);
+        look_behind_locked(l, t, (const void *)t->buf);
     if (n == -ENODEV || n == -ECONNABORTED)
         stop_locked(l, 0);
     else if (n < 0 && n != -EINTR && n != -EAGAIN && n != -ENOENT) /* ENOENT: the request was taken back */
