@@ -243,6 +243,17 @@ int content_open_new(struct inode *in)
     return r;
 }
 
+int content_open_again(struct inode *in, bool for_write)
+{
+    int r = open_counted(in, for_write);
+    mutex_lock(&in->mu);
+    bool open = in->rec.content == CONTENT_OPEN;
+    mutex_unlock(&in->mu);
+    if (r == 0 && for_write && open)
+        content_write_intent(in);
+    return r;
+}
+
 /* ---- changes ---- */
 
 int content_begin_change_gated(struct inode *in)

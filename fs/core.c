@@ -13,6 +13,7 @@
 #include "publish.h"
 #include "rebuild.h"
 #include "recover.h"
+#include "replay.h"
 #include "tree.h"
 
 #include <sys/stat.h>
@@ -316,6 +317,7 @@ static struct fs *fs_alloc(const struct config *cfg, struct session *session, bo
     inode_table_init(fs);
     handle_table_init(fs);
     attach_init(fs);
+    replay_init(fs);
     return fs;
 }
 
@@ -341,6 +343,8 @@ static int open_parts(struct fs *fs, const struct fs_setup *setup, char **ret_ms
     }
     if (r == 0)
         r = open_meta(fs, &fresh, ret_msg);
+    if (r == 0)
+        r = fs_replay_open(fs);
     if (r == 0 && takeover)
         fs->session->head->ino_limit = meta_next_ino(fs->meta);
     if (r == 0 && bound && !takeover)
@@ -420,6 +424,7 @@ void fs_close(struct fs *fs)
     workq_free(fs->head_q);
     workq_free(fs->notify_q);
     attach_fini(fs);
+    replay_fini(fs);
     jobs_fini(fs);
     handle_table_fini(fs);
     no_open_fini(fs);
