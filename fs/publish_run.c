@@ -139,7 +139,10 @@ static int run_delete(struct op *o)
         if (r < 0 && r != -ESTALE && r != -ENOENT)
             return r == -EFBIG ? -EBUSY : r; /* it is not kept whole here: the object stays while it is open */
     }
-    int r = delete_object(o);
+    int r = meta_sync(
+        fs->meta); /* or a power loss brings a record back that counts on the object: of a copy to be made, say */
+    if (r == 0)
+        r = delete_object(o);
     CRASH_POINT(delete_sent);
     if (r == -ESTALE) {
         log_warn("publish", "object was changed elsewhere, it is kept key='%s'", o->key);
