@@ -7,6 +7,7 @@
 #include "mapped.h"
 #include "pin.h"
 #include "publish.h"
+#include "states.h"
 #include "tree.h"
 
 #include <assert.h>
@@ -35,6 +36,21 @@ void content_gate_leave(struct inode *in)
     mutex_unlock(&in->mu);
 }
 
+/* Its bytes are gone, or others than were written. With the gate held. */
+static int quarantine_gated(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool done = in->rec.content == CONTENT_QUARANTINED;
+    mutex_unlock(&in->mu);
+    int r = done ? 0 : record_quarantined(in);
+    if (r < 0 || done)
+        return r;
+    metric_inc(M_quarantined_files);
+    publish_content_state(in->fs, in->ino, CONTENT_QUARANTINED);
+    content_write_intent(in);
+    return 0;
+}
+
 /* ---- the cache file ---- */
 
 /* Opens the cache file of an inode that has none in memory. With the gate held. */
@@ -54,8 +70,10 @@ static int open_cfile(struct inode *in)
     int r = !vid && !key ? cache_file_new(fs->cache, in->ino, &cf)
                          : cache_file_open(fs->cache, vid, in->ino, size, &src, &cf);
     if (r == -ENODATA) {
-        log_err("content", "cache file of an unpublished file is gone ino=%" G_GUINT64_FORMAT, in->ino);
-        return -EIO;
+        log_err("content", "cache file of an unpublished file is gone, it is quarantined ino=%" G_GUINT64_FORMAT,
+                in->ino);
+        r = dirty ? quarantine_gated(in) : 0;
+        return r < 0 ? r : -EIO;
     }
     if (r == 0 && cache_file_vid(cf) != vid)
         r = record_vid(in, cache_file_vid(cf));
@@ -563,6 +581,23 @@ void content_end_detach(struct inode *in)
         content_abandon(in, true);
     else
         content_release(in, true);
+}
+
+int content_give_up(struct inode *in, uint64_t gen)
+{
+    content_gate_enter(in);
+    mutex_lock(&in->mu);
+    bool same = in->rec.content == CONTENT_SEALED && in->rec.gen == gen;
+    mutex_unlock(&in->mu);
+    int r = same ? quarantine_gated(in) : -EAGAIN;
+    content_gate_leave(in);
+    if (r == 0)
+        log_err(
+            "content",
+            "the cache disk holds other bytes of an unpublished file than were written: it is quarantined, its bytes "
+            "are kept and never published ino=%" G_GUINT64_FORMAT "; see `sluice fsck`",
+            in->ino);
+    return r < 0 ? r : -EUCLEAN;
 }
 
 bool content_is_dirty(struct inode *in)

@@ -4,9 +4,11 @@
  * Everything is convergent: an op looks at what its name needs now (content, place, metadata, marker), so that doing it twice, or after a crash, is harmless.
  */
 #include "base/crash.h"
+#include "cache_sums.h"
 #include "conflict.h"
 #include "io_mode.h"
 #include "publish_internal.h"
+#include "states.h"
 
 #define BACKOFF_MIN_NS (250 * NS_PER_MS)
 #define BACKOFF_MAX_NS (60 * NS_PER_S)
@@ -64,6 +66,9 @@ static int upload_gate(void *ctx)
 {
     struct job *j = ctx;
     int r = gate(j);
+    mutex_lock(&j->in->mu);
+    r = r < 0 ? r : states_publish_gate(j->in->rec.content, j->snapshot);
+    mutex_unlock(&j->in->mu);
     return r < 0 ? r : note_upload(j->o->p->fs, j->o->key, j->in->rec.vid, j->d.token);
 }
 
@@ -343,7 +348,7 @@ static int check_size(const struct job *j, uint64_t size, uint64_t closed_size)
     log_err("publish",
             "content of a closed file has another size key='%s' size=%" G_GUINT64_FORMAT "/%" G_GUINT64_FORMAT,
             j->o->key, size, closed_size);
-    return -EBADMSG;
+    return -EUCLEAN;
 }
 
 static int upload_content(struct job *j, struct cfile *cf)
@@ -363,8 +368,8 @@ static int upload_content(struct job *j, struct cfile *cf)
     if (r < 0)
         return r;
     mutex_lock(&in->mu);
-    bool sealed = in->rec.content == CONTENT_SEALED;
-    in->changed = false;
+    r = states_publish_gate(in->rec.content, j->snapshot);
+    in->changed = r < 0 && in->changed;
     posix_of(&in->rec, &req.meta.posix);
     out.vid = in->rec.vid;
     out.gen = in->rec.gen;
@@ -373,14 +378,15 @@ static int upload_content(struct job *j, struct cfile *cf)
     uint64_t closed_size = in->rec.size;
     req.copy_unchanged = in->rec.base_key != NULL;
     mutex_unlock(&in->mu);
-    if (!sealed && !j->snapshot)
-        return -EAGAIN;
-    r = check_size(j, cache_file_size(cf), closed_size);
+    if (r == 0)
+        r = check_size(j, cache_file_size(cf), closed_size);
     if (r < 0)
         return r;
     char token[TOKEN_MAX + 1];
     write_token(fs, out.vid, out.gen, token);
     req.meta.token = token;
+    g_autoptr(GBytes) sums = j->snapshot ? NULL : cache_sums_load(fs->meta, out.vid, out.gen);
+    req.sums = sums;
     struct publish_result res = {0};
     r = cache_publish(cf, &req, &res);
     if (r == -ESTALE && own_version(j, out.vid, &req.cond.etag)) {
@@ -404,10 +410,15 @@ static int upload_content(struct job *j, struct cfile *cf)
 static int run_upload(struct job *j)
 {
     struct cfile *cf = NULL;
+    mutex_lock(&j->in->mu);
+    uint64_t gen = j->in->rec.gen;
+    mutex_unlock(&j->in->mu);
     int r = content_use(j->in, &cf);
     if (r < 0)
         return r;
     r = upload_content(j, cf);
+    if (r == -EUCLEAN)
+        r = content_give_up(j->in, gen);
     content_unuse(j->in, cf);
     return r;
 }
