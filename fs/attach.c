@@ -49,6 +49,7 @@ static void attach_handle(struct fs *fs, struct handle *h)
     mutex_lock(&in->mu);
     bool first = in->io.n_handles == 0;
     in->io.mode = IO_CACHED;
+    in->io.direct = first && s->direct;
     in->io.n_handles++;
     in->io.n_writers += s->writable;
     mutex_unlock(&in->mu);
