@@ -6,6 +6,7 @@
  * read. The checksum that the driver computed over what went out must be that of the buffer, else the part counts as not stored.
  */
 #include "base/clock.h"
+#include "base/crash.h"
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "base/metric.h"
@@ -141,8 +142,10 @@ static int run(struct upload *u, struct job *j)
         j->stored = true;
     else if (!j->only_copy && (r == -EOPNOTSUPP || r == -ESTALE || r == -ENOENT || r == -EINVAL || r == -EBADMSG))
         r = read_and_send(u, j);
+    CRASH_POINT(part_sent);
     if (r == 0 && (j->sent || j->copied))
         r = record_part(u, j);
+    CRASH_POINT(part_recorded);
     return r;
 }
 

@@ -14,6 +14,8 @@ void content_gate_leave(struct inode *in);
 int content_open(struct inode *in, bool for_write, bool trunc) MUST_CHECK;
 /* A file just made by tree_create(open) or tree_tmpfile. */
 int content_open_new(struct inode *in) MUST_CHECK;
+/* The same of one that a worker before made and perhaps opened: counted as asked. */
+int content_open_again(struct inode *in, bool for_write) MUST_CHECK;
 /* What a worker before opened: counted, nothing else is changed. */
 int content_adopt(struct inode *in, bool for_write) MUST_CHECK;
 /* The record of an OPEN or CLOSING file that was taken over is brought up to date: its size, and a new generation for what is written from now on. The cache file

@@ -1,6 +1,7 @@
 /* See content_record.h. */
 #include "content_record.h"
 
+#include "base/crash.h"
 #include "content.h"
 #include "publish.h"
 #include "states.h"
@@ -60,15 +61,17 @@ struct io_kept *content_kept(struct inode *in)
     return parse_kept(text);
 }
 
-/* Journal records for every name of the inode, or for those that have none. Under ns. */
+/* Journal records for every name of the inode; missing_only: it is sealed now, and only those that have none need one. Under ns. */
 static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino, bool missing_only) REQUIRES(fs->ns)
 {
     g_autoptr(GPtrArray) names = NULL;
     int r = meta_link_list(fs->meta, ino, &names);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         struct meta_dentry *d = names->pdata[i];
-        if (missing_only && d->op_seq)
+        if (missing_only && d->op_seq) {
+            publish_note_closed(fs, b, d);
             continue;
+        }
         publish_name(fs, b, d, PUBLISH_CONTENT);
         d->stamp = meta_next_seq(fs->meta);
         meta_dentry_put(b, d);
@@ -139,6 +142,7 @@ int record_vid(struct inode *in, uint64_t vid)
     mutex_unlock(&in->mu);
     int r = commit(fs, in, b, 0, &before);
     mutex_unlock(&fs->ns);
+    CRASH_POINT(vid_recorded);
     meta_batch_free(b);
     return r;
 }

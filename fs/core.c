@@ -13,6 +13,7 @@
 #include "publish.h"
 #include "rebuild.h"
 #include "recover.h"
+#include "replay.h"
 #include "states.h"
 #include "store_options.h"
 #include "tree.h"
@@ -169,7 +170,7 @@ static int rebuild_lost(struct fs *fs, char **ret_msg)
 static void restore_caps(struct fs *fs)
 {
     uint64_t caps = 0;
-    if (meta_value_get_u64(fs->meta, STORE_CAPS_VALUE, &caps) < 0)
+    if (meta_value_get_u64(fs->meta, STORE_CAPS_VALUE, &caps) < 0 || caps >> 32 != PROBE_REVISION)
         return; /* probed when it matters */
     objstore_set_caps(fs->store, (uint32_t)caps);
     atomic_store(&fs->probed, true);
@@ -354,6 +355,7 @@ static struct fs *fs_alloc(const struct config *cfg, struct session *session, bo
     inode_table_init(fs);
     handle_table_init(fs);
     attach_init(fs);
+    replay_init(fs);
     return fs;
 }
 
@@ -381,6 +383,8 @@ static int open_parts(struct fs *fs, const struct fs_setup *setup, char **ret_ms
         save_store_options(fs);
     if (r == 0)
         r = open_meta(fs, &fresh, ret_msg);
+    if (r == 0)
+        r = fs_replay_open(fs);
     if (r == 0 && takeover)
         fs->session->head->ino_limit = meta_next_ino(fs->meta);
     if (r == 0 && bound && !takeover)
@@ -460,6 +464,7 @@ void fs_close(struct fs *fs)
     workq_free(fs->head_q);
     workq_free(fs->notify_q);
     attach_fini(fs);
+    replay_fini(fs);
     jobs_fini(fs);
     handle_table_fini(fs);
     no_open_fini(fs);

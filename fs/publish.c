@@ -121,6 +121,9 @@ static void add_sync_op(struct fs *fs, struct meta_batch *b, struct meta_dentry 
         .parent = d->parent,
         .name = g_strdup(d->name),
         .created_ns = clock_wall_ns(),
+        .place = o->place                                                      ? o->place
+                 : o->content == CONTENT_SEALED || o->content == CONTENT_CLEAN ? seq
+                                                                               : 0,
     };
     set_delay(fs, o);
     meta_op_put(b, &o->rec);
@@ -148,6 +151,39 @@ void publish_again(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
     uint64_t seq = d->op_seq;
     publish_drop_name(fs, b, d);
     add_sync_op(fs, b, d, sync_op(fs, d, PUBLISH_CONTENT), seq ? seq : meta_next_seq(fs->meta));
+}
+
+void publish_note_closed(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d)
+{
+    mutex_assert_held(&fs->ns);
+    struct publisher *p = fs->pub;
+    mutex_lock(&p->mu);
+    struct op *o = g_hash_table_lookup(p->by_seq, &d->op_seq);
+    if (o && o->rec.place == 0) {
+        o->rec.place = o->place;
+        meta_op_put(b, &o->rec);
+    }
+    mutex_unlock(&p->mu);
+}
+
+void publish_succeed(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d, uint64_t old_seq)
+{
+    mutex_assert_held(&fs->ns);
+    struct publisher *p = fs->pub;
+    for (unsigned i = 0; d->op_seq && i < p->pending->len; i++) {
+        const struct change *c = p->pending->pdata[i];
+        if (!c->add || c->add->rec.seq != d->op_seq)
+            continue;
+        mutex_lock(&p->mu);
+        const struct op *old = g_hash_table_lookup(p->by_seq, &old_seq);
+        if (old)
+            queue_succeed_locked(p, old, c->add);
+        mutex_unlock(&p->mu);
+        if (c->add->place) {
+            c->add->rec.place = c->add->place;
+            meta_op_put(b, &c->add->rec);
+        }
+    }
 }
 
 void publish_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
@@ -422,6 +458,17 @@ int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
     }
 }
 
+void publish_probe_soon(struct fs *fs)
+{
+    struct publisher *p = fs->pub;
+    if (atomic_load(&fs->probed))
+        return;
+    mutex_lock(&p->mu);
+    p->probe_wanted = true;
+    cond_signal(&p->work);
+    mutex_unlock(&p->mu);
+}
+
 /* ---- life ---- */
 
 static enum publish_why derive_why(struct fs *fs, const struct meta_dentry *d, struct inode *in)
@@ -459,6 +506,8 @@ static int load_op(void *ctx, const struct meta_op *rec) NO_TSA /* under ns: pub
     o->rec.name = g_strdup(rec->name);
     o->rec.key = g_strdup(rec->key);
     o->last_err = rec->err;
+    o->place = rec->place;
+    o->closed = rec->place != 0;
     o->settle = rec->state == OPS_CONFLICT && !pubop_aside(o) && fs->cfg->conflict == CONFLICT_KEEP;
     if (rec->state == OPS_QUEUED || rec->state == OPS_HELD)
         set_delay(fs, o);
@@ -494,6 +543,15 @@ static void *publish_thread(void *arg)
     mutex_lock(&p->mu);
     while (!p->stopping) {
         uint64_t wake = 0;
+        if (p->probe_wanted && !p->probing) {
+            p->probe_wanted = false;
+            mutex_unlock(&p->mu);
+            int r = publish_probe(p->fs);
+            mutex_lock(&p->mu);
+            if (r < 0)
+                log_debug("publish", "the store could not be probed yet r=%s", err_name(r));
+            continue;
+        }
         struct op *o = queue_pick_locked(p, &wake);
         if (!o) {
             if (wake)

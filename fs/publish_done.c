@@ -2,6 +2,7 @@
  * Recording what an op achieved. Between the op's start and now the name may have been renamed, removed or written again, so the name is looked up by its id;
  * what the store holds under the op's key is accounted for in every case: by the name, by a name that took its place, or by a delete.
  */
+#include "base/crash.h"
 #include "cache_sums.h"
 #include "publish_internal.h"
 #include "states.h"
@@ -305,8 +306,10 @@ int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *i
     publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
+    CRASH_POINT(publish_recorded);
     if (r == 0 && clean)
         mark_clean(in, out, was_dirty);
+    CRASH_POINT(publish_clean);
     if (regular)
         content_gate_leave(in);
     if (r == 0 && regular)
@@ -381,6 +384,7 @@ int pubop_forget(struct op *o)
     mutex_unlock(&o->p->mu);
     int r = dropped ? 0 : forget_locked(o, b);
     mutex_unlock(&fs->ns);
+    CRASH_POINT(op_forgotten);
     meta_batch_free(b);
     return r;
 }

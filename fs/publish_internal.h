@@ -41,11 +41,13 @@ struct op {
     bool running, dropped; /* dropped: no longer in the journal; freed by who runs it */
     bool staged;           /* parts are stored, waits for its turn */
     bool settle;           /* a conflict: whether it can be set aside is to be looked at */
-    bool untangle;    /* what it copies from is waited for by what it waits for: the content is to be sent from here */
-    bool hasty;       /* that cannot be done: it does not wait for its turn */
-    uint32_t content; /* enum content_state of the inode */
-    bool closed;      /* the content was closed, though it may be open again: the op stays in the order */
-    uint64_t place;   /* in the order, for those that wait for it; its seq, or the place of the op it succeeds */
+    bool untangle;     /* what it copies from is waited for by what it waits for: the content is to be sent from here */
+    bool hasty;        /* that cannot be done: it does not wait for its turn */
+    uint32_t content;  /* enum content_state of the inode */
+    bool closed;       /* the content was closed, though it may be open again: the op stays in the order */
+    uint64_t place;    /* in the order, for those that wait for it; its seq, or the place of the op it succeeds */
+    bool late;         /* place is what deletes see of it: others that wait for it, and it for them, go by its seq */
+    bool past_deletes; /* it does not wait for deletes that wait for it */
     uint64_t not_before_ns;
     bool lazy; /* not_before_ns only gives what would make the op needless time to come */
     unsigned failures;
@@ -71,6 +73,7 @@ struct publisher {
     struct cond done; /* an op ended, came or changed: for those who wait for others */
     bool stopping;
     bool probing;             /* somebody is finding out what the store can do */
+    bool probe_wanted;        /* a thread should, when none does */
     GSequence *all;           /* every op by seq */
     GHashTable *by_seq;       /* &rec.seq -> op */
     GHashTable *by_ino;       /* ino -> GPtrArray of op */

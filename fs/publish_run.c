@@ -3,6 +3,7 @@
  *
  * Everything is convergent: an op looks at what its name needs now (content, place, metadata, marker), so that doing it twice, or after a crash, is harmless.
  */
+#include "base/crash.h"
 #include "cache_sums.h"
 #include "conflict.h"
 #include "io_mode.h"
@@ -143,7 +144,11 @@ static int run_delete(struct op *o)
         if (r < 0 && r != -ESTALE && r != -ENOENT)
             return r == -EFBIG ? -EBUSY : r; /* it is not kept whole here: the object stays while it is open */
     }
-    int r = delete_object(o);
+    int r = meta_sync(
+        fs->meta); /* or a power loss brings a record back that counts on the object: of a copy to be made, say */
+    if (r == 0)
+        r = delete_object(o);
+    CRASH_POINT(delete_sent);
     if (r == -ESTALE) {
         log_warn("publish", "object was changed elsewhere, it is kept key='%s'", o->key);
         metric_inc(M_conflicts_total);
@@ -189,6 +194,7 @@ static int run_marker(struct job *j)
     r = note_upload(fs, j->o->key, j->d.ino, "");
     if (r == 0)
         r = put_marker(fs->store, j->o->key, &meta, &out.etag);
+    CRASH_POINT(marker_put);
     if (r == 1)
         return pubop_forget(j->o);
     return r < 0 ? r : pubop_record(j->o, &j->d, j->in, &out);
@@ -210,6 +216,7 @@ static int run_symlink(struct job *j)
     int r = note_upload(fs, j->o->key, j->d.ino, j->d.token);
     if (r == 0)
         r = objstore_put(fs->store, j->o->key, "", 0, &meta, &cond, &out.etag);
+    CRASH_POINT(symlink_put);
     return r < 0 ? r : pubop_record(j->o, &j->d, j->in, &out);
 }
 
@@ -269,10 +276,13 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
     int r = copy_token(j, src, &meta, &new_meta, token);
     if (r == 0)
         r = note_copy(fs, j->o->key, token, out.size);
+    CRASH_POINT(copy_noted);
     if (r == 0)
         r = objstore_copy(fs->store, src, src_etag, j->o->key, new_meta ? &meta : NULL, &cond, &out.etag);
+    CRASH_POINT(copy_visible);
     if (r == 0)
         r = verify_copy(j, &out);
+    CRASH_POINT(copy_verified);
     if (r < 0)
         return r;
     if (!in_place)
@@ -385,6 +395,7 @@ static int upload_content(struct job *j, struct cfile *cf)
         if (r == 0)
             r = cache_publish(cf, &req, &res);
     }
+    CRASH_POINT(upload_verified);
     if (r == 0)
         r = check_size(j, res.size, closed_size);
     if (r < 0)
@@ -606,7 +617,7 @@ static int probe(struct fs *fs)
     if (r < 0)
         return 0;
     struct meta_batch *b = meta_batch_new(fs->meta);
-    meta_value_put_u64(b, STORE_CAPS_VALUE, caps);
+    meta_value_put_u64(b, STORE_CAPS_VALUE, (uint64_t)PROBE_REVISION << 32 | caps);
     if (meta_commit(b, false) < 0)
         log_debug("publish", "capabilities could not be stored");
     meta_batch_free(b);
@@ -670,11 +681,13 @@ static void back_off_locked(struct op *o, int r) /* under the publisher\'s mu */
 static void note_failure(struct op *o, int r)
 {
     if (r == -ESTALE) {
+        CRASH_POINT(conflict_found);
         log_warn("publish",
                  "conflict: the object was changed elsewhere, the local copy is kept key='%s'; see `sluice conflicts`",
                  o->key);
         metric_inc(M_conflicts_total);
         pubop_park(o, OPS_CONFLICT, r);
+        CRASH_POINT(conflict_parked);
         mutex_lock(&o->p->mu);
         o->settle = o->p->fs->cfg->conflict == CONFLICT_KEEP;
         mutex_unlock(&o->p->mu);

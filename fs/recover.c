@@ -9,6 +9,7 @@
  */
 #include "recover.h"
 
+#include "base/crash.h"
 #include "content.h"
 #include "states.h"
 #include "tree.h"
@@ -104,6 +105,7 @@ static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino)
             .name = d->name,
             .created_ns = clock_wall_ns(),
         };
+        op.place = op.seq;
         meta_op_put(b, &op);
         d->op_seq = d->stamp = op.seq;
         meta_dentry_put(b, d);
@@ -227,10 +229,13 @@ int fs_recover(struct fs *fs)
 {
     bool takeover = session_is_takeover(fs->session);
     int r = takeover ? 0 : drop_orphans(fs);
+    CRASH_POINT(recover_orphans);
     if (r == 0 && !takeover)
         r = settle_open_files(fs);
+    CRASH_POINT(recover_open);
     if (r == 0)
         r = settle_dirty(fs);
+    CRASH_POINT(recover_dirty);
     return r;
 }
 
