@@ -360,7 +360,7 @@ static bool set_transport(CURL *curl, const struct http_pool *pool, const struct
     SET(CURLOPT_BUFFERSIZE, RECEIVE_BYTES);
     SET(CURLOPT_UPLOAD_BUFFERSIZE, req->body_len > (256u << 10) ? 1L << 20 : 64L << 10);
     SET(CURLOPT_MAXAGE_CONN, CONN_MAX_IDLE_S);
-    SET(CURLOPT_DNS_CACHE_TIMEOUT, 60L);
+    SET(CURLOPT_DNS_CACHE_TIMEOUT, req->fresh ? 0L : 60L);
     SET(CURLOPT_DNS_SHUFFLE_ADDRESSES, 1L);
     SET(CURLOPT_PATH_AS_IS, 1L);
     SET(CURLOPT_SSL_VERIFYPEER, 1L);
