@@ -1,7 +1,7 @@
 #!/bin/bash
 # run.sh [quick|night|SUITE...] - installs what is missing, builds, runs the suites and sums up.
 #
-# Suites: lint unit unit-quick asan tsan fuzz posix e2e-file e2e-ceph e2e-asan bench-smoke coverage. Without arguments all of them but unit-quick;
+# Suites: lint unit unit-quick asan tsan fuzz posix e2e-file e2e-ceph e2e-asan bench-smoke coverage fault. Without arguments all of them but unit-quick and fault;
 # `quick` is lint, unit-quick (without the slowest programs) and a short end-to-end run on the file store, under two minutes; `night` is all with
 # longer loops. The last line is "N passed, N failed, N skipped" over all counted tests; exit 1 if any failed or a suite could not run.
 #
@@ -233,6 +233,14 @@ suite_e2e_asan() {
         SLUICE_PASSTHROUGH="off" SLUICE_STORE="file" SLUICE_QUICK=1 run_pytest e2e-asan -m "not slow"
 }
 
+# What may go wrong between a program and the bucket: tests/fault/README.md.
+suite_fault() {
+    local pytest_dir=tests/fault
+    build_for_e2e || { broken "fault: build"; return; }
+    start_ceph || { broken "fault: no gateway"; return; }
+    SLUICE_STORE=ceph run_pytest fault
+}
+
 # Every kind of row of the benchmark once, tiny, for all sides: a row passes if it was measured, whatever the figure.
 suite_bench_smoke() {
     local sums pytest_dir=tests/bench
@@ -286,15 +294,15 @@ main() {
         case $s in
         quick) suites+=(lint unit-quick e2e-quick) ;;
         night) export SLUICE_NIGHT=1 ;;
-        lint | unit | unit-quick | asan | tsan | fuzz | posix | e2e-file | e2e-quick | e2e-ceph | e2e-asan | bench-smoke | coverage) suites+=("$s") ;;
+        lint | unit | unit-quick | asan | tsan | fuzz | posix | e2e-file | e2e-quick | e2e-ceph | e2e-asan | bench-smoke | coverage | fault) suites+=("$s") ;;
         *)
-            echo "run.sh: no suite '$s' (quick night lint unit unit-quick asan tsan fuzz posix e2e-file e2e-ceph e2e-asan bench-smoke coverage)" >&2
+            echo "run.sh: no suite '$s' (quick night lint unit unit-quick asan tsan fuzz posix e2e-file e2e-ceph e2e-asan bench-smoke coverage fault)" >&2
             exit 2
             ;;
         esac
     done
     [ ${#suites[@]} -gt 0 ] || suites=(lint unit asan tsan fuzz posix e2e-file e2e-ceph e2e-asan bench-smoke coverage)
-    case " ${suites[*]} " in *" e2e-ceph "* | *" bench-smoke "*) needs+=(ceph) ;; esac
+    case " ${suites[*]} " in *" e2e-ceph "* | *" bench-smoke "* | *" fault "*) needs+=(ceph) ;; esac
     mkdir -p "$results"
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/sluice-tests.XXXXXX")
     chmod 755 "$scratch" # tests have other users reach their mounts

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Checks sizes, words, file modes and that every test is registered.
+"""Checks sizes, words, file modes that every test is registered, and every row of the fault matrix tested.
 
 usage: tidy.py sizes|words|modes|registered ...     (default: all). One line per offence; exit 1 if there is any.
 """
@@ -79,7 +79,21 @@ def registered():
                 yield f"{path.relative_to(ROOT)}: {test} is never run"
 
 
-CHECKS = {"sizes": sizes, "words": words, "modes": modes, "registered": registered}
+def fault_rows():
+    """Rows of the fault matrix without a test, or with one that is not there."""
+    names = set()
+    for path in (ROOT / "tests").rglob("test_*"):
+        if path.suffix in (".c", ".py"):
+            names |= set(re.findall(r"^(?:START_TEST\(|def )(\w+)", path.read_text(), re.M))
+    table = (ROOT / "tests/fault/README.md").read_text()
+    rows = {int(n): tests for n, tests in re.findall(r"^\| (\d+) \|.*\| ([^|]+) \|$", table, re.M)}
+    for n in range(1, 51):
+        wanted = re.findall(r"\w+", rows.get(n, ""))
+        if not wanted or not set(wanted) <= names:
+            yield f"tests/fault/README.md: row {n}: {', '.join(sorted(set(wanted) - names)) or 'no test'}"
+
+
+CHECKS = {"sizes": sizes, "words": words, "modes": modes, "registered": lambda: [*registered(), *fault_rows()]}
 
 
 def main():
