@@ -234,7 +234,7 @@ struct put {
     struct drv_s3 *d;
     const char *key;
     const char *token;
-    char md5[33];
+    const struct s3_call *call;
     struct etag etag;
 };
 
@@ -243,7 +243,7 @@ static int put_done(void *ctx, const struct http_response *resp)
     struct put *p = ctx;
     const char *etag = http_header(resp, "etag");
     s3_etag_parse(etag ? etag : "", &p->etag);
-    return !etag_is_set(&p->etag) || s3_etag_wrong(p->d, resp, p->md5) ? -EBADMSG : 0;
+    return !etag_is_set(&p->etag) || s3_etag_wrong(p->d, resp, p->call->md5) ? -EBADMSG : 0;
 }
 
 static int put_settle(void *ctx)
@@ -271,7 +271,7 @@ static int s3_put(struct objstore *st, const char *key, const void *buf, size_t 
 {
     struct drv_s3 *d = s3_of(st);
     struct s3_call c;
-    struct put p = {.d = d, .key = key, .token = meta ? meta->token : NULL};
+    struct put p = {.d = d, .call = &c, .key = key, .token = meta ? meta->token : NULL};
     int r = s3_key_check(d, key);
     if (r < 0)
         return r;
@@ -282,7 +282,7 @@ static int s3_put(struct objstore *st, const char *key, const void *buf, size_t 
     if (objstore_caps(st) & CAP_CHECKSUM_CRC32C)
         crc_header(&c.req, buf, len);
     else
-        s3_md5_header(&c.req, buf, len, p.md5);
+        c.check_body = true;
     c.body = buf;
     c.body_len = len;
     c.ctx = &p;

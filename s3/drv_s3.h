@@ -46,6 +46,8 @@ struct s3_call {
     const void *body;
     size_t body_len;
     size_t reply_cap;                               /* most bytes of a reply kept; 0: 64 KiB */
+    bool check_body;                                /* it carries a digest that the store compares, see s3_exec() */
+    const char *claim;                              /* SHA-256 to sign instead of the body's own (probe) */
     bool slow;                                      /* the store may work long before it answers: Complete, Copy */
     bool once;                                      /* no retries: the failure itself is of interest */
     bool body_may_err;                              /* a 200 may carry <Error> */
@@ -59,6 +61,7 @@ struct s3_call {
     bool (*stopped)(void *ctx);                                  /* the failure is the caller's own wish: no retry */
     int (*settle)(void *ctx); /* after an ambiguous failure: 1 it was carried out, 0 not, -errno give up */
     /* out */
+    char md5[33];              /* of the body, if it was sent with its MD5 */
     struct http_response resp; /* of the last attempt */
     struct s3_xml_error error;
     bool settled;      /* success was found by settle, resp tells nothing */
@@ -94,7 +97,7 @@ bool s3_size_of(const struct http_response *resp, uint64_t *ret);
 void s3_md5_hex(const void *buf, size_t len, unsigned char ret[16], char ret_hex[33]);
 /* CRC32C as x-amz-checksum-crc32c has it. */
 char *s3_crc_base64(const void *buf, size_t len);
-/* Content-MD5 as a header; raw digest to md5. */
+/* Content-MD5 as a header; the digest in hex to ret_hex. */
 void s3_md5_header(struct s3_req *req, const void *buf, size_t len, char ret_hex[33]);
 /* Whether an ETag contradicts the MD5 of what was sent. */
 bool s3_etag_wrong(const struct drv_s3 *d, const struct http_response *resp, const char *md5_hex);

@@ -5,6 +5,9 @@
  * (a lost reply, a 500) the call's settle hook looks at the store before anything is sent again, so a request is not carried out twice
  * and its own success is not taken for somebody else's change. A condition that the store does not know is looked at before every
  * attempt, since others may have changed the object while this one waited to be sent again. The lock covers window, budget and signing key and is never held over I/O.
+ *
+ * A body that the store is to check carries one digest, because each costs as much as sending it: the SHA-256 in the signature, which plain http needs
+ * anyway, where the store has been seen to compare it; else Content-MD5. Over https it is the faster of the two.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -85,6 +88,23 @@ static int64_t server_now_ns(struct drv_s3 *d)
     return clock_wall_ns() + __atomic_load_n(&d->skew_ns, __ATOMIC_RELAXED);
 }
 
+/* Whether the store compares the SHA-256 that a request is signed with. */
+static bool signed_sum_counts(struct drv_s3 *d)
+{
+    return (objstore_caps(&d->base) & CAP_PAYLOAD_SHA256) != 0;
+}
+
+static void payload_hash_of(struct drv_s3 *d, const struct s3_call *c, char ret[65])
+{
+    bool unsigned_ok = d->ep.tls && !(c->check_body && signed_sum_counts(d) && s3_sha256_is_fast());
+    if (c->claim)
+        g_strlcpy(ret, c->claim, 65);
+    else if (c->body_len && unsigned_ok)
+        g_strlcpy(ret, S3_HASH_UNSIGNED, 65);
+    else if (c->body_len)
+        s3_sha256_hex(c->body, c->body_len, ret);
+}
+
 /* Signs and sends once. */
 static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_hash, bool fresh)
 {
@@ -99,6 +119,9 @@ static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_ha
     if (r < 0)
         return r;
     s3_amz_date(server_now_ns(d) / (int64_t)NS_PER_S, amz_date);
+    if (c->check_body && !c->md5[0] &&
+        (keys.anonymous || !signed_sum_counts(d) || strcmp(payload_hash, S3_HASH_UNSIGNED) == 0))
+        s3_md5_header(&c->req, c->body, c->body_len, c->md5);
     if (!keys.anonymous)
         sign_key_get(d, &keys, amz_date, &sign_key);
     struct s3_req_site site = {.ep = &d->ep,
@@ -332,10 +355,7 @@ int s3_exec(struct drv_s3 *d, struct s3_call *c)
     char sum[65] = S3_HASH_EMPTY;
     struct progress p = {.timeout_ns = c->timeout_ns ? c->timeout_ns : d->op_timeout_ns};
     p.deadline_ns = clock_mono_ns() + p.timeout_ns;
-    if (c->body_len && d->ep.tls)
-        g_strlcpy(sum, S3_HASH_UNSIGNED, sizeof sum);
-    else if (c->body_len)
-        s3_sha256_hex(c->body, c->body_len, sum);
+    payload_hash_of(d, c, sum);
     for (;;) {
         int r = guard(d, c, &p);
         if (r < 0)
