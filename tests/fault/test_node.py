@@ -15,6 +15,44 @@ import proxy as p
 pytestmark = pytest.mark.ceph
 
 
+def data_file_of(lake, data):
+    found = [path for path in pathlib.Path(lake.m.cache).glob("data/??/*") if path.is_file() and path.read_bytes() == data]
+    assert len(found) == 1
+    return found[0]
+
+
+HARMS = [(harm, size) for harm in ("deleted", "truncated", "emptied") for size in (1000, 5 * MIB)] + [("flipped", 5 * MIB)]
+
+
+@pytest.mark.parametrize("harm,size", HARMS)
+def test_unpublished_file_of_the_cache_is_harmed(lake, harm, size):
+    """Behind our back while nobody serves. It is named, and never published; the object of before stays."""
+    lake.write("f", b"the good one before")
+    lake.wait()
+    lake.proxy.rule(("put", "create", "part"), p.error(403, "AccessDenied"), times=None)
+    data = blob("f", size)
+    (lake.path / "f").write_bytes(data)
+    assert eventually(lambda: lake.m.info("f")["state"] == "retrying", 20)
+    if harm == "flipped":
+        time.sleep(8)  # its checksum is taken 5 s after the close
+    lake.m.kill9()
+    victim = data_file_of(lake, data)
+    if harm == "deleted":
+        victim.unlink()
+    elif harm == "flipped":
+        victim.write_bytes(data[:500] + bytes([data[500] ^ 1]) + data[501:])
+    else:
+        os.truncate(victim, size // 2 if harm == "truncated" else 0)
+    lake.proxy.heal()
+    lake.mount()
+    assert eventually(lambda: lake.status("quarantined") == 1, 20), lake.m.status()
+    assert lake.m.info("f")["state"] == "quarantined"
+    assert lake.upstream("f") == [b"the good one before"]
+    assert "'f'" in lake.m.log()
+    os.unlink(lake.path / "f")
+    lake.removed("f")
+
+
 def worker_files(lake):
     return len(os.listdir(f"/proc/{lake.status('pid')}/fd"))
 
