@@ -331,12 +331,17 @@ static int handle_get(struct http_pool *pool, CURL **ret_curl)
     return 0;
 }
 
-static void handle_put(struct http_pool *pool, CURL *curl)
+/* A handle that failed is not used again: libcurl 7.88 refuses CURLOPT_BUFFERSIZE for good on one whose name did not resolve. */
+static void handle_put(struct http_pool *pool, CURL *curl, bool failed)
 {
-    curl_easy_reset(curl); /* keeps connections, TLS sessions and DNS cache */
+    if (failed)
+        curl_easy_cleanup(curl);
+    else
+        curl_easy_reset(curl); /* keeps connections, TLS sessions and DNS cache */
     mutex_lock(&pool->mu);
     pool->n_running--;
-    g_ptr_array_add(pool->idle, curl);
+    if (!failed)
+        g_ptr_array_add(pool->idle, curl);
     cond_broadcast(&pool->cv);
     mutex_unlock(&pool->mu);
 }
@@ -355,7 +360,7 @@ static bool set_transport(CURL *curl, const struct http_pool *pool, const struct
     SET(CURLOPT_BUFFERSIZE, RECEIVE_BYTES);
     SET(CURLOPT_UPLOAD_BUFFERSIZE, req->body_len > (256u << 10) ? 1L << 20 : 64L << 10);
     SET(CURLOPT_MAXAGE_CONN, CONN_MAX_IDLE_S);
-    SET(CURLOPT_DNS_CACHE_TIMEOUT, 60L);
+    SET(CURLOPT_DNS_CACHE_TIMEOUT, req->fresh ? 0L : 60L);
     SET(CURLOPT_DNS_SHUFFLE_ADDRESSES, 1L);
     SET(CURLOPT_PATH_AS_IS, 1L);
     SET(CURLOPT_SSL_VERIFYPEER, 1L);
@@ -482,7 +487,7 @@ int http_perform(struct http_pool *pool, const struct http_request *req, struct 
     } else {
         r = transfer_result(&t, curl, curl_easy_perform(curl));
     }
-    handle_put(pool, curl);
+    handle_put(pool, curl, resp->fail != HTTP_FAIL_NONE);
     curl_slist_free_all(headers);
     return r;
 }

@@ -77,7 +77,7 @@ struct http_request {
     uint32_t low_speed_s;        /* this long below 512 B/s: TIMEOUT; 0: 30 */
     uint32_t total_timeout_ms;   /* 0: none */
     bool no_proxy;               /* ignore proxy variables (metadata services) */
-    bool fresh;                  /* not over a connection used before */
+    bool fresh;                  /* not over a connection used before, and with the name looked up anew */
 };
 
 int http_pool_new(const struct http_pool_config *cfg, struct http_pool **ret_pool) MUST_CHECK;

@@ -366,7 +366,7 @@ int s3_exec(struct drv_s3 *d, struct s3_call *c)
         p.ambiguous = p.ambiguous || v.ambiguous;
         log_debug("s3", "%s '%s' attempt failed r=%s status=%ld code=%s net=%s", c->req.method,
                   c->req.key ? c->req.key : "", err_name(v.err), c->resp.status, c->error.code, c->resp.error);
-        p.fresh = c->resp.fail == HTTP_FAIL_TIMEOUT || c->resp.fail == HTTP_FAIL_BROKEN;
+        p.fresh = c->resp.fail != HTTP_FAIL_NONE; /* the store may be elsewhere by now */
         if (c->once || !may_retry(d, c, &p, &v))
             return give_up(d, c, &p, v.err);
         if (v.ambiguous && c->settle && settle(c, &r) != 0)

@@ -11,7 +11,7 @@
 set -uo pipefail
 exec </dev/null
 all_suites=(lint unit asan tsan fuzz posix e2e-ceph coverage e2e-asan bench-smoke)
-named_suites=(unit-quick e2e-quick e2e-file) # run only when named; coverage has e2e-file's tests
+named_suites=(unit-quick e2e-quick e2e-file fault) # run only when named; coverage has e2e-file's tests
 here=$(cd "$(dirname "$0")/.." && pwd)
 cd "$here" || exit 1
 results=${RESULTS:-$here/build-results}
@@ -235,6 +235,14 @@ suite_e2e_asan() {
         SLUICE_PASSTHROUGH="off" SLUICE_STORE="file" SLUICE_QUICK=1 run_pytest e2e-asan -m "not slow"
 }
 
+# What may go wrong between a program and the bucket: tests/fault/README.md.
+suite_fault() {
+    local pytest_dir=tests/fault
+    build_for_e2e || { broken "fault: build"; return; }
+    start_ceph || { broken "fault: no gateway"; return; }
+    SLUICE_STORE=ceph run_pytest fault
+}
+
 # Every kind of row of the benchmark once, tiny, for all sides: a row passes if it was measured, whatever the figure.
 suite_bench_smoke() {
     local sums pytest_dir=tests/bench
@@ -298,7 +306,7 @@ main() {
         esac
     done
     [ ${#suites[@]} -gt 0 ] || suites=("${all_suites[@]}")
-    case " ${suites[*]} " in *" e2e-ceph "* | *" bench-smoke "*) needs+=(ceph) ;; esac
+    case " ${suites[*]} " in *" e2e-ceph "* | *" bench-smoke "* | *" fault "*) needs+=(ceph) ;; esac
     mkdir -p "$results"
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/sluice-tests.XXXXXX")
     chmod 755 "$scratch" # tests have other users reach their mounts

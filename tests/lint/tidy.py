@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Checks sizes, words, file modes, that every test is registered and every crash point placed and described.
+"""Checks sizes, words, file modes, that every test is registered, every row of the fault matrix tested, and every crash point placed and described.
 
 usage: tidy.py sizes|words|modes|registered|points ...     (default: all). One line per offence; exit 1 if there is any.
 """
@@ -79,6 +79,20 @@ def registered():
                 yield f"{path.relative_to(ROOT)}: {test} is never run"
 
 
+def fault_rows():
+    """Rows of the fault matrix without a test, or with one that is not there."""
+    names = set()
+    for path in (ROOT / "tests").rglob("test_*"):
+        if path.suffix in (".c", ".py"):
+            names |= set(re.findall(r"^(?:START_TEST\(|def )(\w+)", path.read_text(), re.M))
+    table = (ROOT / "tests/fault/README.md").read_text()
+    rows = {int(n): tests for n, tests in re.findall(r"^\| (\d+) \|.*\| ([^|]+) \|$", table, re.M)}
+    for n in range(1, 51):
+        wanted = re.findall(r"\w+", rows.get(n, ""))
+        if not wanted or not set(wanted) <= names:
+            yield f"tests/fault/README.md: row {n}: {', '.join(sorted(set(wanted) - names)) or 'no test'}"
+
+
 def points():
     names = re.findall(r"^CRASH\((\w+)\)", (ROOT / "meta/base/crash_points.def").read_text(), re.M)
     text = (ROOT / "meta/FORMAT.md").read_text().split("\n## Crash points\n")[-1].split("\n## ")[0]
@@ -90,7 +104,7 @@ def points():
                 yield f"crash point {name}: {found.count(name)} times in {where}, not once"
 
 
-CHECKS = {"sizes": sizes, "words": words, "modes": modes, "registered": registered, "points": points}
+CHECKS = {"sizes": sizes, "words": words, "modes": modes, "registered": lambda: [*registered(), *fault_rows()], "points": points}
 
 
 def main():

@@ -406,6 +406,25 @@ START_TEST(complete_lost_with_a_kept_connection_is_settled_too)
 }
 END_TEST
 
+START_TEST(name_that_does_not_resolve_is_looked_up_again_each_time)
+{
+    g_autofree char *label = g_strnfill(70, 'a'); /* too long for a question to any server */
+    g_autofree char *url = g_strdup_printf("http://%s.invalid/", label);
+    struct http_pool_config cfg = {.max_connections = 1};
+    struct http_request req = {.method = "GET", .url = url, .no_proxy = true};
+    struct http_pool *pool = NULL;
+    ck_assert_int_eq(http_pool_new(&cfg, &pool), 0);
+    for (int i = 0; i < 3; i++) {
+        struct http_response resp = {0};
+        ck_assert_int_eq(http_perform(pool, &req, &resp), -EIO);
+        ck_assert_str_eq(http_fail_name(resp.fail), "resolve");
+        ck_assert(!resp.sent);
+        http_response_clear(&resp);
+    }
+    http_pool_free(pool);
+}
+END_TEST
+
 START_TEST(read_lost_with_a_kept_connection_is_asked_again)
 {
     struct obj_info info = {0};
@@ -442,6 +461,7 @@ int main(void)
     tcase_add_test(t, put_lost_with_a_kept_connection_is_settled_too);
     tcase_add_test(t, complete_lost_with_a_kept_connection_is_settled_too);
     tcase_add_test(t, read_lost_with_a_kept_connection_is_asked_again);
+    tcase_add_test(t, name_that_does_not_resolve_is_looked_up_again_each_time);
     t = add_case(s, "attributes");
     tcase_add_test(t, attributes_that_did_not_get_there_are_sent_again);
     tcase_add_test(t, attributes_that_got_there_are_not_sent_again);

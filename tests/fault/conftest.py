@@ -1,0 +1,193 @@
+"""Fixtures of tests/e2e, and beside them: proxy (before the gateway), lake (a mount behind the proxy, with what was written to it).
+
+Whatever a test did to it, a lake is examined at the end: see Lake.examine().
+"""
+import hashlib
+import importlib.util
+import os
+import pathlib
+import re
+import sys
+
+import pytest
+
+E2E = pathlib.Path(__file__).resolve().parents[1] / "e2e"
+sys.path[:0] = [str(pathlib.Path(__file__).parent), str(E2E)]
+spec = importlib.util.spec_from_file_location("e2e_fixtures", E2E / "conftest.py")
+e2e = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(e2e)
+pytest_configure, pytest_collection_modifyitems = e2e.pytest_configure, e2e.pytest_collection_modifyitems
+base, store, make_mount = e2e.base, e2e.store, e2e.make_mount
+
+from mounts import MIB, POINTS, eventually, run  # noqa: E402
+from proxy import FaultProxy  # noqa: E402
+
+SECRETS = re.compile(r"AWS4-HMAC|Signature=|X-Amz-Signature", re.I)
+
+
+def blob(seed, size):
+    return hashlib.shake_128(str(seed).encode()).digest(size)
+
+
+class Lake:
+    """A mount behind the proxy, and all that was ever closed through it.
+
+    files: what has to be there in the end. versions: every state that a name may have shown upstream, and how often it was closed in it.
+    """
+
+    def __init__(self, m, store, proxy):
+        self.m, self.store, self.proxy = m, store, proxy
+        self.path = m.path
+        self.files, self.versions = {}, {}
+        self.worker, self.speed = None, 1
+        self.secrets = {value for name, value in m.env.items() if name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")}
+        self.outputs = []
+
+    def fast(self, speed):
+        """Of the build whose clock runs that much faster."""
+        if not os.access(POINTS, os.X_OK):
+            pytest.skip(f"{POINTS} is not built (-Dtest_points=true)")
+        self.m.program = POINTS
+        self.m.env["SLUICE_CLOCK_SCALE"] = str(speed)
+        self.speed = speed
+        return self
+
+    def mount(self, **options):
+        self.m.mount(**options)
+        self.worker = self.m.status()["pid"]
+        return self
+
+    def write(self, name, data):
+        (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.path / name).write_bytes(data)
+        self.wrote(name, data)
+
+    def wrote(self, name, data):
+        self.files[name] = data
+        self.versions.setdefault(name, []).append(data)
+
+    def put(self, name, data):
+        """By somebody else, past the proxy."""
+        self.store.put(name, data)
+        self.wrote(name, data)
+
+    def removed(self, name):
+        del self.files[name]
+
+    def read(self, name):
+        return (self.path / name).read_bytes()
+
+    def check(self, *names):
+        for name in names or self.files:
+            assert self.read(name) == self.files[name], name
+
+    def wait(self):
+        self.m.wait(timeout=180 * self.speed)
+
+    def status(self, name):
+        return self.m.status()[name]
+
+    def everything_upstream(self):
+        """name -> every version that the bucket ever had, oldest first: (size, MD5 or None, how to get its bytes)."""
+        found = {}
+        for page in self.store.client.get_paginator("list_object_versions").paginate(Bucket=self.store.bucket):
+            for row in page.get("Versions", []):
+                found.setdefault(row["Key"], []).append(row)
+        return {key: sorted(rows, key=lambda row: row["LastModified"]) for key, rows in found.items()}
+
+    def bytes_of(self, row):
+        return self.store.client.get_object(Bucket=self.store.bucket, Key=row["Key"], VersionId=row["VersionId"])["Body"].read()
+
+    def upstream(self, name):
+        """The bytes of each version of one object, oldest first."""
+        return [self.bytes_of(row) for row in self.everything_upstream().get(name, [])]
+
+    def is_one_of(self, row, states):
+        etag = row["ETag"].strip('"')
+        if "-" not in etag:
+            return any(len(data) == row["Size"] and hashlib.md5(data).hexdigest() == etag for data in states)
+        return any(len(data) == row["Size"] for data in states) and self.bytes_of(row) in states
+
+    def examine(self):
+        """After any fault: nothing lost, nothing wrong, nothing half, nothing twice, nobody died, no secret told."""
+        self.proxy.heal()
+        if self.m.is_mounted():
+            self.wait()
+            self.check()
+            status = self.m.status()
+            assert status["dirty_files"] == status["parked"] == status["conflicts"] == status["quarantined"] == 0, status
+            assert self.worker in (None, status["pid"]), "the worker died"
+        assert {k: v for k, v in self.store.list().items() if not k.startswith(".sluice-probe")} == \
+            {name: len(data) for name, data in self.files.items()}
+        upstream = self.everything_upstream()
+        for name, states in self.versions.items():
+            found = upstream.get(name, [])
+            wrong = [row["Size"] for row in found if not self.is_one_of(row, states)]
+            assert not wrong, f"{name} was visible with {wrong} bytes that nobody wrote"
+            assert name not in self.files or self.is_one_of(found[-1], [self.files[name]]), name
+            assert len(found) <= len(states), f"{name} was made {len(found)} times"
+        assert eventually(lambda: self.store.uploads(empty=False) == [], 20)
+        self.examine_secrets()
+
+    def examine_secrets(self):
+        texts = [self.m.log(), *self.outputs]
+        if self.m.is_mounted():
+            texts += [run("status", "--json", self.path).stdout]
+            texts += [pathlib.Path(f"/proc/{pid}/cmdline").read_text(errors="replace") for pid in self.m.pids()]
+        for text in texts:
+            for secret in self.secrets:
+                assert secret not in text
+            assert not SECRETS.search(text), SECRETS.search(text)
+
+
+def empty(store):
+    """Every version goes: what is left of 300 MiB here and there fills a small gateway, which then hangs."""
+    store.client.put_bucket_versioning(Bucket=store.bucket, VersioningConfiguration={"Status": "Suspended"})
+    for page in store.client.get_paginator("list_object_versions").paginate(Bucket=store.bucket):
+        rows = [{"Key": row["Key"], "VersionId": row["VersionId"]} for kind in ("Versions", "DeleteMarkers") for row in page.get(kind, [])]
+        if rows:
+            store.client.delete_objects(Bucket=store.bucket, Delete={"Objects": rows, "Quiet": True})
+
+
+@pytest.fixture
+def proxy(store):
+    with FaultProxy(os.environ["S3_ENDPOINT"].removeprefix("http://")) as made:
+        yield made
+
+
+@pytest.fixture
+def make_lake(make_mount, store, proxy):
+    """make_lake(start=True, **options): a mount behind the proxy. Its bucket keeps every version that was ever visible."""
+    made = []
+
+    def make(name="m", start=True, **options):
+        if not made:
+            store.client.put_bucket_versioning(Bucket=store.bucket, VersioningConfiguration={"Status": "Enabled"})
+        options = {"endpoint_url": proxy.url, "log_level": "debug", "op_timeout": "20s", "free_space": "1%", **options}
+        lake = Lake(make_mount(name, start=False, **options), store, proxy)
+        made.append(lake)
+        return lake.mount() if start else lake
+
+    yield make
+    try:
+        for lake in made:
+            print(lake.m.log()[-5000:])  # shown if the test fails
+            lake.examine()
+    finally:
+        for lake in made:
+            if lake.m.is_mounted():
+                lake.m.umount()
+        if made:
+            empty(store)
+
+
+@pytest.fixture
+def lake(make_lake):
+    """One whose mount knows already what the store can do, so that rules meet what the test does and nothing else."""
+    ready = make_lake()
+    ready.write("ready", b"before any fault")
+    ready.wait()
+    return ready
+
+
+__all__ = ["MIB", "base", "blob", "lake", "make_lake", "make_mount", "proxy", "store"]

@@ -1,0 +1,175 @@
+"""What goes wrong on this node: descriptors and threads that run out, programs that are killed."""
+import errno
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import time
+
+import pytest
+from conftest import blob
+from mounts import MIB, eventually, in_thread
+import proxy as p
+
+pytestmark = pytest.mark.ceph
+
+
+def data_file_of(lake, data):
+    found = [path for path in pathlib.Path(lake.m.cache).glob("data/??/*") if path.is_file() and path.read_bytes() == data]
+    assert len(found) == 1
+    return found[0]
+
+
+HARMS = [(harm, size) for harm in ("deleted", "truncated", "emptied") for size in (1000, 5 * MIB)] + [("flipped", 5 * MIB)]
+
+
+@pytest.mark.parametrize("harm,size", HARMS)
+def test_unpublished_file_of_the_cache_is_harmed(lake, harm, size):
+    """Behind our back while nobody serves. It is named, and never published; the object of before stays."""
+    lake.write("f", b"the good one before")
+    lake.wait()
+    lake.proxy.rule(("put", "create", "part"), p.error(403, "AccessDenied"), times=None)
+    data = blob("f", size)
+    (lake.path / "f").write_bytes(data)
+    assert eventually(lambda: lake.m.info("f")["state"] == "retrying", 20)
+    if harm == "flipped":
+        time.sleep(8)  # its checksum is taken 5 s after the close
+    lake.m.kill9()
+    victim = data_file_of(lake, data)
+    if harm == "deleted":
+        victim.unlink()
+    elif harm == "flipped":
+        victim.write_bytes(data[:500] + bytes([data[500] ^ 1]) + data[501:])
+    else:
+        os.truncate(victim, size // 2 if harm == "truncated" else 0)
+    lake.proxy.heal()
+    lake.mount()
+    assert eventually(lambda: lake.status("quarantined") == 1, 20), lake.m.status()
+    assert lake.m.info("f")["state"] == "quarantined"
+    assert lake.upstream("f") == [b"the good one before"]
+    assert "'f'" in lake.m.log()
+    os.unlink(lake.path / "f")
+    lake.removed("f")
+
+
+def worker_files(lake):
+    return len(os.listdir(f"/proc/{lake.status('pid')}/fd"))
+
+
+def test_descriptors_run_out(lake):
+    """Calls that need one fail with a clean error; those that do not, and what is open, go on; all works again when there are some."""
+    for i in range(60):
+        lake.put(f"there{i}", blob(i, 1000))
+    assert eventually(lambda: "there59" in os.listdir(lake.path), 10)
+    lake.check("there0")
+    pid = lake.status("pid")
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    with open(lake.path / "open", "wb", buffering=0) as f:
+        f.write(b"begun, ")
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (worker_files(lake) + 5, hard))
+        errors, opened = [], []
+        for i in range(60):
+            try:
+                opened.append(open(lake.path / f"there{i}", "rb", buffering=0))
+                assert opened[-1].read() == lake.files[f"there{i}"]
+            except OSError as e:
+                errors.append(e.errno)
+        assert errors and set(errors) <= {errno.EMFILE, errno.ENFILE, errno.EIO, errno.ETIMEDOUT, errno.ENOMEM}, set(errors)
+        assert len(os.listdir(lake.path)) >= 61
+        f.write(b"ended")
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+        for g in opened:
+            g.close()
+    lake.wrote("open", b"begun, ended")
+    lake.write("after", b"works again")
+
+
+PIDS = pathlib.Path("/sys/fs/cgroup/pids")
+
+
+@pytest.fixture
+def pids_limit():
+    """limit(pid, n): no more threads than n for that process; limit(pid, None) takes it away."""
+    if not os.access(PIDS / "cgroup.procs", os.W_OK):
+        pytest.skip("no pids controller of cgroup v1 here")
+    group = PIDS / f"sluice-test-{os.getpid()}"
+    group.mkdir()
+
+    def limit(pid, n):
+        (group / "cgroup.procs").write_text(str(pid))
+        (group / "pids.max").write_text("max" if n is None else str(n))
+    try:
+        yield limit
+    finally:
+        for pid in (group / "cgroup.procs").read_text().split():
+            (PIDS / "cgroup.procs").write_text(pid)
+        group.rmdir()
+
+
+def test_threads_run_out(lake, pids_limit):
+    """No new thread can be made: what needs one waits for another or fails cleanly; nothing hangs for good and nobody dies."""
+    for i in range(20):
+        lake.put(f"there{i}", blob(i, 1000))
+    assert eventually(lambda: "there19" in os.listdir(lake.path), 10)
+    pid = lake.status("pid")
+    pids_limit(pid, len(os.listdir(f"/proc/{pid}/task")))
+    joins = [in_thread(lambda i=i: lake.read(f"there{i}")) for i in range(20)]
+    for i, join in enumerate(joins):
+        try:
+            assert join(60) == lake.files[f"there{i}"]
+        except OSError as e:
+            assert e.errno in (errno.EAGAIN, errno.ENOMEM, errno.EIO), e
+    lake.write("f", blob("f", 5 * MIB))
+    pids_limit(pid, None)
+
+
+WRITER = """
+import os, sys, time
+f = open(sys.argv[1], "wb", buffering=0)
+f.write(b"as far as it came")
+print("written", flush=True)
+time.sleep(60)
+"""
+
+
+def test_program_is_killed_with_a_file_open(lake):
+    """The kernel closes it: it is sealed and published as written."""
+    program = subprocess.Popen(["/usr/bin/python3", "-c", WRITER, lake.path / "f"], stdout=subprocess.PIPE, text=True)
+    assert program.stdout.readline() == "written\n"
+    assert "f" not in lake.store.list()
+    program.send_signal(signal.SIGKILL)
+    program.wait(10)
+    lake.wrote("f", b"as far as it came")
+    lake.wait()
+
+
+def test_program_is_killed_with_a_file_of_a_held_name_open(lake):
+    """The safe pattern: what did not come to its rename is not published under the final name."""
+    program = subprocess.Popen(["/usr/bin/python3", "-c", WRITER, lake.path / "f.tmp"], stdout=subprocess.PIPE, text=True)
+    assert program.stdout.readline() == "written\n"
+    program.send_signal(signal.SIGKILL)
+    program.wait(10)
+    time.sleep(1)
+    assert not any(name.startswith("f") for name in lake.store.list())
+    assert (lake.path / "f.tmp").read_bytes() == b"as far as it came"
+    os.unlink(lake.path / "f.tmp")
+
+
+def test_program_is_ended_while_it_reads(make_lake):
+    """SIGINT and SIGKILL of a program that waits for the store: it ends, at the latest with the operation timeout, and nothing of it is left."""
+    lake = make_lake(op_timeout="5s")
+    lake.put("there", blob("there", MIB))
+    assert eventually(lambda: "there" in os.listdir(lake.path), 10)
+    n = worker_files(lake)
+    lake.proxy.rule("get", p.silence, key="there", times=None)
+    for sig in (signal.SIGINT, signal.SIGKILL):
+        asked = lake.proxy.count("get", "there")
+        program = subprocess.Popen(["cat", lake.path / "there"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        assert eventually(lambda: lake.proxy.count("get", "there") > asked, 10)
+        time.sleep(0.2)
+        program.send_signal(sig)
+        assert program.wait(30) == -sig
+    lake.proxy.heal()
+    lake.check("there")
+    assert eventually(lambda: worker_files(lake) <= n + 4, 20)

@@ -1,0 +1,220 @@
+"""Credentials, clocks and certificates: keys that expire, clocks that differ, a peer that is not the store."""
+import errno
+import os
+import ssl
+import subprocess
+import time
+
+import proxy as p
+import pytest
+from conftest import blob
+from mounts import MIB, eventually, in_thread, run
+
+pytestmark = pytest.mark.ceph
+OLD, NEW = "session-token-canary-old", "session-token-canary-new"
+
+
+def cold(lake, name, data):
+    lake.put(name, data)
+    assert eventually(lambda: name in os.listdir(lake.path), 10)
+
+
+# ---- keys that expire ----
+
+class KeysFile:
+    """A credentials file with a session token, and a store that takes one token only."""
+
+    def __init__(self, lake, path):
+        self.lake, self.path = lake, path
+        keys = [os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]]
+        self.keys = keys
+        lake.proxy.sign_as(*keys)
+        lake.secrets |= {keys[1], OLD, NEW}
+        lake.m.env.update({name: "" for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")},
+                          AWS_SHARED_CREDENTIALS_FILE=str(path), AWS_EC2_METADATA_DISABLED="true")
+
+    def write(self, token):
+        tmp = self.path.with_suffix(".new")
+        tmp.touch(0o600)
+        tmp.write_text(f"[default]\naws_access_key_id = {self.keys[0]}\naws_secret_access_key = {self.keys[1]}\naws_session_token = {token}\n")
+        tmp.replace(self.path)
+
+    def expire(self, token, status=400):
+        """From now on the store refuses this token. The rule says how often it did."""
+        def refuse(x):
+            if x.request.header("x-amz-security-token") == token:
+                p.error(status, "ExpiredToken")(x)
+            else:
+                p.pass_on(x)
+        self.lake.proxy.rule("any", refuse, times=None)
+
+
+@pytest.fixture
+def keys_lake(make_lake, base):
+    lake = make_lake(start=False, op_timeout="10s")
+    keys = KeysFile(lake, base / "keys")
+    keys.write(OLD)
+    return lake, keys
+
+
+@pytest.mark.parametrize("status", [400, 403])
+def test_token_that_expires_is_read_again(keys_lake, status):
+    """In the middle of reads and uploads: nobody sees an error."""
+    lake, keys = keys_lake
+    lake.mount()
+    cold(lake, "there", blob("there", 40 * MIB))
+    with open(lake.path / "there", "rb", buffering=0) as f:
+        assert os.pread(f.fileno(), 1000, 0) == lake.files["there"][:1000]
+        lake.write("f", blob("f", 5 * MIB))
+        keys.write(NEW)
+        keys.expire(OLD, status)
+        for off in range(0, 40 * MIB, 2 * MIB):
+            assert os.pread(f.fileno(), 1000, off) == lake.files["there"][off:off + 1000]
+    lake.wait()
+    assert lake.proxy.requests()[-1].header("x-amz-security-token") == NEW
+
+
+def test_token_that_nobody_renews_for_two_hours(keys_lake):
+    """By a fast clock, 12 s. What is written meanwhile is kept, told, and published when there are keys again."""
+    lake, keys = keys_lake
+    lake.fast(600).mount()
+    cold(lake, "there", blob("there", MIB))
+    lake.write("before", b"1")
+    lake.wait()
+    keys.expire(OLD)
+    began = time.monotonic()
+    n = 0
+    while time.monotonic() < began + 12:
+        lake.write(f"d/f{n}", blob(n, 10000))
+        n += 1
+        time.sleep(0.3)
+    with pytest.raises(OSError) as e:
+        in_thread(lambda: lake.read("there"))(30)
+    assert e.value.errno in (errno.EACCES, errno.EIO, errno.EKEYEXPIRED, errno.ETIMEDOUT)
+    assert lake.status("dirty_files") == n
+    lake.check("before", "d/f0")
+    assert eventually(lambda: "expired" in lake.m.info("d/f0").get("error", ""), 10), lake.m.info("d/f0")
+    keys.write(NEW)
+    lake.wait()
+    lake.check("there")
+
+
+# ---- clocks ----
+
+@pytest.mark.parametrize("minutes", [20, -20])
+def test_clock_that_differs_from_the_stores(make_lake, minutes):
+    """The store's clock is the proxy's: whoever signs for a time too far from it is refused, with its Date."""
+    lake = make_lake(start=False)
+    lake.proxy.sign_as(os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])
+    refused = []
+
+    def skewed(x):
+        now = time.time() + minutes * 60
+        date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(now))
+        signed = time.mktime(time.strptime(x.request.header("x-amz-date"), "%Y%m%dT%H%M%SZ")) - time.timezone
+        if abs(signed - now) > 300:
+            refused.append(x.request.kind)
+            p.error(403, "RequestTimeTooSkewed", Date=date)(x)
+        else:
+            p.edit(lambda reply, _: reply.set("Date", date))(x)
+    lake.proxy.rule("any", skewed, times=None)
+    lake.mount()
+    cold(lake, "there", blob("there", MIB))
+    lake.check("there")
+    lake.write("f", blob("f", 5 * MIB))
+    lake.wait()
+    assert 0 < len(refused) <= 4, "the difference is learnt once"
+
+
+# ---- certificates ----
+
+CA_CONFIG = """
+[ca]
+default_ca = here
+[here]
+dir = {dir}
+database = {dir}/index
+new_certs_dir = {dir}
+serial = {dir}/serial
+default_md = sha256
+policy = any
+copy_extensions = copy
+unique_subject = no
+[any]
+commonName = supplied
+"""
+
+
+class Authority:
+    """Certificates for 127.0.0.1, good and bad."""
+
+    def __init__(self, where):
+        self.dir = where
+        where.mkdir()
+        (where / "index").touch()
+        (where / "serial").write_text("01\n")
+        (where / "ca.cnf").write_text(CA_CONFIG.format(dir=where))
+        self.ca = where / "ca.pem"
+        self.openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=test authority",
+                     "-keyout", where / "ca.key", "-out", self.ca, "-days", "30")
+
+    @staticmethod
+    def openssl(*args):
+        subprocess.run(["openssl", *map(str, args)], check=True, capture_output=True, timeout=30, stdin=subprocess.DEVNULL)
+
+    def context(self, name, host="IP:127.0.0.1", dates=(), signed=True):
+        key, pem = self.dir / f"{name}.key", self.dir / f"{name}.pem"
+        new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}", "-keyout", key,
+               "-addext", f"subjectAltName={host}")
+        if signed:
+            self.openssl("req", *new, "-out", self.dir / f"{name}.csr")
+            self.openssl("ca", "-batch", "-config", self.dir / "ca.cnf", "-cert", self.ca, "-keyfile", self.dir / "ca.key",
+                         "-in", self.dir / f"{name}.csr", "-out", pem, *(dates or ("-days", "30")))
+        else:
+            self.openssl("req", "-x509", *new, "-out", pem, "-days", "30")
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        made.load_cert_chain(pem, key)
+        return made
+
+
+@pytest.fixture
+def authority(base):
+    return Authority(base / "authority")
+
+
+BAD = {
+    "wrong host": {"host": "DNS:store.example.org"},
+    "expired": {"dates": ("-startdate", "20200101000000Z", "-enddate", "20200201000000Z")},
+    "self-signed": {"signed": False},
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_certificate_that_is_not_to_be_trusted(make_lake, authority, what):
+    """Refused at mount, and, when it comes to be so, for a mount that stands; nothing goes out, in the clear or otherwise."""
+    good, bad = authority.context("good"), authority.context("bad", **BAD[what])
+    lake = make_lake(start=False, ca_bundle=authority.ca, op_timeout="3s")
+    lake.proxy.tls = bad
+    lake.m.options["endpoint_url"] = lake.proxy.url
+    done = run(*lake.m.arguments(), check=False, env=lake.m.env)
+    lake.outputs.append(done.stdout + done.stderr)
+    assert done.returncode != 0 and not lake.m.is_mounted()
+    assert "certificate" in done.stderr, done.stderr
+    assert lake.proxy.count() == 0
+    lake.proxy.tls = good
+    lake.mount()
+    cold(lake, "there", blob("there", MIB))
+    lake.write("f", b"with a good one")
+    lake.wait()
+    lake.proxy.tls = bad
+    lake.proxy.cut()
+    n = lake.proxy.count()
+    with pytest.raises(OSError) as e:
+        in_thread(lambda: lake.read("there"))(30)
+    assert e.value.errno in (errno.EACCES, errno.EIO, errno.ETIMEDOUT)
+    lake.write("g", b"kept")
+    time.sleep(1)
+    assert lake.status("dirty_files") == 1 and lake.proxy.count() == n
+    lake.proxy.tls = good
+    lake.wait()
+    lake.check("there")
