@@ -1,7 +1,7 @@
 #!/bin/bash
 # run.sh [quick|night|SUITE...] - installs what is missing, builds, runs the suites and sums up.
 #
-# Suites: lint unit unit-quick asan tsan fuzz posix e2e-file e2e-ceph e2e-asan bench-smoke coverage. Without arguments all of them but unit-quick;
+# Suites: lint unit unit-quick asan tsan fuzz posix e2e-file e2e-ceph e2e-asan power bench-smoke coverage. Without arguments all of them but unit-quick and power;
 # `quick` is lint, unit-quick (without the slowest programs) and a short end-to-end run on the file store, under two minutes; `night` is all with
 # longer loops. The last line is "N passed, N failed, N skipped" over all counted tests; exit 1 if any failed or a suite could not run.
 #
@@ -214,6 +214,18 @@ suite_e2e_file() {
     SLUICE_STORE="file" run_pytest e2e-file
 }
 
+# Power cuts: hundreds of them in a few recorded runs, on the file store.
+suite_power() {
+    local pytest_dir=tests/crash
+    if [ ! -w /dev/fuse ]; then
+        say "power: skipped, /dev/fuse cannot be written"
+        count 0 0 1
+        return
+    fi
+    build_for_e2e || { broken "power: build"; return; }
+    run_pytest power --timeout=3600 -k power
+}
+
 suite_e2e_quick() {
     build build || { broken "e2e-quick: build"; return; }
     # One way through everything; the whole of tests/e2e runs in e2e-file, e2e-ceph and e2e-asan.
@@ -286,9 +298,9 @@ main() {
         case $s in
         quick) suites+=(lint unit-quick e2e-quick) ;;
         night) export SLUICE_NIGHT=1 ;;
-        lint | unit | unit-quick | asan | tsan | fuzz | posix | e2e-file | e2e-quick | e2e-ceph | e2e-asan | bench-smoke | coverage) suites+=("$s") ;;
+        lint | unit | unit-quick | asan | tsan | fuzz | posix | e2e-file | e2e-quick | e2e-ceph | e2e-asan | power | bench-smoke | coverage) suites+=("$s") ;;
         *)
-            echo "run.sh: no suite '$s' (quick night lint unit unit-quick asan tsan fuzz posix e2e-file e2e-ceph e2e-asan bench-smoke coverage)" >&2
+            echo "run.sh: no suite '$s' (quick night lint unit unit-quick asan tsan fuzz posix e2e-file e2e-ceph e2e-asan power bench-smoke coverage)" >&2
             exit 2
             ;;
         esac
