@@ -38,6 +38,9 @@ int meta_open(const char *dir, const char *identity, struct meta **ret_meta, boo
 void meta_keep_space(struct meta *m, uint64_t most);
 void meta_close(struct meta *m);          /* NULL allowed; flushes the WAL */
 int meta_sync(struct meta *m) MUST_CHECK; /* everything committed so far survives power loss */
+/* How many batches were committed; and what makes those survive, if no sync since has. */
+uint64_t meta_written(const struct meta *m);
+int meta_sync_from(struct meta *m, uint64_t written) MUST_CHECK;
 bool meta_failed(const struct meta *m);
 /* 32 hex digits, made when the database was: names this cache in version tokens. */
 const char *meta_uuid(const struct meta *m);
