@@ -17,13 +17,17 @@ SLOW = "prob=0.5,action=delay:20ms"
 DOWN = "op=put,action=error:-EIO"
 LOSSY = "op=put,prob=0.3,action=lost:-EIO;op=copy,prob=0.3,action=lost:-EIO;op=delete,prob=0.3,action=lost:-EIO"
 RECORDINGS = [
-    ("files", power_work.work_files, 50, {"passthrough": "off"}),
-    ("files-passed", power_work.work_files, 60, {}),
-    ("files-local", power_work.work_files, 50, {"close": "local"}),
-    ("files-remote", power_work.work_files, 30, {"close": "remote", "passthrough": "off"}),
-    ("saves", power_work.work_saves, 50, {"passthrough": "off"}),
-    ("saves-passed", power_work.work_saves, 50, {}),
-    ("saves-local", power_work.work_saves, 30, {"close": "local"}),
+    ("files", power_work.work_files, 40, {"passthrough": "off"}),
+    ("files-passed", power_work.work_files, 40, {}),
+    ("files-local", power_work.work_files, 30, {"close": "local"}),
+    ("files-remote", power_work.work_files, 20, {"close": "remote", "passthrough": "off"}),
+    ("files-slow", power_work.work_files, 25, {"passthrough": "off", "fault": SLOW}),
+    ("files-down", power_work.work_files, 40, {"fault": DOWN}),
+    ("files-lossy", power_work.work_files, 30, {"passthrough": "off", "fault": LOSSY}),
+    ("saves", power_work.work_saves, 25, {"passthrough": "off"}),
+    ("saves-passed", power_work.work_saves, 25, {}),
+    ("saves-slow", power_work.work_saves, 25, {"fault": SLOW}),
+    ("saves-down", power_work.work_saves, 25, {"passthrough": "off", "fault": DOWN}),
 ]
 
 
