@@ -6,6 +6,7 @@
  * note at a key before he publishes there, or deletes it, asks the store once: an object that fits is ours to replace or delete, any other is somebody else's.
  * Value "note/KEY": kind, token or its beginning, token recorded before (only later ones are meant) or size; one a line.
  */
+#include "base/crash.h"
 #include "publish_internal.h"
 
 #include <stdlib.h>
@@ -22,6 +23,7 @@ static int note_put(struct fs *fs, const char *key, const char *text)
     meta_value_put(b, name, text, strlen(text));
     int r = meta_commit(b, true);
     meta_batch_free(b);
+    CRASH_POINT(upload_noted);
     return r;
 }
 
