@@ -1,15 +1,9 @@
 #!/bin/bash
 # run.sh [quick|night|SUITE...] - installs what is missing, builds, runs the suites and sums up.
 #
-<<<<<<< HEAD
-# Suites: lint unit unit-quick asan tsan fuzz posix e2e-file e2e-ceph e2e-asan power bench-smoke coverage. Without arguments all of them but unit-quick and power;
-# `quick` is lint, unit-quick (without the slowest programs) and a short end-to-end run on the file store, under two minutes; `night` is all with
-# longer loops. The last line is "N passed, N failed, N skipped" over all counted tests; exit 1 if any failed or a suite could not run.
-=======
 # Without arguments every suite of the list below; `quick` is lint, unit-quick (without the slowest programs) and a short end-to-end run on the
 # file store, under two minutes; `night` is all with longer loops. The last line is "N passed, N failed, N skipped" over all counted tests;
 # exit 1 if any failed or a suite could not run.
->>>>>>> main
 #
 # Environment: SLUICE_SKIP_SETUP=1 installs nothing; SLUICE_CEPH_PORT=8000 where the gateway listens; RESULTS=DIR keeps the logs;
 # SLUICE_FUZZ_SECONDS=5 per fuzz target.
@@ -17,7 +11,7 @@
 set -uo pipefail
 exec </dev/null
 all_suites=(lint unit asan tsan fuzz posix e2e-ceph coverage e2e-asan bench-smoke)
-named_suites=(unit-quick e2e-quick e2e-file) # run only when named; coverage has e2e-file's tests
+named_suites=(unit-quick e2e-quick e2e-file power) # run only when named; coverage has e2e-file's tests
 here=$(cd "$(dirname "$0")/.." && pwd)
 cd "$here" || exit 1
 results=${RESULTS:-$here/build-results}
@@ -304,12 +298,6 @@ main() {
         case $s in
         quick) suites+=(lint unit-quick e2e-quick) ;;
         night) export SLUICE_NIGHT=1 ;;
-<<<<<<< HEAD
-        lint | unit | unit-quick | asan | tsan | fuzz | posix | e2e-file | e2e-quick | e2e-ceph | e2e-asan | power | bench-smoke | coverage) suites+=("$s") ;;
-        *)
-            echo "run.sh: no suite '$s' (quick night lint unit unit-quick asan tsan fuzz posix e2e-file e2e-ceph e2e-asan power bench-smoke coverage)" >&2
-            exit 2
-=======
         *)
             case " ${all_suites[*]} ${named_suites[*]} " in
             *" $s "*) suites+=("$s") ;;
@@ -318,7 +306,6 @@ main() {
                 exit 2
                 ;;
             esac
->>>>>>> main
             ;;
         esac
     done
