@@ -216,7 +216,7 @@ suite_e2e_file() {
     SLUICE_STORE="file" run_pytest e2e-file
 }
 
-# Power cuts: hundreds of them in a few recorded runs, on the file store.
+# Power cuts, on the file store: hundreds in a few recorded runs, and after every step of thousands of short sequences.
 suite_power() {
     local pytest_dir=tests/crash
     if [ ! -w /dev/fuse ]; then

@@ -74,10 +74,15 @@ class File:
         self.synced, self.pending = bytearray(), []
         self.journal = self.size_journal = now  # the last change that fsync, that fdatasync brings to the disk
         self.xattrs, self.mtime = {}, when
+        self.size = 0  # as programs see it
 
     def change(self, now, kind, off, payload, when):
-        if kind != "write" or off + len(payload) > self.size():
+        if kind != "write" or off + len(payload) > self.size:
             self.size_journal = now
+        if kind == "truncate":
+            self.size = off
+        elif kind == "write":
+            self.size = max(self.size, off + len(payload))
         self.journal = now
         self.pending.append((now, kind, off, payload, when))
 
@@ -86,15 +91,6 @@ class File:
             apply(self.synced, kind, off, payload)
             self.mtime = when
         self.pending = []
-
-    def size(self):
-        size = len(self.synced)
-        for _, kind, off, payload, _ in self.pending:
-            if kind == "truncate":
-                size = off
-            elif kind == "write":
-                size = max(size, off + len(payload))
-        return size
 
     def now(self):
         data = bytearray(self.synced)
@@ -131,6 +127,7 @@ class Disk:
                 f = self.inodes[st.st_ino] = self.names[self.below(full)] = File(0, st.st_mtime_ns)
                 with open(full, "rb") as data:
                     f.synced = bytearray(data.read())
+                f.size = len(f.synced)
                 f.xattrs = {x: os.getxattr(full, x) for x in os.listxattr(full)}
         self.on_disk = dict(self.names)
         return self
@@ -312,7 +309,7 @@ class Disk:
 def pages_lost(f, style, until, rng):
     """A function that tells of a page before which moment the writes to it are there."""
     first, after = f.pending[0][0], f.pending[-1][0] + 1
-    front = (f.size() // PAGE) // 2 + 1
+    front = (f.size // PAGE) // 2 + 1
     chosen = {}
 
     def up_to(page):

@@ -138,7 +138,11 @@ class Program:
         node.dirty = False
 
     def rename(self, old, new):
-        self.op(lambda: os.rename(self.at(old), self.at(new)), lambda n: self.names.__setitem__(new, self.names.pop(old)))
+        def change(_):
+            if self.names[old] is not self.names.get(new, self):  # two names of one file both stay
+                self.names[new] = self.names.pop(old)
+
+        self.op(lambda: os.rename(self.at(old), self.at(new)), change)
 
     def unlink(self, path):
         self.op(lambda: os.unlink(self.at(path)), lambda n: self.names.pop(path))

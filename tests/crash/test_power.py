@@ -31,19 +31,6 @@ RECORDINGS = [
 ]
 
 
-def room():
-    """In memory if that keeps attributes: syncs cost nothing there, and mean nothing here."""
-    probe = pathlib.Path("/dev/shm/sluice-power-probe")
-    try:
-        probe.touch()
-        os.setxattr(probe, "user.probe", b"1")
-        return "/dev/shm"
-    except OSError:
-        return None
-    finally:
-        probe.unlink(missing_ok=True)
-
-
 def record_and_cut(top, number):
     name, work, cuts, options = RECORDINGS[number]
     recording = power_run.Recording(top, name, work, SEED + number, **options).record()
@@ -55,7 +42,7 @@ def record_and_cut(top, number):
 @pytest.fixture(scope="module")
 def results():
     """name -> the failures of that recording, to come; two recordings at a time."""
-    top = pathlib.Path(tempfile.mkdtemp(prefix="sluice-power.", dir=room()))
+    top = pathlib.Path(tempfile.mkdtemp(prefix="sluice-power.", dir=power_run.room()))
     with concurrent.futures.ProcessPoolExecutor(2) as pool:
         yield {row[0]: pool.submit(record_and_cut, top, number) for number, row in enumerate(RECORDINGS)}
     shutil.rmtree(top, ignore_errors=True)
