@@ -548,6 +548,11 @@ int content_sync(struct inode *in)
 static int detach_opened(struct inode *in, bool unclosed)
 {
     struct cache_source none = {0};
+    mutex_lock(&in->mu);
+    bool quarantined = in->rec.content == CONTENT_QUARANTINED, based = in->rec.base_key != NULL;
+    mutex_unlock(&in->mu);
+    if (quarantined) /* and stays it: what is here must not become what its writer closed */
+        return based ? -EUCLEAN : 0;
     int r = cache_file_fill(in->cf, true, true, NULL, NULL);
     if (r == 0)
         r = content_begin_change(in);

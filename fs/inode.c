@@ -34,6 +34,7 @@ void inode_table_init(struct fs *fs)
 struct reap {
     struct fs *fs;
     uint64_t ino;
+    uint64_t written; /* as of the removal of its last name */
 };
 
 /* Without a name, and without users. The caller holds fs->ns and clears rec. */
@@ -61,6 +62,10 @@ static void reap_run(void *arg)
     mutex_lock(&fs->ns);
     bool reap = is_left_over(fs, job->ino, &rec);
     mutex_unlock(&fs->ns);
+    bool only_here = reap && rec.vid && rec.content != CONTENT_CLEAN;
+    if (only_here && meta_sync_from(fs->meta, job->written) < 0)
+        reap =
+            false; /* a power loss may bring the name back, with its content or without any: the next start does it */
     if (reap && rec.vid)
         cache_forget(fs->cache, rec.vid); /* an upload begun for it is aborted behind */
     CRASH_POINT(reap_content);
@@ -82,7 +87,7 @@ static void reap_run(void *arg)
 static void inode_reap(struct fs *fs, uint64_t ino)
 {
     struct reap *job = g_new(struct reap, 1);
-    *job = (struct reap){fs, ino};
+    *job = (struct reap){fs, ino, meta_written(fs->meta)};
     if (!fs->notify_q || !workq_push(fs->notify_q, true, reap_run, job))
         g_free(job); /* stopping: the next start does it */
 }

@@ -2,10 +2,9 @@
  * What is known: inodes, names, the journal of unfinished work, upload progress, presence of cached chunks, options. RocksDB
  * behind one header. meta_key.c is the only encoder of keys and values, FORMAT.md their description.
  *
- * Reads see every committed batch. Writes go into a batch; meta_commit() applies it atomically. A batch that returned from
- * commit survives kill -9; with sync it survives power loss too. Callers serialise read-modify-write of a record themselves
- * (fs holds NAMESPACE or the INODE lock). All functions may be called from any thread; commit(sync=true) and meta_sync()
- * wait for the disk: no ranked lock may be held.
+ * Reads see every committed batch. Writes go into a batch; meta_commit() applies it atomically. A batch that returned from commit survives kill -9; with sync it
+ * survives power loss too. Callers serialise read-modify-write of a record themselves (fs holds NAMESPACE or the INODE lock). All functions may be called from any
+ * thread; commit(sync=true) and meta_sync() wait for the disk: no ranked lock may be held.
  *
  * Strings in returned records are owned by the record: release with the record's _clear().
  * Missing records: -ENOENT. Undecodable: -EBADMSG (logged with the key). Database failure: -EIO (-ENOSPC: disk full), and meta_failed() stays true;
@@ -36,8 +35,10 @@ int meta_open(const char *dir, const char *identity, struct meta **ret_meta, boo
 /* Keeps back disk space in DIR/reserve until it is closed, out of which commits go on when the disk is full: 2 % of the file system, at least 256 MiB, at most
  * 1 GiB, an eighth of it, and `most` bytes. Made when there is room, now or with a later commit. Before other threads commit. */
 void meta_keep_space(struct meta *m, uint64_t most);
-void meta_close(struct meta *m);          /* NULL allowed; flushes the WAL */
-int meta_sync(struct meta *m) MUST_CHECK; /* everything committed so far survives power loss */
+void meta_close(struct meta *m);                                 /* NULL allowed; flushes the WAL */
+int meta_sync(struct meta *m) MUST_CHECK;                        /* everything committed so far survives power loss */
+uint64_t meta_written(const struct meta *m);                     /* batches committed so far */
+int meta_sync_from(struct meta *m, uint64_t written) MUST_CHECK; /* meta_sync() unless those survive already */
 bool meta_failed(const struct meta *m);
 /* 32 hex digits, made when the database was: names this cache in version tokens. */
 const char *meta_uuid(const struct meta *m);

@@ -45,8 +45,9 @@ struct meta_db {
     rocksdb_readoptions_t *reads;
     rocksdb_writeoptions_t *writes, *synced_writes;
     /* atomic */
-    _Atomic bool failed;       /* some read or write failed */
-    _Atomic bool write_failed; /* no further writes */
+    _Atomic bool failed;                  /* some read or write failed */
+    _Atomic bool write_failed;            /* no further writes */
+    _Atomic uint64_t n_written, n_synced; /* batches: that many are in the log, at least that many on the disk */
 };
 
 struct meta_batch {
@@ -229,9 +230,27 @@ void meta_db_close(struct meta_db *db)
     g_free(db);
 }
 
+static void note_synced(struct meta_db *db, uint64_t n)
+{
+    uint64_t old = atomic_load(&db->n_synced);
+    while (old < n && !atomic_compare_exchange_weak(&db->n_synced, &old, n))
+        ; /* old was read again */
+}
+
+uint64_t meta_db_written(const struct meta_db *db)
+{
+    return atomic_load(&db->n_written);
+}
+
+int meta_db_sync_from(struct meta_db *db, uint64_t written)
+{
+    return atomic_load(&db->n_synced) >= written ? 0 : meta_db_sync(db);
+}
+
 int meta_db_sync(struct meta_db *db)
 {
     mutex_assert_none_held();
+    uint64_t written = meta_db_written(db);
     if (atomic_load_explicit(&db->write_failed, memory_order_relaxed))
         return -EIO;
     char *text = NULL;
@@ -239,6 +258,8 @@ int meta_db_sync(struct meta_db *db)
     int r = db_error(db, "sync", text);
     if (r < 0)
         atomic_store_explicit(&db->write_failed, true, memory_order_relaxed);
+    else
+        note_synced(db, written);
     return r;
 }
 
@@ -430,12 +451,18 @@ static int batch_write(struct meta_batch *b, bool sync)
     if (rocksdb_writebatch_count(b->wb) == 0)
         return sync ? meta_db_sync(db) : 0;
     meta_space_look(&b->m->space);
+    uint64_t written = meta_db_written(db);
     char *text = NULL;
     rocksdb_write(db->rocks, sync ? db->synced_writes : db->writes, b->wb, &text);
     int r = db_error(db, "commit", text);
-    if (r < 0)
+    if (r < 0) {
         atomic_store_explicit(&db->write_failed, true, memory_order_relaxed);
-    return r;
+        return r;
+    }
+    atomic_fetch_add(&db->n_written, 1);
+    if (sync)
+        note_synced(db, written);
+    return 0;
 }
 
 int meta_commit(struct meta_batch *b, bool sync)

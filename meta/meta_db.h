@@ -67,6 +67,8 @@ void meta_val_clear(struct meta_val *v);
 int meta_db_open(const char *path, struct meta_db **ret_db, char **ret_msg) MUST_CHECK;
 void meta_db_close(struct meta_db *db); /* NULL allowed */
 int meta_db_sync(struct meta_db *db) MUST_CHECK;
+uint64_t meta_db_written(const struct meta_db *db);
+int meta_db_sync_from(struct meta_db *db, uint64_t written) MUST_CHECK;
 bool meta_db_failed(const struct meta_db *db);
 void meta_db_set_failed(struct meta_db *db);
 

@@ -179,6 +179,16 @@ int meta_sync(struct meta *m)
     return meta_db_sync(m->db);
 }
 
+uint64_t meta_written(const struct meta *m)
+{
+    return meta_db_written(m->db);
+}
+
+int meta_sync_from(struct meta *m, uint64_t written)
+{
+    return meta_db_sync_from(m->db, written);
+}
+
 bool meta_failed(const struct meta *m)
 {
     return meta_db_failed(m->db);

@@ -11,7 +11,7 @@
 set -uo pipefail
 exec </dev/null
 all_suites=(lint unit asan tsan fuzz posix e2e-ceph coverage e2e-asan bench-smoke)
-named_suites=(unit-quick e2e-quick e2e-file fault) # run only when named; coverage has e2e-file's tests
+named_suites=(unit-quick e2e-quick e2e-file fault power) # run only when named; coverage has e2e-file's tests
 here=$(cd "$(dirname "$0")/.." && pwd)
 cd "$here" || exit 1
 results=${RESULTS:-$here/build-results}
@@ -214,6 +214,18 @@ start_ceph() {
 suite_e2e_file() {
     build_for_e2e || { broken "e2e-file: build"; return; }
     SLUICE_STORE="file" run_pytest e2e-file
+}
+
+# Power cuts, on the file store: hundreds in a few recorded runs, and after every step of thousands of short sequences.
+suite_power() {
+    local pytest_dir=tests/crash
+    if [ ! -w /dev/fuse ]; then
+        say "power: skipped, /dev/fuse cannot be written"
+        count 0 0 1
+        return
+    fi
+    build_for_e2e || { broken "power: build"; return; }
+    run_pytest power --timeout=3600 -k power
 }
 
 suite_e2e_quick() {

@@ -5,6 +5,7 @@
 #include "fs_fixture.h"
 
 #include <check.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -15,9 +16,10 @@ static struct fs_fixture fx;
 /* ---- how much of the database's log is on the disk; what happens to the lake ---- */
 
 static GMutex mu;
-static gsize synced;       /* bytes of the log */
-static unsigned n_visible; /* objects that appeared or went */
-static bool behind;        /* one did while the log was not synced to its end */
+static gsize synced;            /* bytes of the log */
+static unsigned n_visible;      /* objects that appeared or went */
+static bool behind;             /* one did while the log was not synced to its end */
+static gsize synced_at_removal; /* of a data file */
 
 static gsize log_size(void)
 {
@@ -74,6 +76,10 @@ int unlinkat(int fd, const char *name, int flags)
 {
     if (g_str_has_prefix(name, "object"))
         note_visible(name);
+    g_mutex_lock(&mu);
+    if (strchr(name, '/') && !(flags & AT_REMOVEDIR))
+        synced_at_removal = synced;
+    g_mutex_unlock(&mu);
     return (int)syscall(SYS_unlinkat, fd, name, flags);
 }
 
@@ -173,6 +179,42 @@ START_TEST(journal_is_on_the_disk_before_objects_appear_or_go)
 }
 END_TEST
 
+static bool data_is_removed(void)
+{
+    g_mutex_lock(&mu);
+    bool yes = synced_at_removal > 0;
+    g_mutex_unlock(&mu);
+    return yes;
+}
+
+/* Else a power loss in between brings a name back whose bytes are nowhere any more: rename over a file would lose both. */
+START_TEST(bytes_that_are_only_here_go_after_their_name_is_off_the_disk)
+{
+    fs_fixture_write(&fx, "latest.tmp", "old", 3); /* a held name */
+    fs_fixture_write(&fx, "new.tmp", "new", 3);
+    synced_at_removal = 0;
+    ck_assert_int_eq(tree_rename(fx.fs, META_ROOT_INO, "new.tmp", META_ROOT_INO, "latest.tmp", 0), 0);
+    gsize renamed = log_size();
+    for (unsigned i = 0; !data_is_removed() && i < 2000; i++)
+        g_usleep(10000);
+    ck_assert_uint_gt(synced_at_removal, 0);
+    ck_assert_uint_ge(synced_at_removal, renamed);
+}
+END_TEST
+
+START_TEST(what_was_synced_is_not_synced_again)
+{
+    fs_fixture_write(&fx, "some.tmp", "text", 4);
+    uint64_t written = meta_written(fx.fs->meta);
+    gsize before = log_size();
+    ck_assert_int_eq(meta_sync_from(fx.fs->meta, written), 0);
+    ck_assert_uint_eq(synced, before);
+    fs_fixture_write(&fx, "more.tmp", "text", 4);
+    ck_assert_int_eq(meta_sync_from(fx.fs->meta, written), 0); /* done before */
+    ck_assert_uint_eq(synced, before);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("power");
@@ -183,6 +225,8 @@ int main(void)
     tcase_add_test(t, change_of_a_synced_file_is_known_on_the_disk_first);
     tcase_add_test(t, new_file_waits_for_no_disk);
     tcase_add_test(t, journal_is_on_the_disk_before_objects_appear_or_go);
+    tcase_add_test(t, bytes_that_are_only_here_go_after_their_name_is_off_the_disk);
+    tcase_add_test(t, what_was_synced_is_not_synced_again);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

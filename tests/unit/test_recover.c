@@ -218,6 +218,20 @@ START_TEST(synced_file_never_closed_stays_here_after_power_loss)
 }
 END_TEST
 
+/* As the publisher does with content that an older upload would replace. */
+START_TEST(bringing_a_quarantined_file_here_does_not_close_it)
+{
+    struct inode *in = begin("f", "text");
+    before_power_loss(in);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    restart();
+    INODE_REF again = fs_fixture_inode(&fx, "f");
+    ck_assert_int_eq(content_detach(again), 0);
+    content_end_detach(again);
+    ck_assert_uint_eq(content_of("f"), CONTENT_QUARANTINED);
+}
+END_TEST
+
 /* With or without a journal record: a skipped file is one rename away from being published. */
 START_TEST(sealed_file_lost_with_the_power_is_quarantined)
 {
@@ -360,6 +374,7 @@ int main(void)
     tcase_add_loop_test(t, file_written_after_its_sync_does_not, 0, 2);
     tcase_add_test(t, synced_file_never_closed_stays_here_after_power_loss);
     tcase_add_loop_test(t, sealed_file_lost_with_the_power_is_quarantined, 0, 2);
+    tcase_add_test(t, bringing_a_quarantined_file_here_does_not_close_it);
     tcase_add_test(t, store_is_probed_while_the_first_file_is_written);
     tcase_add_test(t, store_is_probed_again_when_more_is_probed);
     tcase_add_test(t, published_file_whose_marks_were_left_may_be_evicted);

@@ -1,0 +1,56 @@
+"""The power is cut at random moments of recorded runs: power_record.c records, power_replay.py says what may be left, power_run.py what must hold then."""
+import concurrent.futures
+import os
+import pathlib
+import shutil
+import tempfile
+
+import power_run
+import power_work
+import pytest
+from power_run import mounts
+
+SEED = int(os.environ.get("SLUICE_SEED", "1"))
+CUTS = 20 if mounts.NIGHT else 1  # times the numbers below
+# name, program, cuts, options of the mount
+SLOW = "prob=0.5,action=delay:20ms"
+DOWN = "op=put,action=error:-EIO"
+LOSSY = "op=put,prob=0.3,action=lost:-EIO;op=copy,prob=0.3,action=lost:-EIO;op=delete,prob=0.3,action=lost:-EIO"
+RECORDINGS = [
+    ("files", power_work.work_files, 40, {"passthrough": "off"}),
+    ("files-passed", power_work.work_files, 40, {}),
+    ("files-local", power_work.work_files, 30, {"close": "local"}),
+    ("files-remote", power_work.work_files, 20, {"close": "remote", "passthrough": "off"}),
+    ("files-slow", power_work.work_files, 25, {"passthrough": "off", "fault": SLOW}),
+    ("files-down", power_work.work_files, 40, {"fault": DOWN}),
+    ("files-lossy", power_work.work_files, 30, {"passthrough": "off", "fault": LOSSY}),
+    ("saves", power_work.work_saves, 25, {"passthrough": "off"}),
+    ("saves-passed", power_work.work_saves, 25, {}),
+    ("saves-slow", power_work.work_saves, 25, {"fault": SLOW}),
+    ("saves-down", power_work.work_saves, 25, {"passthrough": "off", "fault": DOWN}),
+]
+
+
+def record_and_cut(top, number):
+    name, work, cuts, options = RECORDINGS[number]
+    recording = power_run.Recording(top, name, work, SEED + number, **options).record()
+    failures = power_run.run_cuts(recording, cuts * CUTS, SEED + number)
+    shutil.rmtree(recording.base)
+    return failures
+
+
+@pytest.fixture(scope="module")
+def results():
+    """name -> the failures of that recording, to come; two recordings at a time."""
+    top = pathlib.Path(tempfile.mkdtemp(prefix="sluice-power.", dir=power_run.room()))
+    with concurrent.futures.ProcessPoolExecutor(2) as pool:
+        yield {row[0]: pool.submit(record_and_cut, top, number) for number, row in enumerate(RECORDINGS)}
+    shutil.rmtree(top, ignore_errors=True)
+
+
+@pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="/dev/fuse is not there")
+@pytest.mark.timeout(3600 if mounts.NIGHT else 600)
+@pytest.mark.parametrize("name", [row[0] for row in RECORDINGS])
+def test_power_cut(results, name):
+    failures = results[name].result()
+    assert not failures, "\n".join(failures[:10])
