@@ -102,6 +102,13 @@ struct mapped {
     bool running;
 };
 
+/* Requests of workers before that were carried out; see replay.h. */
+struct replay {
+    GHashTable *done;      /* unique -> ino; immutable after fs_replay_open */
+    atomic_bool caught_up; /* all that was sent again has been answered */
+    bool forgotten;        /* owned by the thread that calls replay_expire() */
+};
+
 /* Files held open for reads without OPEN; see no_open.h. */
 struct no_open {
     struct mutex mu; /* NO_OPEN */
@@ -161,6 +168,7 @@ struct fs {
 
     struct mapped mapped;
     struct no_open no_open;
+    struct replay replay;
     GPtrArray *attached; /* struct inode, a reference each: taken over, not settled yet */
 
     struct mutex list_mu;

@@ -1,14 +1,15 @@
 /*
  * CRC-32C: the SSE4.2 instruction where the CPU has it, else a table. No state; any thread.
  *
- * The instruction has a latency of three cycles, so three parts of a block are summed side by side, each into its own register, and put together
- * after the block: the sum of a part followed by n bytes is multiplied by x^(8n), modulo the polynomial.
+ * The instruction has a latency of three cycles and one a cycle can begin, so three lanes are summed side by side and then joined: a sum S
+ * followed by n bytes of zeros is S * x^(8n) mod P, and the carry-less product with a constant gives that. A checkpoint is
+ * summed three times on its way to the store, on the cores that its writers want.
  */
 #include "base/crc32c.h"
 
 #include <string.h>
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include <wmmintrin.h>
 #endif
 
 static const uint32_t table[256] = {
@@ -59,42 +60,49 @@ uint32_t crc32c_portable(uint32_t crc, const void *buf, size_t len)
 }
 
 #if defined(__x86_64__)
-#define CRC_TARGET __attribute__((target("sse4.2,pclmul")))
-#define PART_BYTES 1024
-/* x^(8n - 33) for n bytes: the carry-less product of two reflected 32-bit numbers, taken as 64 bits, is short of x, and the instruction multiplies it by x^32. */
-#define SHIFT_ONE 0x170076fa /* n = PART_BYTES */
-#define SHIFT_TWO 0xa51b6135 /* n = 2 * PART_BYTES */
+#define LANE_BYTES 1024u
+#define PAST_ONE                                                                                                       \
+    0x170076fau /* x^(8 * LANE_BYTES - 33) mod P, reflected: the product and the instruction give x^33 more */
+#define PAST_TWO 0xa51b6135u /* x^(16 * LANE_BYTES - 33) mod P */
 
-static inline uint64_t load(const uint8_t *p)
+static inline uint64_t word_at(const uint8_t *p)
 {
     uint64_t word;
     memcpy(&word, p, sizeof word);
     return word;
 }
 
-CRC_TARGET static inline uint64_t times(uint64_t crc, uint32_t by)
+/* len must be a multiple of 3 * LANE_BYTES; c and the result are not inverted. */
+__attribute__((target("sse4.2,pclmul"))) static uint64_t sum_lanes(uint64_t c, const uint8_t *p, size_t len)
 {
-    __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)crc), _mm_cvtsi64_si128(by), 0);
-    return _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(product));
+    for (const uint8_t *end = p + len; p < end; p += (size_t)3 * LANE_BYTES) {
+        uint64_t c1 = 0, c2 = 0;
+        for (size_t i = 0; i < LANE_BYTES; i += 8) {
+            c = __builtin_ia32_crc32di(c, word_at(p + i));
+            c1 = __builtin_ia32_crc32di(c1, word_at(p + LANE_BYTES + i));
+            c2 = __builtin_ia32_crc32di(c2, word_at(p + 2 * LANE_BYTES + i));
+        }
+        __m128i a = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)c), _mm_cvtsi64_si128(PAST_TWO), 0);
+        __m128i b = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)c1), _mm_cvtsi64_si128(PAST_ONE), 0);
+        c = c2 ^ __builtin_ia32_crc32di(0, (uint64_t)_mm_cvtsi128_si64(_mm_xor_si128(a, b)));
+    }
+    return c;
 }
 
-CRC_TARGET static uint32_t crc32c_sse42(uint32_t crc, const void *buf, size_t len)
+__attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(uint32_t crc, const void *buf, size_t len)
 {
     const uint8_t *p = buf;
     uint64_t c = (uint32_t)~crc;
-    for (; len >= 3 * PART_BYTES; len -= 3 * PART_BYTES, p += 3 * PART_BYTES) {
-        uint64_t second = 0, third = 0;
-        for (const uint8_t *q = p; q < p + PART_BYTES; q += 8) {
-            c = _mm_crc32_u64(c, load(q));
-            second = _mm_crc32_u64(second, load(q + PART_BYTES));
-            third = _mm_crc32_u64(third, load(q + 2 * PART_BYTES));
-        }
-        c = times(c, SHIFT_TWO) ^ times(second, SHIFT_ONE) ^ third;
+    if (len >= (size_t)3 * LANE_BYTES && __builtin_cpu_supports("pclmul")) {
+        size_t n = len - len % ((size_t)3 * LANE_BYTES);
+        c = sum_lanes(c, p, n);
+        p += n;
+        len -= n;
     }
     for (; len >= 8; len -= 8, p += 8)
-        c = _mm_crc32_u64(c, load(p));
+        c = __builtin_ia32_crc32di(c, word_at(p));
     for (; len; len--)
-        c = _mm_crc32_u8((uint32_t)c, *p++);
+        c = __builtin_ia32_crc32qi((uint32_t)c, *p++);
     return (uint32_t)~c;
 }
 #endif
@@ -102,7 +110,7 @@ CRC_TARGET static uint32_t crc32c_sse42(uint32_t crc, const void *buf, size_t le
 uint32_t crc32c(uint32_t crc, const void *buf, size_t len)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul"))
+    if (__builtin_cpu_supports("sse4.2"))
         return crc32c_sse42(crc, buf, len);
 #endif
     return crc32c_portable(crc, buf, len);

