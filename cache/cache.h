@@ -132,8 +132,7 @@ int cache_file_set_published(struct cfile *cf, const struct cache_source *src) M
 int cache_pin(struct cache *c, uint64_t vid, enum cache_pin pin);
 /* Text kept in the local file's user.sluice.intent xattr, so that dirty data is found again without the database. NULL removes it. */
 int cache_file_set_intent(struct cfile *cf, const char *text) MUST_CHECK;
-/* A reader or writer came: the eviction order's notion of use. Cheap. */
-void cache_file_touch(struct cfile *cf);
+void cache_file_touch(struct cfile *cf); /* a reader or writer came: the eviction order's notion of use; cheap */
 
 /* Calls fn for every file that is marked dirty, also of disks that are not there. Non-zero from fn stops and is returned. */
 int cache_dirty_each(struct cache *c, int (*fn)(void *ctx, uint64_t vid, uint64_t ino), void *ctx) MUST_CHECK;
@@ -158,6 +157,7 @@ bool cache_file_in_memory(struct cfile *cf);
 bool cache_file_has_writers(struct cfile *cf);
 /* Whether a writer whom nobody holds back may be let loose: room for expect_bytes, or for a minute at the present rate, beyond all limits. */
 bool cache_file_has_room(struct cfile *cf, uint64_t expect_bytes);
+bool cache_file_can_come(struct cfile *cf, uint64_t bytes); /* is there room for it, once clean files are dropped? */
 
 struct cache_usage {
     uint64_t limit_bytes, used_bytes, dirty_bytes, pinned_bytes, free_bytes; /* of all tiers; free: of the disks */

@@ -182,3 +182,15 @@ bool cache_file_has_room(struct cfile *cf, uint64_t expect_bytes)
     mutex_unlock(&c->space.mu);
     return room && tier_state(t) == TIER_OK;
 }
+
+bool cache_file_can_come(struct cfile *cf, uint64_t bytes)
+{
+    struct cache_tier *t = cfile_tier(cf);
+    mutex_lock(&cf->c->space.mu);
+    uint64_t want = MIN(bytes, t->limit_bytes / 8); /* what was read may be dropped again */
+    uint64_t kept = t->dirty_bytes + t->pinned_bytes;
+    uint64_t droppable = t->used_bytes - MIN(kept, t->used_bytes);
+    bool room = t->fs_free_bytes + droppable >= t->free_limit_bytes + want && kept + want <= t->limit_bytes;
+    mutex_unlock(&cf->c->space.mu);
+    return room && tier_state(t) == TIER_OK;
+}

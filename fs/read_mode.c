@@ -100,7 +100,7 @@ bool read_mode_wants_direct(struct inode *in)
     bool mapped = false;
     uint64_t size = cache_file_size(in->cf), absent = size - MIN(cache_file_present_bytes(in->cf), size);
     if (!(atomic_load(&in->fs->fuse_caps) & FUSE_CAP_DIRECT_IO_ALLOW_MMAP) || !io_mode_works(in->fs, &why) ||
-        cache_file_complete(in->cf))
+        cache_file_complete(in->cf) || !cache_file_can_come(in->cf, absent))
         return false;
     INODE_REF dir = dir_of(in, &mapped);
     if (!dir || mapped)

@@ -4,7 +4,8 @@
  * Direct I/O copies each byte once less, and leaves no pages that the next open, by passthrough, has to drop. But each read() is a message then, so it is for
  * readers by large blocks. How a directory's large files are read is learned from those who read them: by the sizes of direct reads, and by what /proc
  * tells of a reading thread (bytes and calls), where it may be asked. A directory not known yet gets direct I/O for a file of up to READ_GUESS_BYTES that is
- * absent, so that one wrong guess costs seconds. Formats that are read by mmap stay in the page cache.
+ * absent, so that one wrong guess costs seconds. Formats that are read by mmap stay in the page cache. So does everything
+ * while the cache has no room: nothing can be fetched ahead then, and the kernel's own read-ahead is all there is.
  *
  * A file that is mapped all the same is read through the page cache, whatever its handle says. Handles of either kind may be mixed, but not with passthrough.
  */

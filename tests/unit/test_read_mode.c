@@ -176,6 +176,15 @@ START_TEST(without_passthrough_there_is_none)
 }
 END_TEST
 
+/* Nothing could be fetched ahead of a reader whom the kernel's page cache would give its own read-ahead. */
+START_TEST(a_disk_without_room_leaves_it_to_the_page_cache)
+{
+    fx.cfg.free_space = (struct size_or_percent){.percent = 99};
+    start();
+    ck_assert(!opens_direct("d/0.bin"));
+}
+END_TEST
+
 START_TEST(readers_by_pieces_keep_their_directory_in_the_page_cache)
 {
     start();
@@ -242,6 +251,7 @@ int main(void)
     tcase_add_test(tc, first_reader_of_a_large_absent_file_gets_direct_io);
     tcase_add_test(tc, a_kernel_that_cannot_map_such_files_gets_none);
     tcase_add_test(tc, without_passthrough_there_is_none);
+    tcase_add_test(tc, a_disk_without_room_leaves_it_to_the_page_cache);
     tcase_add_test(tc, readers_by_pieces_keep_their_directory_in_the_page_cache);
     tcase_add_test(tc, readers_by_blocks_get_it_for_files_of_any_size);
     tcase_add_test(tc, looking_into_a_file_teaches_nothing);
