@@ -12,6 +12,7 @@ static struct fs_fixture fx;
 static void setup(void)
 {
     fs_fixture_init(&fx);
+    fx.cfg.fault = g_strdup("op=copy,nth=1,action=delay:300ms");
     fs_fixture_open(&fx);
 }
 
