@@ -1,12 +1,12 @@
 #!/bin/bash
 # run.sh [quick|night|SUITE...] - installs what is missing, builds, runs the suites and sums up.
 #
-# Suites: lint unit unit-quick asan tsan fuzz posix e2e-file e2e-ceph e2e-asan bench-smoke coverage. Without arguments all of them but unit-quick;
+# Suites: lint unit unit-quick asan tsan fuzz posix e2e-file e2e-ceph e2e-asan bench-smoke coverage crash. Without arguments all of them but unit-quick and crash;
 # `quick` is lint, unit-quick (without the slowest programs) and a short end-to-end run on the file store, under two minutes; `night` is all with
 # longer loops. The last line is "N passed, N failed, N skipped" over all counted tests; exit 1 if any failed or a suite could not run.
 #
 # Environment: SLUICE_SKIP_SETUP=1 installs nothing; SLUICE_CEPH_PORT=8000 where the gateway listens; RESULTS=DIR keeps the logs;
-# SLUICE_FUZZ_SECONDS=5 per fuzz target.
+# SLUICE_FUZZ_SECONDS=5 per fuzz target; SLUICE_SEED=1 of the first kill loop, SLUICE_KILLS=1000 of all loops together.
 # Works as root from a clean clone without a terminal. Ends and unmounts only what it started itself.
 set -uo pipefail
 exec </dev/null
@@ -267,6 +267,25 @@ PY
     count ${sums:-0 1 0}
 }
 
+# Two kill loops side by side; a test is a loop.
+# shellcheck disable=SC2317
+suite_crash() {
+    local i pids=() seed=${SLUICE_SEED:-1} kills=${SLUICE_KILLS:-${SLUICE_NIGHT:+10000}}
+    build_for_e2e || { broken "crash: build"; return; }
+    for i in 0 1; do
+        TMPDIR=$scratch $py tests/crash/kill_loop.py --cycles $((${kills:-1000} / 2)) --seed $((seed + i)) >"$results/crash-$i.log" 2>&1 &
+        pids+=($!)
+    done
+    for i in 0 1; do
+        if wait "${pids[i]}"; then
+            count 1 0 0
+        else
+            count 0 1 0
+        fi
+        tail -n 12 "$results/crash-$i.log"
+    done
+}
+
 # Printed, not gated: what the unit tests and the short end-to-end run touch.
 suite_coverage() {
     build build-coverage -Db_coverage=true || { broken "coverage: build"; return; }
@@ -286,9 +305,9 @@ main() {
         case $s in
         quick) suites+=(lint unit-quick e2e-quick) ;;
         night) export SLUICE_NIGHT=1 ;;
-        lint | unit | unit-quick | asan | tsan | fuzz | posix | e2e-file | e2e-quick | e2e-ceph | e2e-asan | bench-smoke | coverage) suites+=("$s") ;;
+        lint | unit | unit-quick | asan | tsan | fuzz | posix | e2e-file | e2e-quick | e2e-ceph | e2e-asan | bench-smoke | coverage | crash) suites+=("$s") ;;
         *)
-            echo "run.sh: no suite '$s' (quick night lint unit unit-quick asan tsan fuzz posix e2e-file e2e-ceph e2e-asan bench-smoke coverage)" >&2
+            echo "run.sh: no suite '$s' (quick night lint unit unit-quick asan tsan fuzz posix e2e-file e2e-ceph e2e-asan bench-smoke coverage crash)" >&2
             exit 2
             ;;
         esac
