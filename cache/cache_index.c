@@ -12,6 +12,7 @@
 #include "base/crash.h"
 #include "cache_file.h"
 #include "cache_space.h"
+#include "cache_sums.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -175,6 +176,7 @@ void index_batch_forget(struct meta_batch *b, uint64_t vid)
     char name[40];
     limit_name(vid, name);
     meta_value_del(b, name);
+    cache_sums_del(b, vid);
     meta_cached_del(b, vid);
 }
 

@@ -186,6 +186,8 @@ static int read_and_put(struct publish *p, struct publish_result *ret)
         return -ENOMEM;
     int r = read_stable(p, buf);
     if (r == 0)
+        r = upload_check_sums(req->sums, req->key, buf, 0, p->size);
+    if (r == 0)
         r = objstore_put(p->c->store, req->key, buf, p->size, &req->meta, &req->cond, &etag);
     CRASH_POINT(put_visible);
     if (r == -ESTALE)
@@ -515,6 +517,7 @@ int cache_publish(struct cfile *cf, const struct publish_req *req, struct publis
         return -EAGAIN;
     }
     u->publishing = true;
+    u->sums = req->sums;
     u->streaming = false;
     u->size = size;
     mutex_unlock(&u->mu);
@@ -524,6 +527,7 @@ int cache_publish(struct cfile *cf, const struct publish_req *req, struct publis
     mutex_lock(&u->mu);
     upload_quiesce_locked(u);
     u->publishing = false;
+    u->sums = NULL;
     bool aborted = u->abort_wanted;
     u->abort_wanted = false;
     cond_broadcast(&u->changed);

@@ -4,10 +4,12 @@
  * Changes asked for while a batch is being built are kept in `pending` and reach the queue only when the batch is committed.
  */
 #include "publish_internal.h"
+#include "states.h"
 
 #include <fnmatch.h>
 
 #define LAZY_DELAY_NS    (5 * NS_PER_S)
+#define SUMS_DELAY_NS    (5 * NS_PER_S)
 #define SMALL_KEEP_BYTES (32u << 20)
 
 struct change {
@@ -105,8 +107,7 @@ static void set_delay(struct fs *fs, struct op *o)
     if (o->why == PUBLISH_META || o->why == PUBLISH_MARKER) {
         o->not_before_ns = clock_mono_ns() + LAZY_DELAY_NS;
         o->lazy = true;
-    } else if (o->rec.kind == OP_SYNC && publish_is_held_name(fs, o->key)) {
-        o->rec.state = OPS_HELD;
+    } else if (o->rec.kind == OP_SYNC && publish_is_held_name(fs, o->key) && op_move(&o->rec, OPS_HELD) == 0) {
         o->not_before_ns = clock_mono_ns() + fs->cfg->hold_delay_ns;
     }
 }
@@ -260,6 +261,8 @@ void publish_apply(struct fs *fs, bool committed)
             struct op *o = c->remove ? g_hash_table_lookup(p->by_seq, &c->remove) : NULL;
             if (o)
                 queue_remove_locked(p, o);
+            if (c->add && c->add->content == CONTENT_SEALED && S_ISREG(c->add->type))
+                sums_note_locked(p, c->add->ino); /* of an earlier run, or a name made meanwhile */
             if (c->add)
                 queue_insert_locked(p, g_steal_pointer(&c->add));
         }
@@ -280,6 +283,8 @@ void publish_content_state(struct fs *fs, uint64_t ino, uint32_t state)
         o->content = state;
         queue_relink_locked(p, o);
     }
+    if (state == CONTENT_SEALED)
+        sums_note_locked(p, ino);
     queue_wake_locked(p);
     mutex_unlock(&p->mu);
 }
@@ -325,10 +330,9 @@ bool publish_key_deleted(struct publisher *p, const char *key, uint64_t stamp)
 
 static const char *state_name(const struct op *o)
 {
-    static const char *const names[] = {"queued", "held", "parked", "conflict"};
     if (o->running)
         return "uploading";
-    return o->failures > 0 && o->rec.state == OPS_QUEUED ? "retrying" : names[o->rec.state];
+    return o->failures > 0 && o->rec.state == OPS_QUEUED ? "retrying" : op_state_name(o->rec.state);
 }
 
 void publish_describe(struct publisher *p, uint64_t op_seq, json_t *obj)
@@ -374,7 +378,8 @@ int publish_retry(struct publisher *p, const char *path)
         struct op *o = g_sequence_get(it);
         if (!tree_path_below(o->key, path) || (o->rec.state == OPS_CONFLICT && !plain_conflict(o)))
             continue;
-        o->rec.state = OPS_QUEUED; /* stored again when it fails again */
+        if (op_move(&o->rec, OPS_QUEUED) < 0) /* stored again when it fails again */
+            continue;
         o->not_before_ns = 0;
         o->failures = 0;
         n++;
@@ -454,6 +459,17 @@ int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
     }
 }
 
+void publish_probe_soon(struct fs *fs)
+{
+    struct publisher *p = fs->pub;
+    if (atomic_load(&fs->probed))
+        return;
+    mutex_lock(&p->mu);
+    p->probe_wanted = true;
+    cond_signal(&p->work);
+    mutex_unlock(&p->mu);
+}
+
 /* ---- life ---- */
 
 static enum publish_why derive_why(struct fs *fs, const struct meta_dentry *d, struct inode *in)
@@ -504,6 +520,7 @@ int publish_open(struct fs *fs, struct publisher **ret)
 {
     struct publisher *p = g_new0(struct publisher, 1);
     p->fs = fs;
+    p->sums_delay_ns = SUMS_DELAY_NS;
     p->pending = g_ptr_array_new_with_free_func(change_free);
     queue_init(p);
     fs->pub = p;
@@ -527,6 +544,15 @@ static void *publish_thread(void *arg)
     mutex_lock(&p->mu);
     while (!p->stopping) {
         uint64_t wake = 0;
+        if (p->probe_wanted && !p->probing) {
+            p->probe_wanted = false;
+            mutex_unlock(&p->mu);
+            int r = publish_probe(p->fs);
+            mutex_lock(&p->mu);
+            if (r < 0)
+                log_debug("publish", "the store could not be probed yet r=%s", err_name(r));
+            continue;
+        }
         struct op *o = queue_pick_locked(p, &wake);
         if (!o) {
             if (wake)
@@ -555,7 +581,9 @@ int publish_start(struct publisher *p)
             return r;
         p->n_threads++;
     }
-    return 0;
+    int r = thread_start(&p->sums, "sums", sums_thread, p);
+    p->sums_running = r == 0;
+    return r;
 }
 
 void publish_interrupt(struct publisher *p)
@@ -564,6 +592,7 @@ void publish_interrupt(struct publisher *p)
     p->stopping = true;
     cond_broadcast(&p->work);
     cond_broadcast(&p->done);
+    cond_broadcast(&p->sums_work);
     mutex_unlock(&p->mu);
 }
 
@@ -573,6 +602,9 @@ void publish_stop(struct publisher *p)
     for (unsigned i = 0; i < p->n_threads; i++)
         pthread_join(p->threads[i], NULL);
     p->n_threads = 0;
+    if (p->sums_running)
+        pthread_join(p->sums, NULL);
+    p->sums_running = false;
 }
 
 void publish_close(struct publisher *p)

@@ -57,9 +57,12 @@ void publish_apply(struct fs *fs, bool committed) REQUIRES(fs->ns);
 
 /* ---- any time ---- */
 
-#define STORE_CAPS_VALUE "store-caps" /* what it gave, for the next start */
+#define STORE_CAPS_VALUE "store-caps" /* what it gave, for the next start; above 32 bits the revision of the probe */
+#define PROBE_REVISION   1u           /* grows with what is probed: what an earlier one gave is probed again */
 /* What the store can do is found out before the first change, once. */
 int publish_probe(struct fs *fs) MUST_CHECK;
+/* Has a publisher thread do that behind: parts are sent before the first change is made. */
+void publish_probe_soon(struct fs *fs);
 /* Is the object at key being changed, moved or deleted by us, or about to be? */
 bool publish_key_busy(struct publisher *p, const char *key);
 /* Does --hold name this path? */

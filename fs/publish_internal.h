@@ -61,13 +61,19 @@ struct publisher {
     struct fs *fs;
     pthread_t *threads;
     unsigned n_threads;
+    pthread_t sums;
+    bool sums_running;
+    uint64_t sums_delay_ns;
 
     struct mutex mu; /* class PUBLISH */
     /* guarded by mu */
     struct cond work; /* something may be runnable: one worker looks at a time */
+    struct cond sums_work;
+    GQueue sums_due;  /* closed files, by when their checksums are due */
     struct cond done; /* an op ended, came or changed: for those who wait for others */
     bool stopping;
     bool probing;             /* somebody is finding out what the store can do */
+    bool probe_wanted;        /* a thread should, when none does */
     GSequence *all;           /* every op by seq */
     GHashTable *by_seq;       /* &rec.seq -> op */
     GHashTable *by_ino;       /* ino -> GPtrArray of op */
@@ -142,6 +148,14 @@ void note_clear(struct fs *fs, struct meta_batch *b, const char *key);
 int note_find(struct fs *fs, const char *key, struct obj_info *ret) MUST_CHECK;
 /* For cache_on_stale(): the object at key is a version of the content vid, and not recorded yet. */
 int note_newer(void *fs, uint64_t vid, const char *key, struct etag *ret_etag) MUST_CHECK;
+
+/* ---- publish_sums.c ---- */
+
+/* A file was sealed: its checksums are due a little later. */
+void sums_note_locked(struct publisher *p, uint64_t ino) REQUIRES(p->mu);
+/* Takes and stores them now. 0 also when there is nothing to do; -EAGAIN: a writer came. */
+int sums_make(struct publisher *p, uint64_t ino) MUST_CHECK;
+void *sums_thread(void *publisher);
 
 /* ---- publish_done.c ---- */
 

@@ -60,6 +60,8 @@ void queue_init(struct publisher *p)
     mutex_init(&p->mu, LOCK_PUBLISH);
     cond_init(&p->work);
     cond_init(&p->done);
+    cond_init(&p->sums_work);
+    g_queue_init(&p->sums_due);
     p->all = g_sequence_new(NULL);
     p->by_seq = g_hash_table_new(g_int64_hash, g_int64_equal);
     p->by_ino = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, (GDestroyNotify)g_ptr_array_unref);
@@ -91,6 +93,8 @@ void queue_fini(struct publisher *p)
     g_hash_table_unref(p->recent);
     cond_fini(&p->work);
     cond_fini(&p->done);
+    cond_fini(&p->sums_work);
+    g_queue_clear_full(&p->sums_due, g_free);
     mutex_fini(&p->mu);
 }
 

@@ -4,9 +4,11 @@
  * Everything is convergent: an op looks at what its name needs now (content, place, metadata, marker), so that doing it twice, or after a crash, is harmless.
  */
 #include "base/crash.h"
+#include "cache_sums.h"
 #include "conflict.h"
 #include "io_mode.h"
 #include "publish_internal.h"
+#include "states.h"
 
 #define BACKOFF_MIN_NS (250 * NS_PER_MS)
 #define BACKOFF_MAX_NS (60 * NS_PER_S)
@@ -64,6 +66,9 @@ static int upload_gate(void *ctx)
 {
     struct job *j = ctx;
     int r = gate(j);
+    mutex_lock(&j->in->mu);
+    r = r < 0 ? r : states_publish_gate(j->in->rec.content, j->snapshot);
+    mutex_unlock(&j->in->mu);
     return r < 0 ? r : note_upload(j->o->p->fs, j->o->key, j->in->rec.vid, j->d.token);
 }
 
@@ -139,7 +144,10 @@ static int run_delete(struct op *o)
         if (r < 0 && r != -ESTALE && r != -ENOENT)
             return r == -EFBIG ? -EBUSY : r; /* it is not kept whole here: the object stays while it is open */
     }
-    int r = delete_object(o);
+    int r = meta_sync(
+        fs->meta); /* or a power loss brings a record back that counts on the object: of a copy to be made, say */
+    if (r == 0)
+        r = delete_object(o);
     CRASH_POINT(delete_sent);
     if (r == -ESTALE) {
         log_warn("publish", "object was changed elsewhere, it is kept key='%s'", o->key);
@@ -340,7 +348,7 @@ static int check_size(const struct job *j, uint64_t size, uint64_t closed_size)
     log_err("publish",
             "content of a closed file has another size key='%s' size=%" G_GUINT64_FORMAT "/%" G_GUINT64_FORMAT,
             j->o->key, size, closed_size);
-    return -EBADMSG;
+    return -EUCLEAN;
 }
 
 static int upload_content(struct job *j, struct cfile *cf)
@@ -360,8 +368,8 @@ static int upload_content(struct job *j, struct cfile *cf)
     if (r < 0)
         return r;
     mutex_lock(&in->mu);
-    bool sealed = in->rec.content == CONTENT_SEALED;
-    in->changed = false;
+    r = states_publish_gate(in->rec.content, j->snapshot);
+    in->changed = r < 0 && in->changed;
     posix_of(&in->rec, &req.meta.posix);
     out.vid = in->rec.vid;
     out.gen = in->rec.gen;
@@ -370,14 +378,15 @@ static int upload_content(struct job *j, struct cfile *cf)
     uint64_t closed_size = in->rec.size;
     req.copy_unchanged = in->rec.base_key != NULL;
     mutex_unlock(&in->mu);
-    if (!sealed && !j->snapshot)
-        return -EAGAIN;
-    r = check_size(j, cache_file_size(cf), closed_size);
+    if (r == 0)
+        r = check_size(j, cache_file_size(cf), closed_size);
     if (r < 0)
         return r;
     char token[TOKEN_MAX + 1];
     write_token(fs, out.vid, out.gen, token);
     req.meta.token = token;
+    g_autoptr(GBytes) sums = j->snapshot ? NULL : cache_sums_load(fs->meta, out.vid, out.gen);
+    req.sums = sums;
     struct publish_result res = {0};
     r = cache_publish(cf, &req, &res);
     if (r == -ESTALE && own_version(j, out.vid, &req.cond.etag)) {
@@ -401,10 +410,15 @@ static int upload_content(struct job *j, struct cfile *cf)
 static int run_upload(struct job *j)
 {
     struct cfile *cf = NULL;
+    mutex_lock(&j->in->mu);
+    uint64_t gen = j->in->rec.gen;
+    mutex_unlock(&j->in->mu);
     int r = content_use(j->in, &cf);
     if (r < 0)
         return r;
     r = upload_content(j, cf);
+    if (r == -EUCLEAN)
+        r = content_give_up(j->in, gen);
     content_unuse(j->in, cf);
     return r;
 }
@@ -603,7 +617,7 @@ static int probe(struct fs *fs)
     if (r < 0)
         return 0;
     struct meta_batch *b = meta_batch_new(fs->meta);
-    meta_value_put_u64(b, STORE_CAPS_VALUE, caps);
+    meta_value_put_u64(b, STORE_CAPS_VALUE, (uint64_t)PROBE_REVISION << 32 | caps);
     if (meta_commit(b, false) < 0)
         log_debug("publish", "capabilities could not be stored");
     meta_batch_free(b);

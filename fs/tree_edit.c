@@ -5,6 +5,7 @@
 #include "content.h"
 #include "pin.h"
 #include "publish.h"
+#include "replay.h"
 #include "tree.h"
 #include "tree_list.h"
 
@@ -297,8 +298,10 @@ int tree_create(struct fs *fs, const struct node_spec *spec, bool open, struct i
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     r = create_locked(fs, b, spec, open, &ino);
-    if (r == 0)
+    if (r == 0) {
+        replay_note(fs, b, ino);
         r = meta_commit(b, false);
+    }
     publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
     CRASH_POINT(create_named);
@@ -320,6 +323,7 @@ int tree_tmpfile(struct fs *fs, const struct node_spec *spec, struct inode **ret
     if (r == 0) {
         meta_inode_put(b, &rec);
         meta_value_put(b, name, "", 0);
+        replay_note(fs, b, rec.ino);
         r = meta_commit(b, false);
     }
     mutex_unlock(&fs->ns);
@@ -405,8 +409,10 @@ int tree_link(struct fs *fs, uint64_t ino, uint64_t parent, const char *name, st
     mutex_lock(&fs->ns);
     bool first = S_ISREG(in->rec.mode) && in->rec.nlink == 0;
     r = link_locked(fs, b, in, parent, name);
-    if (r == 0)
+    if (r == 0) {
+        replay_note(fs, b, ino);
         r = meta_commit(b, false);
+    }
     publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
     CRASH_POINT(link_named);
@@ -443,6 +449,7 @@ static int drop_child(struct fs *fs, uint64_t parent, const char *name, bool dir
         r = tree_keep_empty_dir(fs, b, parent, d.id);
     if (r == 0) {
         tree_touch_dir(fs, b, parent);
+        replay_note(fs, b, 0);
         r = meta_commit(b, false);
     }
     publish_apply(fs, r == 0);

@@ -8,6 +8,7 @@
 #include "content.h"
 #include "pin.h"
 #include "publish.h"
+#include "replay.h"
 #include "tree.h"
 
 #include <stdio.h>
@@ -380,6 +381,7 @@ static int rename_locked(struct move *m, struct inode *other, unsigned flags) NO
         tree_touch_dir(fs, m->b, p1);
         if (m->p2 != p1)
             tree_touch_dir(fs, m->b, m->p2);
+        replay_note(fs, m->b, 0);
         r = meta_commit(m->b, false);
     }
     if (r < 0 && S_ISDIR(m->src.type))

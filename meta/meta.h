@@ -270,6 +270,18 @@ void meta_cached_del(struct meta_batch *b, uint64_t vid);
 int meta_cached_get(struct meta *m, uint64_t vid, struct meta_cached *ret) MUST_CHECK;
 int meta_cached_each(struct meta *m, int (*fn)(void *ctx, const struct meta_cached *c), void *ctx) MUST_CHECK;
 
+/* ---- requests of the kernel that were carried out (fs/replay.h) ---- */
+
+struct meta_reply {
+    uint64_t generation, place; /* a record for each pair: of the worker, and of its thread */
+    uint64_t unique;            /* the request, as the kernel numbers it */
+    uint64_t ino;               /* what it made, 0: nothing */
+};
+void meta_reply_put(struct meta_batch *b, const struct meta_reply *reply);
+void meta_reply_del(struct meta_batch *b, uint64_t generation, uint64_t place);
+/* By generation and place, ascending. */
+int meta_reply_each(struct meta *m, int (*fn)(void *ctx, const struct meta_reply *reply), void *ctx) MUST_CHECK;
+
 /* ---- small named values: capabilities, pin rules, options of the last mount ---- */
 
 int meta_value_get(struct meta *m, const char *name, GBytes **ret_value) MUST_CHECK;

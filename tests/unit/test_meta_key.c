@@ -346,6 +346,11 @@ static int dec_number(const void *v, size_t n)
     uint64_t x;
     return meta_dec_number(v, n, &x);
 }
+static int dec_reply(const void *v, size_t n)
+{
+    struct meta_reply x;
+    return meta_dec_reply(v, n, &x);
+}
 static int dec_header(const void *v, size_t n)
 {
     struct meta_header x = {0};
@@ -400,6 +405,9 @@ static GString *sample(int kind)
     case 9:
         v = meta_enc_number(1ull << 40);
         break;
+    case 10:
+        v = meta_enc_reply(&(struct meta_reply){.unique = 1ull << 40, .ino = 300});
+        break;
     default:
         v = meta_enc_header(
             &(struct meta_header){.format = META_FORMAT, .uuid = "0123456789abcdef0123456789abcdef", .identity = id});
@@ -409,7 +417,7 @@ static GString *sample(int kind)
 
 static int (*const decoders[])(const void *, size_t) = {dec_inode,   dec_dentry, dec_op,      dec_upload,
                                                         dec_part,    dec_cached, dec_segment, dec_crc,
-                                                        dec_counter, dec_number, dec_header};
+                                                        dec_counter, dec_number, dec_reply,   dec_header};
 
 START_TEST(truncated_values_are_refused)
 {
@@ -502,6 +510,15 @@ START_TEST(numbers_are_the_same_bytes_on_every_machine)
 }
 END_TEST
 
+START_TEST(reply_survives_the_round_trip)
+{
+    g_autoptr(GString) v = meta_enc_reply(&(struct meta_reply){.unique = UINT64_MAX, .ino = 300});
+    struct meta_reply reply = {.generation = 1, .place = 2};
+    ck_assert_int_eq(meta_dec_reply(v->str, v->len, &reply), 0);
+    ck_assert(reply.unique == UINT64_MAX && reply.ino == 300 && reply.generation == 1 && reply.place == 2);
+}
+END_TEST
+
 START_TEST(dentry_name_with_slash_is_refused)
 {
     char name[] = "a/b";
@@ -589,6 +606,7 @@ int main(void)
     tcase_add_test(t, overlong_etag_and_embedded_nul_are_refused);
     tcase_add_test(t, overlong_varint_is_refused);
     tcase_add_test(t, numbers_are_the_same_bytes_on_every_machine);
+    tcase_add_test(t, reply_survives_the_round_trip);
     tcase_add_test(t, dentry_name_with_slash_is_refused);
     tcase_add_test(t, keys_sort_like_their_numbers);
     tcase_add_test(t, keys_parse_back);
