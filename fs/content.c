@@ -11,7 +11,9 @@
 #include "tree.h"
 
 #include <assert.h>
+#include <jansson.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #define LET_GO_NS                                                                                                      \
     (2 *                                                                                                               \
@@ -544,10 +546,48 @@ int content_sync(struct inode *in)
     return r < 0 ? r : meta_sync(in->fs->meta);
 }
 
+/* Fetching its bytes gave the local file a time by which a start would think that somebody had written it since it was closed. */
+static int keep_time(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    int64_t ns = in->rec.mtime_ns;
+    mutex_unlock(&in->mu);
+    const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT},
+                                      {.tv_sec = ns / (int64_t)NS_PER_S, .tv_nsec = ns % (int64_t)NS_PER_S}};
+    return ns < 0 ? 0 : RET_ERRNO(futimens(cache_file_fd(in->cf), times));
+}
+
+/* Content that its writers closed stays closed at every moment, or a kill would leave it unpublished until somebody closes it once more. */
+static int detach_closed(struct inode *in, bool *ret_closed)
+{
+    struct cache_source none = {0};
+    content_gate_enter(in);
+    mutex_lock(&in->mu);
+    uint32_t state = in->rec.content;
+    mutex_unlock(&in->mu);
+    bool closed = state == CONTENT_CLEAN || state == CONTENT_SEALED || state == CONTENT_CLOSING;
+    int r = closed ? cache_file_set_dirty(in->cf, true) : 0;
+    if (r == 0 && closed)
+        r = keep_time(in);
+    if (r == 0 && closed)
+        r = record_detached(in);
+    CRASH_POINT(detach_recorded);
+    if (r == 0 && closed)
+        r = cache_file_set_source(in->cf, &none);
+    if (r == 0 && closed) {
+        content_write_intent(in);
+        publish_content_state(in->fs, in->ino, CONTENT_CLOSING);
+    }
+    content_gate_leave(in);
+    *ret_closed = closed;
+    return r;
+}
+
 /* unclosed: its writer never said that it is whole, and neither do we. */
 static int detach_opened(struct inode *in, bool unclosed)
 {
     struct cache_source none = {0};
+    bool closed = false;
     mutex_lock(&in->mu);
     bool quarantined = in->rec.content == CONTENT_QUARANTINED, based = in->rec.base_key != NULL;
     mutex_unlock(&in->mu);
@@ -555,7 +595,10 @@ static int detach_opened(struct inode *in, bool unclosed)
         return based ? -EUCLEAN : 0;
     int r = cache_file_fill(in->cf, true, true, NULL, NULL);
     if (r == 0)
-        r = content_begin_change(in);
+        r = detach_closed(in, &closed);
+    if (r < 0 || closed)
+        return r;
+    r = content_begin_change(in);
     if (r == 0)
         r = cache_file_set_source(in->cf, &none);
     if (r == 0)

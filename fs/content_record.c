@@ -239,6 +239,40 @@ int record_closing(struct inode *in)
     return r;
 }
 
+int record_detached(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    save_locked(in, &before);
+    struct meta_inode *rec = &in->rec;
+    rec->gen++;
+    int r = content_move(rec, CONTENT_OPEN);
+    if (r == 0)
+        r = content_move(rec, CONTENT_CLOSING);
+    in->changed = true;
+    in->flushed_changes = ++in->n_changes; /* what was fetched is not synced */
+    note_synced_locked(in);
+    if (!rec->dirty_since_ns)
+        rec->dirty_since_ns = clock_wall_ns();
+    g_strlcpy(rec->boot_id, clock_boot_id(), sizeof(rec->boot_id));
+    g_clear_pointer(&rec->base_key, g_free);
+    rec->base_limit = 0;
+    if (!in->gone) {
+        meta_inode_put(b, rec);
+        open_put(b, in->ino, NULL);
+    }
+    mutex_unlock(&in->mu);
+    if (r == 0)
+        r = journal_names(fs, b, in->ino, false);
+    r = commit(fs, in, b, r, &before);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
 int record_sealed(struct inode *in)
 {
     struct fs *fs = in->fs;

@@ -93,7 +93,8 @@ static struct op *sync_op(struct fs *fs, const struct meta_dentry *d, enum publi
         mutex_lock(&in->mu);
         o->content = in->rec.content;
         o->bytes = in->rec.size;
-        const char *base = o->content == CONTENT_CLEAN ? NULL : in->rec.base_key;
+        bool sent = o->content == CONTENT_CLEAN && (d->flags & DENTRY_UPSTREAM);
+        const char *base = sent ? NULL : in->rec.base_key; /* another name's object, perhaps */
         if (base && !g_str_equal(base, o->key) && g_strcmp0(base, o->source) != 0)
             o->base = g_strdup(base);
         mutex_unlock(&in->mu);

@@ -225,6 +225,10 @@ static void mark_clean(struct inode *in, const struct outcome *out, bool was_dir
     int r = cache_file_set_published(cf, &src);
     if (r < 0) /* stays marked dirty until the next start: kept longer than needed, never lost */
         log_debug("publish", "cache file could not be marked clean key='%s' r=%s", out->key, err_name(r));
+    mutex_lock(&in->mu);
+    if (in->rec.base_key && !g_str_equal(in->rec.base_key, out->key)) /* this name was removed meanwhile */
+        cache_file_rebase(cf, in->rec.base_key, &in->rec.base_etag);
+    mutex_unlock(&in->mu);
     content_unuse(in, cf);
 }
 

@@ -280,6 +280,9 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
     if (r == 0)
         r = objstore_copy(fs->store, src, src_etag, j->o->key, new_meta ? &meta : NULL, &cond, &out.etag);
     CRASH_POINT(copy_visible);
+    if (r == -ESTALE)
+        log_info("publish", "no copy: key='%s' from='%s' etag=%s, there is to be %s", j->o->key, src, src_etag->s,
+                 cond.kind == OBJ_COND_ABSENT ? "nothing" : cond.etag.s);
     if (r == 0)
         r = verify_copy(j, &out);
     CRASH_POINT(copy_verified);

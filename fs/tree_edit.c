@@ -108,6 +108,46 @@ int tree_unref_inode(struct fs *fs, struct meta_batch *b, uint64_t ino)
     return 0;
 }
 
+/* Where the bytes of d's version are, if in the store under that name. Owned. */
+static char *object_of(struct fs *fs, const struct meta_dentry *d) REQUIRES(fs->ns)
+{
+    if (!(d->flags & DENTRY_UPSTREAM))
+        return NULL;
+    return d->ukey ? g_strdup(d->ukey) : tree_key(fs, d->parent, d->name, false);
+}
+
+/* Absent bytes of a file come from the object of one of its names. When that name goes they come from another's that holds the same version. */
+static void leave_object(struct fs *fs, const struct meta_dentry *d) REQUIRES(fs->ns)
+{
+    g_autoptr(GPtrArray) names = NULL;
+    g_autofree char *key = object_of(fs, d);
+    INODE_REF in = NULL;
+    if (!key || !S_ISREG(d->type) || inode_get(fs, d->ino, &in) < 0)
+        return;
+    mutex_lock(&in->mu);
+    struct meta_inode *rec = &in->rec;
+    bool leave = rec->nlink > 1 && g_strcmp0(rec->base_key, key) == 0 && etag_equal(&rec->base_etag, &d->uetag);
+    bool unchanged = rec->content == CONTENT_CLEAN && rec->gen == 1; /* since it was listed */
+    mutex_unlock(&in->mu);
+    if (!leave || meta_link_list(fs->meta, d->ino, &names) < 0)
+        return;
+    for (unsigned i = 0; i < names->len; i++) {
+        const struct meta_dentry *other = names->pdata[i];
+        bool same = other->pub_vid == d->pub_vid && other->pub_gen == d->pub_gen;
+        g_autofree char *left = other->id == d->id ? NULL : object_of(fs, other);
+        if (!left || !(same || (unchanged && other->pub_gen <= 1)))
+            continue;
+        mutex_lock(&in->mu);
+        g_free(rec->base_key);
+        rec->base_key = g_steal_pointer(&left);
+        rec->base_etag = other->uetag;
+        if (in->cf)
+            cache_file_rebase(in->cf, rec->base_key, &rec->base_etag);
+        mutex_unlock(&in->mu);
+        return; /* tree_unref_inode() stores it */
+    }
+}
+
 int tree_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, bool keep_path_object)
 {
     mutex_assert_held(&fs->ns);
@@ -120,6 +160,7 @@ int tree_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, b
     if (d->ukey && (d->flags & DENTRY_UPSTREAM))
         publish_disown(fs, b, d->ukey, &d->uetag, d->id, keep_ino);
     publish_drop_name(fs, b, d);
+    leave_object(fs, d);
     meta_dentry_del(b, d);
     fs->ns_changes++;
     return tree_unref_inode(fs, b, d->ino);

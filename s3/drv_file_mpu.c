@@ -39,6 +39,25 @@ static char *part_path(const char *id, uint32_t number)
     return mpu_path(id, name);
 }
 
+static int mpu_remove(struct drv_file *f, const char *id)
+{
+    g_autofree char *path = g_strconcat(FILE_TMP_DIR "/" MPU_PREFIX, id, NULL);
+    CLEANUP_FD int fd = RET_ERRNO(openat(f->root_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (fd < 0)
+        return fd;
+    DIR *dir = fdopendir(fd);
+    if (!dir)
+        return -errno;
+    fd = -1;
+    (void)unlinkat(dirfd(dir), "key", 0); /* first: from here on the upload does not exist */
+    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+        if (e->d_name[0] != '.')
+            (void)unlinkat(dirfd(dir), e->d_name, 0); /* the rmdir below tells */
+    }
+    (void)closedir(dir); /* was only read */
+    return RET_ERRNO(unlinkat(f->root_fd, path, AT_REMOVEDIR));
+}
+
 /* Opens the "key" file of an upload and checks that it is this key's. */
 static int mpu_open(struct drv_file *f, const char *key, const char *id)
 {
@@ -47,6 +66,8 @@ static int mpu_open(struct drv_file *f, const char *key, const char *id)
         return -ENOENT;
     g_autofree char *path = mpu_path(id, "key");
     CLEANUP_FD int fd = RET_ERRNO(openat(f->root_fd, path, O_RDONLY | O_CLOEXEC));
+    if (fd == -ENOENT)
+        (void)mpu_remove(f, id); /* whoever was to remove it was perhaps cut off; there may be nothing */
     if (fd < 0)
         return fd;
     ssize_t n = RET_ERRNO(pread(fd, have, sizeof have - 1, 0));
@@ -163,25 +184,6 @@ static int join_part(struct drv_file *f, int out, uint64_t off, const char *id, 
         return -EINVAL;
     *ret_size = (uint64_t)st.st_size;
     return file_copy_range(f, in, 0, out, off, (uint64_t)st.st_size);
-}
-
-static int mpu_remove(struct drv_file *f, const char *id)
-{
-    g_autofree char *path = g_strconcat(FILE_TMP_DIR "/" MPU_PREFIX, id, NULL);
-    CLEANUP_FD int fd = RET_ERRNO(openat(f->root_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (fd < 0)
-        return fd;
-    DIR *dir = fdopendir(fd);
-    if (!dir)
-        return -errno;
-    fd = -1;
-    (void)unlinkat(dirfd(dir), "key", 0); /* first: from here on the upload does not exist */
-    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
-        if (e->d_name[0] != '.')
-            (void)unlinkat(dirfd(dir), e->d_name, 0); /* the rmdir below tells */
-    }
-    (void)closedir(dir); /* was only read */
-    return RET_ERRNO(unlinkat(f->root_fd, path, AT_REMOVEDIR));
 }
 
 int file_mpu_complete(struct objstore *st, const char *key, const char *upload_id, const struct obj_part *parts,

@@ -6,12 +6,12 @@
 # exit 1 if any failed or a suite could not run.
 #
 # Environment: SLUICE_SKIP_SETUP=1 installs nothing; SLUICE_CEPH_PORT=8000 where the gateway listens; RESULTS=DIR keeps the logs;
-# SLUICE_FUZZ_SECONDS=5 per fuzz target.
+# SLUICE_FUZZ_SECONDS=5 per fuzz target; SLUICE_SEED=1 of the first kill loop, SLUICE_KILLS=1000 of all loops together.
 # Works as root from a clean clone without a terminal. Ends and unmounts only what it started itself.
 set -uo pipefail
 exec </dev/null
 all_suites=(lint unit asan tsan fuzz posix e2e-ceph coverage e2e-asan bench-smoke)
-named_suites=(unit-quick e2e-quick e2e-file fault power) # run only when named; coverage has e2e-file's tests
+named_suites=(unit-quick e2e-quick e2e-file crash fault power) # run only when named; coverage has e2e-file's tests
 here=$(cd "$(dirname "$0")/.." && pwd)
 cd "$here" || exit 1
 results=${RESULTS:-$here/build-results}
@@ -287,6 +287,25 @@ PY
     )
     # shellcheck disable=SC2086
     count ${sums:-0 1 0}
+}
+
+# Two kill loops side by side; a test is a loop.
+# shellcheck disable=SC2317
+suite_crash() {
+    local i pids=() seed=${SLUICE_SEED:-1} kills=${SLUICE_KILLS:-${SLUICE_NIGHT:+10000}}
+    build_for_e2e || { broken "crash: build"; return; }
+    for i in 0 1; do
+        TMPDIR=$scratch $py tests/crash/kill_loop.py --cycles $((${kills:-1000} / 2)) --seed $((seed + i)) >"$results/crash-$i.log" 2>&1 &
+        pids+=($!)
+    done
+    for i in 0 1; do
+        if wait "${pids[i]}"; then
+            count 1 0 0
+        else
+            count 0 1 0
+        fi
+        tail -n 12 "$results/crash-$i.log"
+    done
 }
 
 # The unit tests, not counted again, and e2e-file's, of a build that notes which lines run; then the share of lines, printed.

@@ -1,5 +1,6 @@
 /* What flushes and seals of open files store, beside writes in flight and when the database fails. Without FUSE: the tests do what the operations do. */
 #include "fs/content.h"
+#include "fs/content_record.h"
 #include "fs/mapped.h"
 #include "fs/op.h"
 #include "fs/publish.h"
@@ -286,6 +287,42 @@ START_TEST(file_named_after_its_close_is_published)
 }
 END_TEST
 
+/* As it is when two files change places. */
+START_TEST(closed_file_that_lost_its_source_is_whole_after_a_kill)
+{
+    fs_fixture_object(&fx, "f", "text", 4);
+    struct inode *in = fs_fixture_inode(&fx, "f");
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    content_release(in, true);
+    usleep(50000); /* of another time than the object */
+    ck_assert_int_eq(content_detach(in), 0);
+    ck_assert_ptr_null(in->rec.base_key);
+    content_abandon(in, true);
+    inode_put(in);
+    fs_fixture_close(&fx);
+    fs_fixture_open(&fx);
+    in = fs_fixture_inode(&fx, "f");
+    ck_assert_uint_eq(in->rec.content, CONTENT_SEALED);
+    inode_put(in);
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "f", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+}
+END_TEST
+
+START_TEST(closed_file_is_never_open_while_it_loses_its_source)
+{
+    fs_fixture_object(&fx, "f", "text", 4);
+    INODE_REF in = fs_fixture_inode(&fx, "f");
+    uint64_t gen = in->rec.gen;
+    ck_assert_int_eq(content_detach(in), 0);
+    ck_assert_uint_eq(in->rec.content, CONTENT_CLOSING);
+    ck_assert_uint_eq(in->rec.gen, gen + 1);
+    ck_assert_ptr_null(in->rec.base_key);
+    content_end_detach(in);
+    ck_assert_uint_eq(in->rec.content, CONTENT_SEALED);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("content");
@@ -302,6 +339,8 @@ int main(void)
     tcase_add_test(t, sync_beside_a_writer_keeps_an_open_file);
     tcase_add_test(t, watched_file_is_opened_again_by_what_no_flush_stored);
     tcase_add_test(t, truncated_file_has_the_time_of_its_truncation);
+    tcase_add_test(t, closed_file_that_lost_its_source_is_whole_after_a_kill);
+    tcase_add_test(t, closed_file_is_never_open_while_it_loses_its_source);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

@@ -172,6 +172,23 @@ START_TEST(directories_that_a_delete_left_go_when_it_is_asked_again)
 }
 END_TEST
 
+START_TEST(upload_that_was_removed_in_part_goes_when_it_is_asked_for)
+{
+    char *id = NULL;
+    struct obj_meta meta = {0};
+    struct obj_part part = {.number = 1, .size = 4};
+    ck_assert_int_eq(objstore_mpu_create(st, "k", &meta, &id), 0);
+    ck_assert_int_eq(objstore_mpu_part(st, "k", id, "text", &part), 0);
+    g_autofree char *name = g_strconcat("mpu-", id, NULL);
+    g_autofree char *upload = g_build_filename(dir, ".sluice-tmp", name, NULL);
+    g_autofree char *key = g_build_filename(upload, "key", NULL);
+    ck_assert_int_eq(unlink(key), 0);
+    ck_assert_int_eq(objstore_mpu_abort(st, "k", id), -ENOENT);
+    ck_assert_int_ne(access(upload, F_OK), 0);
+    g_free(id);
+}
+END_TEST
+
 START_TEST(listing_with_a_disk_error_is_no_short_listing)
 {
     static const char *const names[] = {"readdir", "fstatat", "fgetxattr"};
@@ -225,6 +242,7 @@ int main(void)
     tcase_add_test(t, object_is_on_the_disk_before_it_has_its_name);
     tcase_add_test(t, joined_upload_is_on_the_disk_before_it_has_its_name);
     tcase_add_test(t, markers_and_deletes_are_on_the_disk);
+    tcase_add_test(t, upload_that_was_removed_in_part_goes_when_it_is_asked_for);
     tcase_add_test(t, directories_that_a_delete_left_go_when_it_is_asked_again);
     tcase_add_test(t, listing_with_a_disk_error_is_no_short_listing);
     tcase_add_test(t, marker_that_cannot_be_looked_at_is_not_absent);

@@ -1,0 +1,329 @@
+#!/usr/bin/python3
+"""Kills a mount again and again while programs use it, and looks at everything after each time.
+
+usage: kill_loop.py [--cycles N] [--seed S] [--dir DIR] [--points NAMES]
+
+A cycle ends the worker (programs must notice nothing), or supervisor and worker at once (then the next mount must have all that was acknowledged), at a random moment
+or at a named crash point (meta/base/crash_points.def). It counts only if something was unpublished then. The last line sums up; exit 1 at the first thing that is wrong, with the
+seed; what is left of the mount stays in DIR then.
+"""
+import argparse
+import json
+import mmap
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "e2e")]
+import mounts  # noqa: E402
+import stores  # noqa: E402
+from programs import DIRECTORY, Link, Mixed, Node, Saver, digest  # noqa: E402
+
+ROOT = HERE.parents[1]
+POINTS = re.findall(r"^CRASH\((\w+)\)", (ROOT / "meta/base/crash_points.def").read_text(), re.M)
+AT_START = [p for p in POINTS if p.startswith(("recover_", "takeover_"))]
+FAULTS = "op=put,prob=0.3,action=delay:15ms;op=part,prob=0.3,action=delay:15ms;op=head,prob=0.3,action=delay:10ms;op=copy,prob=0.3,action=delay:15ms;op=delete,prob=0.3,action=delay:15ms"
+SPEED = 10
+
+
+class CrashFile:
+    """struct crash_file of meta/base/crash.h."""
+
+    def __init__(self, path):
+        self.path = path
+        path.write_bytes(bytes(16 + 4 * len(POINTS)))
+        with open(path, "r+b") as f:
+            self.map = mmap.mmap(f.fileno(), 0)
+
+    def arm(self, point, nth, parent):
+        struct.pack_into("=III", self.map, 4, nth, int(parent), 0)
+        struct.pack_into("=I", self.map, 0, POINTS.index(point) + 1)
+
+    def disarm(self):
+        struct.pack_into("=I", self.map, 0, 0)
+
+    def reset(self):
+        struct.pack_into("=IIII", self.map, 0, 0, 0, 0, 0)
+
+    def fired(self):
+        n = struct.unpack_from("=I", self.map, 12)[0]
+        return POINTS[n - 1] if n else None
+
+    def passed(self):
+        return dict(zip(POINTS, struct.unpack_from(f"={len(POINTS)}I", self.map, 16)))
+
+
+class Loop:
+    def __init__(self, base, seed, points):
+        self.base, self.random, self.points = base, random.Random(seed), points
+        self.store = stores.FileStore(base / "lake")
+        self.crash = CrashFile(base / "crash")
+        self.m = mounts.Mount(self.store, base / "m", part_size="128K", settle="0s", watchdog="1h", op_timeout="20m", hold_delay="3s", fault=FAULTS,
+                              passthrough=self.random.choice(("on", "off")), cache_size="256M", free_space="1M",
+                              log_level="debug" if os.environ.get("SLUICE_CRASH_DEBUG") else "info")
+        self.m.env.update(SLUICE_CRASH_FILE=str(self.crash.path), SLUICE_CLOCK_SCALE=str(SPEED))
+        self.m.program = mounts.POINTS
+        self.m.mount()
+        top = self.m.path
+        self.programs = [Mixed(top, "a", seed * 10 + 1), Mixed(top, "b", seed * 10 + 2), Saver(top, "job", seed * 10 + 3)]
+        for p in self.programs:
+            p.dir.mkdir()
+        self.saver = self.programs[2]
+        self.seen = {}  # object -> (its stat, digest): hashed once
+        self.fired = dict.fromkeys(POINTS, 0)
+        self.counted = self.cycles = self.takeovers = 0
+
+    # ---- the bucket ----
+
+    def get(self, key):
+        try:
+            return self.store.get(key)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+
+    def objects(self):
+        """key -> digest of its bytes."""
+        found = {}
+        for key in self.store.list():
+            path = self.store.root / key
+            try:
+                st = path.stat()
+                mark = (st.st_ino, st.st_mtime_ns, st.st_size)
+                if self.seen.get(key, (None,))[0] != mark:
+                    self.seen[key] = (mark, digest(path.read_bytes()))
+            except FileNotFoundError:
+                continue
+            found[key] = self.seen[key][1]
+        return found
+
+    def check_bucket(self):
+        """Only closed content, and no marker before its data."""
+        closed = {p.name: p for p in self.programs}
+        for key, found in self.objects().items():
+            top = key.split("/")[0]
+            if top in closed:
+                assert found in closed[top].closed, f"object {key} holds what was never closed ({(self.store.root / key).stat().st_size} bytes)"
+        self.saver.check_bucket(self.get)
+
+    def check_log(self):
+        for line in self.m.log().splitlines():
+            key = re.search(r"changed elsewhere.*key='([^']*)'", line)
+            for p in self.programs:
+                if key and key[1].startswith(p.name + "/"):
+                    p.tell([key[1][len(p.name) + 1:]])
+            assert not key, f"our own object was taken for somebody else's: {line}"
+            assert not mounts.ALARM.search(line), line
+
+    # ---- one cycle ----
+
+    def choose(self):
+        """(point or None, nth, both)."""
+        both = self.random.random() < 0.5
+        if self.random.random() < 0.4:
+            return None, 1, both
+        least = min(self.fired[p] for p in self.points)
+        point = self.random.choice([p for p in self.points if self.fired[p] <= least + 1] if self.random.random() < 0.5 else self.points)
+        if point.startswith("recover_o") or point == "recover_index":
+            both = True
+        elif point.startswith("takeover_"):
+            both = False
+        return point, self.random.choice((1, 1, 2, 3, 5)) if point not in AT_START else 1, both
+
+    def start_programs(self):
+        self.stop, self.dying = threading.Event(), threading.Event()
+        self.threads = [threading.Thread(target=p.run, args=(self.stop, self.dying), daemon=True) for p in self.programs]
+        for t in self.threads:
+            t.start()
+
+    def end_programs(self):
+        self.stop.set()
+        for t in self.threads:
+            t.join(60)
+        assert not any(t.is_alive() for t in self.threads), "a program hangs: " + ", ".join(p.last for p in self.programs)
+        failures = [p.failure for p in self.programs if p.failure]
+        assert not failures, "; ".join(failures)
+
+    def worker(self):
+        return json.loads(mounts.run("status", "--json", self.m.path, program=self.m.program).stdout)
+
+    def wait_fired(self, seconds):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self.crash.fired():
+                return True
+            time.sleep(0.002)
+        return False
+
+    def kill(self, point, nth, both):
+        """True if the point did it."""
+        status = self.worker()
+        if both:
+            self.dying.set()
+        at_start = point in AT_START
+        if point:
+            self.crash.arm(point, nth, both and not at_start)
+        if point and not at_start and self.wait_fired(0.5):
+            if both:
+                assert mounts.eventually(lambda: mounts.is_gone(status["pid"]) and mounts.is_gone(status["supervisor_pid"]), 10, 0.002)
+            return status
+        if point and not at_start:
+            self.crash.disarm()
+        if not point:
+            time.sleep(self.random.uniform(0, 0.15))
+        if both:
+            for pid in (status["supervisor_pid"], status["pid"]):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            assert mounts.eventually(lambda: mounts.is_gone(status["pid"]) and mounts.is_gone(status["supervisor_pid"]), 10, 0.002)
+        else:
+            try:
+                os.kill(status["pid"], signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        if both and self.crash.fired() and not at_start:
+            return status
+        return status
+
+    def intents(self):
+        return sum(1 for f in (self.m.cache / "data").glob("*/*") if "user.sluice.intent" in os.listxattr(f))
+
+    def mount_again(self, at_start):
+        self.m.detach()
+        for _ in range(3):
+            try:
+                self.m.mount()
+                return
+            except AssertionError as e:
+                assert at_start and self.crash.fired(), str(e)  # it died while it started, as told to
+                self.m.detach()
+                at_start = False
+        raise AssertionError("cannot be mounted")
+
+    def cycle(self):
+        point, nth, both = self.choose()
+        self.now = f"cycle {self.cycles} at {point or 'random'}:{nth} {'both' if both else 'worker'}"
+        self.start_programs()
+        time.sleep(self.random.uniform(0.02, 0.12))
+        self.kill(point, nth, both)
+        if both:
+            self.end_programs()
+            dirty = self.intents()
+            self.check_bucket()
+            self.mount_again(point in AT_START)
+            for p in self.programs:
+                p.settle()
+        else:
+            dirty = self.worker()["dirty_files"]
+            time.sleep(self.random.uniform(0, 0.05))
+            self.end_programs()
+        if point in AT_START:
+            self.crash.disarm()
+        fired = self.crash.fired()
+        if fired:
+            self.fired[fired] += 1
+        self.crash.reset()
+        for p in self.programs:
+            p.check()
+        self.check_bucket()
+        self.check_log()
+        self.cycles += 1
+        self.counted += dirty > 0
+
+    # ---- now and then ----
+
+    def drain(self):
+        for p in self.programs:
+            for rel in [x for x in p.names if x.endswith((".tmp", ".new"))]:
+                p.unlink(rel)
+        done = mounts.run("wait", "--timeout", "60s", self.m.path, timeout=90, check=False, program=self.m.program)
+        assert done.returncode == 0, f"not all is published: {done.stdout}{done.stderr}"
+
+    def check_all(self):
+        """Drained: the bucket is the model; so is a new mount with an empty cache, and nothing is left over."""
+        self.now = f"check after cycle {self.cycles}"
+        self.drain()
+        want, links, empty = {}, set(), set()
+        for p in self.programs:
+            for rel, x in p.names.items():
+                key = f"{p.name}/{rel}"
+                if isinstance(x, Node):
+                    want[key] = digest(x.data)
+                elif isinstance(x, Link):
+                    want[key] = digest(b"")
+                elif p.below(rel) == [rel]:
+                    empty.add(key)
+        found = self.objects()
+        bad = [k for k in sorted(found.keys() | want.keys()) if found.get(k) != want.get(k)]
+        assert not bad, f"the bucket is not what was written: {[(k, k in found, k in want) for k in bad[:8]]}"
+        missing = [k for k in empty if not (self.store.root / k).is_dir()]
+        assert not missing, f"empty directories are not in the bucket: {missing}"
+        status = self.worker()
+        assert status["conflicts"] == 0 and status["quarantined"] == 0, f"{status['conflicts']} conflicts, {status['quarantined']} quarantined"
+        uploads = lambda: [u for u in (self.store.root / ".sluice-tmp").glob("mpu-*") if list(u.glob("p*"))]
+        assert mounts.eventually(lambda: not uploads(), 10), f"multipart uploads were left behind: {uploads()}"
+        self.m.umount()
+        done = mounts.run("fsck", self.m.cache, check=False, program=self.m.program)
+        assert done.returncode == 0, f"fsck: {done.stdout}{done.stderr}"
+        shutil.rmtree(self.m.cache)
+        self.m.mount()
+        for p in self.programs:
+            p.check()
+            p.forget_links()
+
+    def run(self, cycles, every):
+        try:
+            while self.counted < cycles:
+                self.cycle()
+                if self.cycles % every == 0:
+                    self.check_all()
+                assert self.cycles < 3 * cycles + 50, "most kills found nothing unpublished"
+            self.check_all()
+        except (AssertionError, OSError, subprocess.TimeoutExpired) as e:
+            return f"{self.now}: {e}"
+        finally:
+            self.stop.set()
+        return None
+
+
+def main():
+    args = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    args.add_argument("--cycles", type=int, default=100)
+    args.add_argument("--seed", type=int, default=int(time.time()) % 100000)
+    args.add_argument("--every", type=int, default=25, help="cycles between full checks")
+    args.add_argument("--dir")
+    args.add_argument("--points", help="comma-separated; default: all")
+    args = args.parse_args()
+    base = pathlib.Path(args.dir or tempfile.mkdtemp(prefix="sluice-crash."))
+    base.mkdir(exist_ok=True)
+    began = time.monotonic()
+    loop = Loop(base, args.seed, args.points.split(",") if args.points else POINTS)
+    problem = loop.run(args.cycles, args.every)
+    passed = loop.crash.passed()
+    fired = {p: n for p, n in loop.fired.items() if n}
+    print("fired:", " ".join(f"{p}={n}" for p, n in sorted(fired.items())))
+    print("never passed:", " ".join(p for p in POINTS if not passed[p]) or "-", "| never fired:",
+          " ".join(p for p in POINTS if p not in fired) or "-")
+    print(f"seed {args.seed}: {loop.counted} kills counted of {loop.cycles}, {sum(p.n_steps for p in loop.programs)} steps of programs, "
+          f"{time.monotonic() - began:.0f} s: {'FAILED ' + problem if problem else 'nothing lost'}")
+    if problem:
+        print(f"what is left: {base}")
+        return 1
+    loop.m.finish()
+    shutil.rmtree(base)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
