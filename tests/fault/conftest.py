@@ -2,6 +2,7 @@
 
 Whatever a test did to it, a lake is examined at the end: see Lake.examine().
 """
+import concurrent.futures
 import hashlib
 import importlib.util
 import os
@@ -143,10 +144,14 @@ class Lake:
 def empty(store):
     """Every version goes: what is left of 300 MiB here and there fills a small gateway, which then hangs."""
     store.client.put_bucket_versioning(Bucket=store.bucket, VersioningConfiguration={"Status": "Suspended"})
-    for page in store.client.get_paginator("list_object_versions").paginate(Bucket=store.bucket):
-        rows = [{"Key": row["Key"], "VersionId": row["VersionId"]} for kind in ("Versions", "DeleteMarkers") for row in page.get(kind, [])]
-        if rows:
-            store.client.delete_objects(Bucket=store.bucket, Delete={"Objects": rows, "Quiet": True})
+    rows = [{"Key": row["Key"], "VersionId": row["VersionId"]}
+            for page in store.client.get_paginator("list_object_versions").paginate(Bucket=store.bucket)
+            for kind in ("Versions", "DeleteMarkers") for row in page.get(kind, [])]
+
+    def remove(some):
+        store.client.delete_objects(Bucket=store.bucket, Delete={"Objects": some, "Quiet": True})
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(remove, [rows[i:i + 200] for i in range(0, len(rows), 200)]))
 
 
 @pytest.fixture

@@ -186,7 +186,7 @@ def named(make_lake, proxy, base):
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-D_GNU_SOURCE", "-o", shim, ROOT / "tests/fault/resolve.c"], check=True, timeout=60)
     names.write_text("127.0.0.1")
     proxy.sign_as(os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])
-    lake = make_lake(start=False, endpoint_url=f"http://lake.test:{proxy.port}", allow_plain_http=True, op_timeout="20s")
+    lake = make_lake(start=False, endpoint_url=f"http://lake.test:{proxy.port}", allow_plain_http=True, op_timeout="6s", max_downloads=40)
     lake.m.env.update(LD_PRELOAD=str(shim), SLUICE_TEST_NAMES=str(names))
     return lake.mount(), names
 
@@ -210,9 +210,16 @@ def test_name_that_does_not_resolve_for_a_while(named):
 
 
 def test_endpoint_moves_to_another_address(named):
+    """Also for connections that stood unused, each of which knows the old address."""
     lake, names = named
-    cold(lake, "there", blob("there", MIB))
-    lake.check("there")
+    for i in range(40):
+        lake.put(f"there{i}", blob(i, 1000))
+    assert eventually(lambda: "there39" in os.listdir(lake.path), 10)
+    slow = lake.proxy.rule("get", p.late(0.7), times=None)
+    joins = [in_thread(lambda i=i: lake.read(f"there{i}")) for i in range(40)]
+    assert [join(30) for join in joins] == [lake.files[f"there{i}"] for i in range(40)]
+    assert slow.n_used == 40
+    lake.proxy.heal()
     cold(lake, "more", blob("more", MIB))
     port = lake.proxy.port
     lake.proxy.close()
