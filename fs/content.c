@@ -11,7 +11,6 @@
 #include "tree.h"
 
 #include <assert.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
