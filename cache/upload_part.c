@@ -6,9 +6,11 @@
  * read. The checksum that the driver computed over what went out must be that of the buffer, else the part counts as not stored.
  */
 #include "base/clock.h"
+#include "base/crash.h"
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "base/metric.h"
+#include "cache_sums.h"
 #include "upload.h"
 
 #define STREAM_RETRY_NS (5 * NS_PER_S)
@@ -18,6 +20,7 @@ struct job { /* one run of a part: what was true when it began, then what came o
     uint32_t i;
     uint64_t off, len, writes;
     const char *key, *upload_id; /* borrowed: the session keeps them while a part is active */
+    GBytes *sums;                /* the same, NULL: none */
     bool may_copy, only_copy, streaming;
     struct upload_part old;
     /* result */
@@ -43,6 +46,16 @@ static int record_part(struct upload *u, const struct job *j)
     int r = meta_commit(b, false);
     meta_batch_free(b);
     return r;
+}
+
+int upload_check_sums(GBytes *sums, const char *key, const void *buf, uint64_t off, uint64_t len)
+{
+    uint64_t bad = 0;
+    if (!sums || cache_sums_check(sums, buf, off, len, &bad) == 0)
+        return 0;
+    log_debug("upload", "the disk holds other bytes than when the file was closed key='%s' offset=%" G_GUINT64_FORMAT,
+              key, bad);
+    return -EUCLEAN;
 }
 
 /* -EOPNOTSUPP: the source cannot give this part. */
@@ -106,11 +119,22 @@ static int read_part(struct upload *u, const struct job *j, uint8_t *buf, bool k
     return 0;
 }
 
-/* What the store holds of the part may still be what the file has. It is found out without room for a whole part: most often it is. 1: cut off meanwhile. */
+static bool same_as_sent(const struct job *j, uint32_t crc)
+{
+    return etag_is_set(&j->old.etag) && !j->old.copied && j->old.size == j->len && j->old.crc32c == crc;
+}
+
+static void keep_sent(struct job *j)
+{
+    j->part = (struct obj_part){.size = j->len, .crc32c = j->old.crc32c, .etag = j->old.etag};
+}
+
+/* What the store holds of the part is most often what the file has: that is found out without room for a whole part. Checksums of the seal are of runs
+ * longer than a slice: where there are any the whole part is read. 1: cut off meanwhile. */
 static int compare(struct upload *u, struct job *j)
 {
     uint32_t crc = 0;
-    if (!etag_is_set(&j->old.etag) || j->old.copied || j->old.size != j->len)
+    if (j->sums || !same_as_sent(j, j->old.crc32c))
         return 0;
     size_t n = MIN(SLICE_BYTES, j->len);
     void *buf = upload_buf_get(u->pool, n);
@@ -118,9 +142,9 @@ static int compare(struct upload *u, struct job *j)
         return -ENOMEM;
     int r = read_part(u, j, buf, false, &crc);
     upload_buf_put(u->pool, buf, n);
-    j->stored = r == 0 && crc == j->old.crc32c;
+    j->stored = r == 0 && same_as_sent(j, crc);
     if (j->stored)
-        j->part = (struct obj_part){.size = j->len, .crc32c = crc, .etag = j->old.etag};
+        keep_sent(j);
     return r;
 }
 
@@ -134,8 +158,12 @@ static int read_and_send(struct upload *u, struct job *j)
     if (!buf)
         return -ENOMEM;
     r = read_part(u, j, buf, true, &crc);
-    j->stored = r == 0; /* cut off meanwhile: not */
     if (r == 0)
+        r = upload_check_sums(j->sums, j->key, buf, j->off, j->len);
+    j->stored = r == 0; /* 1: cut off meanwhile, not stored */
+    if (r == 0 && same_as_sent(j, crc))
+        keep_sent(j);
+    else if (r == 0)
         r = send_part(u, j, buf, crc);
     upload_buf_put(u->pool, buf, j->len);
     return MIN(r, 0);
@@ -163,8 +191,10 @@ static int run(struct upload *u, struct job *j)
         j->stored = true;
     else if (!j->only_copy && (r == -EOPNOTSUPP || r == -ESTALE || r == -ENOENT || r == -EINVAL || r == -EBADMSG))
         r = read_and_send(u, j);
+    CRASH_POINT(part_sent);
     if (r == 0 && (j->sent || j->copied))
         r = record_part(u, j);
+    CRASH_POINT(part_recorded);
     return r;
 }
 
@@ -176,6 +206,7 @@ static bool begin(struct upload *u, struct job *j)
     upload_part_move(p, PART_SENDING);
     j->key = u->key;
     j->upload_id = u->upload_id;
+    j->sums = u->publishing ? u->sums : NULL;
     j->writes = p->writes;
     j->old = *p;
     j->off = upload_part_offset(&u->layout, j->i);

@@ -39,27 +39,32 @@ struct reader {
     pthread_t thread;
     /* guarded by loop.mu */
     bool used, reading;
+    bool resent; /* what it serves was sent again */
+    bool behind; /* what it reads may be older than the first request that was not */
 };
 
 struct fuse_loop {
     /* immutable after fuse_loop_new */
     struct fuse_session *se;
     struct session *session;
+    atomic_bool *caught_up;
 
     struct mutex mu;
     /* guarded by mu */
     struct cond changed; /* stop, or a thread has left */
     struct reader readers[READERS_MAX];
     unsigned n_threads, n_idle;
+    bool seen_new; /* the kernel sends what it sends again before all else */
     bool stop;
     int error;
 };
 
-struct fuse_loop *fuse_loop_new(struct fuse_session *se, struct session *session)
+struct fuse_loop *fuse_loop_new(struct fuse_session *se, struct session *session, atomic_bool *caught_up)
 {
     struct fuse_loop *l = g_new0(struct fuse_loop, 1);
     l->se = se;
     l->session = session;
+    l->caught_up = caught_up;
     mutex_init(&l->mu, LOCK_FUSE_LOOP);
     cond_init(&l->changed);
     return l;
@@ -136,12 +141,32 @@ static void stop_locked(struct fuse_loop *l, int error) REQUIRES(l->mu)
     cond_broadcast(&l->changed);
 }
 
+/* A request was read, of which nothing is known yet but that it came: has all that was sent again been answered? */
+static void look_behind_locked(struct fuse_loop *l, struct reader *t, const struct fuse_in_header *in) REQUIRES(l->mu)
+{
+    bool queued = in->opcode != FUSE_FORGET && in->opcode != FUSE_BATCH_FORGET && in->opcode != FUSE_INTERRUPT;
+    t->behind = false;
+    t->resent = request_resent(in->unique);
+    if (!t->resent && queued && !l->seen_new) {
+        l->seen_new = true;
+        for (unsigned i = 0; i < READERS_MAX; i++)
+            l->readers[i].behind = l->readers[i].used && l->readers[i].reading;
+    }
+    bool all = l->seen_new;
+    for (unsigned i = 0; all && i < READERS_MAX; i++)
+        all = !l->readers[i].used || !(l->readers[i].behind || l->readers[i].resent);
+    if (all)
+        atomic_store(l->caught_up, true);
+}
+
 /* What read() returned. True: a request to handle, with somebody else left to read the next. */
 static bool end_read(struct reader *t, ssize_t n, bool is_forget) EXCLUDES(t->loop->mu)
 {
     struct fuse_loop *l = t->loop;
     mutex_lock(&l->mu);
     t->reading = false;
+    if (n > 0 && !atomic_load(l->caught_up))
+        look_behind_locked(l, t, (const void *)t->buf);
     if (n == -ENODEV || n == -ECONNABORTED)
         stop_locked(l, 0);
     else if (n < 0 && n != -EINTR && n != -EAGAIN && n != -ENOENT) /* ENOENT: the request was taken back */
@@ -157,6 +182,7 @@ static bool end_work(struct reader *t, bool is_forget) EXCLUDES(t->loop->mu)
 {
     struct fuse_loop *l = t->loop;
     mutex_lock(&l->mu);
+    t->resent = false;
     l->n_idle += !is_forget;
     bool leave = l->n_idle > IDLE_MAX && !l->stop;
     if (leave) {
@@ -176,7 +202,7 @@ static void handle(struct reader *t, size_t n)
     t->busy->opcode = in->opcode;
     t->busy->unique = in->unique;
     t->busy->since_ns = clock_mono_ns();
-    request_begin(in->unique);
+    request_begin(in->unique, (unsigned)(t - t->loop->readers));
     fuse_session_process_buf(t->loop->se, &(struct fuse_buf){.mem = t->buf, .size = n});
     request_end();
     t->busy->since_ns = 0;

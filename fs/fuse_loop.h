@@ -15,8 +15,9 @@
 
 struct fuse_loop;
 
-/* Both are borrowed until fuse_loop_free(); se has its descriptor when fuse_loop_greet() is called. */
-struct fuse_loop *fuse_loop_new(struct fuse_session *se, struct session *session);
+/* All are borrowed until fuse_loop_free(); se has its descriptor when fuse_loop_greet() is called. caught_up becomes true when all that the kernel sent again
+ * has been answered. */
+struct fuse_loop *fuse_loop_new(struct fuse_session *se, struct session *session, atomic_bool *caught_up);
 void fuse_loop_free(struct fuse_loop *loop); /* NULL allowed; no thread of it is left */
 /* Exchanges INIT, or does as if. -ENODEV: the connection is gone. */
 int fuse_loop_greet(struct fuse_loop *loop) MUST_CHECK;

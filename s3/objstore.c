@@ -28,9 +28,16 @@ const char *objstore_cap_name(unsigned bit)
 
 const char *objstore_err_text(int err)
 {
-    return err == -ENOMEDIUM || err == ENOMEDIUM
-               ? "archived (storage class GLACIER, DEEP_ARCHIVE or alike): restore it in the store first"
-               : err_text(err);
+    switch (ABS(err)) {
+    case ENOMEDIUM:
+        return "archived (storage class GLACIER, DEEP_ARCHIVE or alike): restore it in the store first";
+    case ENODEV:
+        return "the bucket is not there: check its name and the endpoint";
+    case EKEYEXPIRED:
+        return "the credentials have expired: renew them";
+    default:
+        return err_text(err);
+    }
 }
 
 void obj_info_clear(struct obj_info *info)

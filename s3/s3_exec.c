@@ -16,8 +16,9 @@
 #include <string.h>
 
 #define PROBLEM_TRIES    3
-#define UPLOAD_MIN_BYTES (1u << 20) /* bodies of this size may take long: a failed attempt renews the deadline, */
-#define UPLOAD_RENEWALS  4u         /* at most so often */
+#define UPLOAD_MIN_BYTES (1u << 20)     /* bodies of this size may take long: a failed attempt renews the deadline, */
+#define UPLOAD_RENEWALS  4u             /* at most so often */
+#define LAST_TRY_NS      (2 * NS_PER_S) /* before the deadline, or an eighth of the time limit */
 #define SKEW_MAX_NS      (5 * 60 * (int64_t)NS_PER_S)
 
 void s3_call_init(struct drv_s3 *d, struct s3_call *c, const char *method, const char *key, enum metric metric)
@@ -150,9 +151,16 @@ static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_ha
     return http_perform(d->pool, &hr, &c->resp);
 }
 
+static bool keys_worked(struct drv_s3 *d)
+{
+    return __atomic_load_n(&d->worked, __ATOMIC_RELAXED) != 0; /* a flag */
+}
+
 static void note_reachability(struct drv_s3 *d, const struct http_response *resp)
 {
     int64_t zero = 0;
+    if (resp->status / 100 == 2 && !keys_worked(d))
+        __atomic_store_n(&d->worked, 1, __ATOMIC_RELAXED);
     if (resp->status && resp->status / 100 != 5) {
         if (__atomic_load_n(&d->offline_since_ns, __ATOMIC_RELAXED))
             __atomic_store_n(&d->offline_since_ns, 0, __ATOMIC_RELAXED);
@@ -193,7 +201,8 @@ static void verdict_of_bare(struct drv_s3 *d, const struct s3_call *c, struct s3
         v->retry = S3_RETRY_CLOCK;
     else if (resp->status == 400)
         v->retry = S3_RETRY_CREDENTIALS;
-    v->err = v->err == -EINVAL ? -EACCES : v->err;
+    if (v->err == -EINVAL) /* 400: what else could be wrong with a HEAD, where HEADs worked? */
+        v->err = is_head && keys_worked(d) ? -EKEYEXPIRED : -EACCES;
 }
 
 static struct s3_verdict judge(struct drv_s3 *d, struct s3_call *c, int r)
@@ -213,9 +222,11 @@ static struct s3_verdict judge(struct drv_s3 *d, struct s3_call *c, int r)
     }
     if (v.err == 0 && c->on_done) {
         int e = c->on_done(c->ctx, resp);
+        bool wish = e && c->stopped && c->stopped(c->ctx);
         if (e)
             v = (struct s3_verdict){.err = e,
-                                    .retry = e == -EIO       ? S3_RETRY_TRANSIENT
+                                    .retry = wish            ? S3_RETRY_NO
+                                             : e == -EIO     ? S3_RETRY_TRANSIENT
                                              : e == -EBADMSG ? S3_RETRY_PROBLEM
                                                              : S3_RETRY_NO,
                                     .ambiguous = true};
@@ -278,8 +289,8 @@ static bool may_retry(struct drv_s3 *d, struct s3_call *c, struct progress *p, c
         __atomic_store_n(&d->skew_ns, c->resp.date_ns - clock_wall_ns(), __ATOMIC_RELAXED);
         return true;
     case S3_RETRY_CREDENTIALS:
-        if (p->creds_fixed)
-            return false;
+        if (p->creds_fixed && !(v->err == -EKEYEXPIRED && keys_worked(d)))
+            return false; /* keys that worked and expired are renewed by somebody, perhaps a little late */
         p->creds_fixed = true;
         s3_cred_invalidate(d->cred);
         return true;
@@ -296,9 +307,9 @@ static int back_off(struct drv_s3 *d, struct s3_call *c, struct progress *p, con
     bool budget_ok = s3_budget_take(&d->budget, v->retry);
     uint64_t delay = s3_retry_delay_ns(v->retry, ++p->attempt, g_random_double(), server_ns, budget_ok);
     uint64_t now = clock_mono_ns();
-    uint64_t until = now + delay;
-    int r = until >= p->deadline_ns ? -ETIMEDOUT : 0;
-    until = MIN(until, p->deadline_ns);
+    uint64_t last = p->deadline_ns - MIN(p->timeout_ns / 8, LAST_TRY_NS);
+    int r = now >= last ? -ETIMEDOUT : 0;
+    uint64_t until = r < 0 ? now : MIN(now + delay, last); /* the store may be there again before its next turn comes */
     while (now < until && !stopping(d)) {
         (void)cond_wait_until(&d->cv, &d->mu, until);
         now = clock_mono_ns();

@@ -315,17 +315,37 @@ START_TEST(skewed_clock_is_repaired_from_the_date)
 }
 END_TEST
 
-START_TEST(expired_token_is_tried_once_more_and_then_told)
+static int get_k(void)
 {
     g_autoptr(GString) out = g_string_new(NULL);
+    return objstore_get(st, "k", 0, 0, NULL, to_string, out, NULL);
+}
+
+START_TEST(expired_token_is_tried_once_more_and_then_told)
+{
     http_stub_reply(stub, 400, "", ERROR_XML("ExpiredToken"));
+    http_stub_reply(stub, 400, "", ERROR_XML("ExpiredToken"));
+    ck_assert_int_eq(get_k(), -EKEYEXPIRED);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 2);
+}
+END_TEST
+
+START_TEST(token_that_worked_before_it_expired_is_waited_for)
+{
+    struct obj_info info = {0};
     http_stub_reply(stub, 200, "ETag: \"e\"\r\n", "x");
-    ck_assert_int_eq(objstore_get(st, "k", 0, 0, NULL, to_string, out, NULL), 0);
-    http_stub_reply(stub, 400, "", ERROR_XML("ExpiredToken"));
-    http_stub_reply(stub, 400, "", ERROR_XML("ExpiredToken"));
-    g_string_truncate(out, 0);
-    ck_assert_int_eq(objstore_get(st, "k", 0, 0, NULL, to_string, out, NULL), -EKEYEXPIRED);
-    ck_assert_uint_eq(http_stub_n_requests(stub), 4);
+    ck_assert_int_eq(get_k(), 0);
+    for (int i = 0; i < 4; i++)
+        http_stub_reply(stub, 400, "", ERROR_XML("ExpiredToken"));
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\n", "x");
+    ck_assert_int_eq(get_k(), 0);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 6);
+    for (int i = 0; i < 3; i++)
+        http_stub_reply(stub, 400, "", ""); /* to a HEAD there is no more to say */
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 1\r\n", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 10);
+    obj_info_clear(&info);
 }
 END_TEST
 
@@ -674,6 +694,7 @@ int main(void)
     tcase_add_test(t, slow_down_waits_as_long_as_the_store_asks);
     tcase_add_test(t, skewed_clock_is_repaired_from_the_date);
     tcase_add_test(t, expired_token_is_tried_once_more_and_then_told);
+    tcase_add_test(t, token_that_worked_before_it_expired_is_waited_for);
     tcase_add_test(t, listing_that_does_not_come_to_an_end_is_refused);
     tcase_add_test(t, listing_that_goes_in_circles_is_refused);
     tcase_add_test(t, list_of_uploads_that_goes_in_circles_is_refused);
