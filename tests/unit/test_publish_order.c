@@ -140,6 +140,7 @@ static void unlink_file(const char *dir, const char *name)
 {
     g_autofree char *path = g_build_filename(dir, name, NULL);
     INODE_REF in = fs_fixture_inode(&fx, path);
+    ck_assert_ptr_nonnull(in); /* referenced while its name goes */
     INODE_REF parent = fs_fixture_inode(&fx, dir);
     ck_assert_int_eq(tree_unlink(fx.fs, parent->ino, name), 0);
 }
