@@ -282,21 +282,36 @@ static bool part_current_locked(const struct publish *p, uint32_t i) NO_TSA
     return part->state == PART_STORED && part->size == upload_part_len(&p->u->layout, i, p->size);
 }
 
-/* Queues what is not stored as it is now. The number queued. */
-static uint32_t queue_missing_locked(struct publish *p) NO_TSA
+/* The first part from i on that is neither stored as it is now nor on its way; known: only those of which the store holds something, else the others. */
+static uint32_t next_missing_locked(const struct publish *p, uint32_t i, bool known) NO_TSA
+{
+    for (; i < p->n_parts; i++) {
+        const struct upload_part *part = upload_part_locked(p->u, i);
+        if (part->state != PART_QUEUED && part->state != PART_SENDING && !part_current_locked(p, i) &&
+            etag_is_set(&part->etag) == known)
+            break;
+    }
+    return i;
+}
+
+/* Queues what is not stored as it is now. What has to be sent and what most likely only has to be compared take turns, so that the comparing goes on
+ * while the network is busy. */
+static void queue_missing_locked(struct publish *p) NO_TSA
 {
     struct upload *u = p->u;
-    uint32_t n = 0;
     u->size = p->size;
     u->copy_unchanged = p->req->copy_unchanged;
-    for (uint32_t i = 0; i < p->n_parts; i++) {
-        int state = upload_part_locked(u, i)->state;
-        if (state == PART_QUEUED || state == PART_SENDING || part_current_locked(p, i))
-            continue;
-        upload_queue_part_locked(u, i);
-        n++;
+    uint32_t send = next_missing_locked(p, 0, false), compare = next_missing_locked(p, 0, true);
+    while (send < p->n_parts || compare < p->n_parts) {
+        if (send < p->n_parts) {
+            upload_queue_part_locked(u, send);
+            send = next_missing_locked(p, send + 1, false);
+        }
+        if (compare < p->n_parts) {
+            upload_queue_part_locked(u, compare);
+            compare = next_missing_locked(p, compare + 1, true);
+        }
     }
-    return n;
 }
 
 static int run_round(struct publish *p)
@@ -305,7 +320,7 @@ static int run_round(struct publish *p)
     uint64_t told = 0;
     mutex_lock(&u->mu);
     u->err = 0;
-    (void)queue_missing_locked(p);
+    queue_missing_locked(p);
     while (u->n_active > 0 && u->err == 0 && !u->abort_wanted) {
         cond_wait(&u->changed, &u->mu);
         uint64_t done = u->stored_bytes;

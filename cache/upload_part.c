@@ -1,5 +1,5 @@
 /*
- * One part on its way: read, compared with what the store holds of it, copied inside the store or sent, recorded.
+ * One part on its way: compared with what the store holds of it, else read and copied inside the store or sent, recorded.
  *
  * Runs on pool threads, several parts of a session at once, each part on one thread only. The state is set under u->mu before and
  * after; between, no lock is held. A write during the read shows in part->writes: the part ends stale instead of stored, whatever was
@@ -14,6 +14,7 @@
 #include "upload.h"
 
 #define STREAM_RETRY_NS (5 * NS_PER_S)
+#define SLICE_BYTES     (256u << 10) /* read and summed at once: stays in the core's cache */
 
 struct job { /* one run of a part: what was true when it began, then what came of it */
     uint32_t i;
@@ -99,25 +100,73 @@ static int send_part(struct upload *u, struct job *j, const void *buf, uint32_t 
     return 0;
 }
 
+/* Sums the part's bytes, slice by slice; all of them are in buf then if keep, else each slice took the place of the one before. 1: the file is
+ * shorter by now. */
+static int read_part(struct upload *u, const struct job *j, uint8_t *buf, bool keep, uint32_t *ret_crc)
+{
+    uint32_t crc = 0;
+    for (uint64_t at = 0; at < j->len; at += SLICE_BYTES) {
+        size_t len = MIN(SLICE_BYTES, j->len - at);
+        uint8_t *to = keep ? buf + at : buf;
+        ssize_t n = cfile_read_local(u->cf, to, len, j->off + at);
+        if (n < 0)
+            return upload_read_error(u->cf, j->key, (int)n);
+        if ((size_t)n != len)
+            return 1;
+        crc = crc32c(crc, to, len);
+    }
+    *ret_crc = crc;
+    return 0;
+}
+
+static bool same_as_sent(const struct job *j, uint32_t crc)
+{
+    return etag_is_set(&j->old.etag) && !j->old.copied && j->old.size == j->len && j->old.crc32c == crc;
+}
+
+static void keep_sent(struct job *j)
+{
+    j->part = (struct obj_part){.size = j->len, .crc32c = j->old.crc32c, .etag = j->old.etag};
+}
+
+/* What the store holds of the part is most often what the file has: that is found out without room for a whole part. Checksums of the seal are of runs
+ * longer than a slice: where there are any the whole part is read. 1: cut off meanwhile. */
+static int compare(struct upload *u, struct job *j)
+{
+    uint32_t crc = 0;
+    if (j->sums || !same_as_sent(j, j->old.crc32c))
+        return 0;
+    size_t n = MIN(SLICE_BYTES, j->len);
+    void *buf = upload_buf_get(u->pool, n);
+    if (!buf)
+        return -ENOMEM;
+    int r = read_part(u, j, buf, false, &crc);
+    upload_buf_put(u->pool, buf, n);
+    j->stored = r == 0 && same_as_sent(j, crc);
+    if (j->stored)
+        keep_sent(j);
+    return r;
+}
+
 static int read_and_send(struct upload *u, struct job *j)
 {
+    uint32_t crc = 0;
+    int r = compare(u, j);
+    if (r != 0 || j->stored)
+        return MIN(r, 0);
     void *buf = upload_buf_get(u->pool, j->len);
     if (!buf)
         return -ENOMEM;
-    ssize_t n = cfile_read_local(u->cf, buf, j->len, j->off);
-    int r = n < 0 ? upload_read_error(u->cf, j->key, (int)n) : 0;
+    r = read_part(u, j, buf, true, &crc);
     if (r == 0)
-        r = upload_check_sums(j->sums, j->key, buf, j->off, (uint64_t)n);
-    if (r == 0 && (uint64_t)n == j->len) { /* shorter: cut off meanwhile, not stored */
-        uint32_t crc = crc32c(0, buf, j->len);
-        j->stored = true;
-        if (etag_is_set(&j->old.etag) && !j->old.copied && j->old.size == j->len && j->old.crc32c == crc)
-            j->part = (struct obj_part){.size = j->len, .crc32c = crc, .etag = j->old.etag};
-        else
-            r = send_part(u, j, buf, crc);
-    }
+        r = upload_check_sums(j->sums, j->key, buf, j->off, j->len);
+    j->stored = r == 0; /* 1: cut off meanwhile, not stored */
+    if (r == 0 && same_as_sent(j, crc))
+        keep_sent(j);
+    else if (r == 0)
+        r = send_part(u, j, buf, crc);
     upload_buf_put(u->pool, buf, j->len);
-    return r;
+    return MIN(r, 0);
 }
 
 static bool copy_still_good(struct upload *u, const struct job *j)
@@ -194,9 +243,9 @@ static void end(struct upload *u, struct job *j, int r)
         u->retry_at_ns = clock_mono_ns() + STREAM_RETRY_NS;
         u->next_part = 0;
     }
+    u->n_active--;
     if (u->streaming && !u->publishing)
         upload_stream_advance_locked(u);
-    u->n_active--;
     cond_broadcast(&u->changed);
     mutex_unlock(&u->mu);
 }

@@ -21,6 +21,10 @@ struct job {
     struct inode *in; /* owned reference */
     bool snapshot;
     uint64_t deadline_ns;
+    /* of content_sync(), which goes on while parts are sent */
+    pthread_t sync_thread;
+    bool syncing; /* to be joined */
+    int sync_r;
 };
 
 /* ---- order ---- */
@@ -61,11 +65,39 @@ static int gate(void *ctx)
     return r;
 }
 
+static void *sync_main(void *arg)
+{
+    struct job *j = arg;
+    j->sync_r = content_sync(j->in);
+    return NULL;
+}
+
+/* Power loss after the sync cannot make the journal promise what the disk does not hold. It is begun at once, whatever the store does, and the
+ * upload of several parts does not wait for it. */
+static int begin_sync(struct job *j, uint64_t size)
+{
+    if (size > j->o->p->fs->cfg->part_size)
+        j->syncing = thread_start(&j->sync_thread, "sync", sync_main, j) == 0;
+    if (!j->syncing)
+        j->sync_r = content_sync(j->in);
+    return j->syncing ? 0 : j->sync_r;
+}
+
+static int end_sync(struct job *j)
+{
+    if (j->syncing)
+        (void)pthread_join(j->sync_thread, NULL); /* joinable and ours */
+    j->syncing = false;
+    return j->sync_r;
+}
+
 /* The gate of uploads, which make something visible right after it. */
 static int upload_gate(void *ctx)
 {
     struct job *j = ctx;
-    int r = gate(j);
+    int r = end_sync(j);
+    if (r == 0)
+        r = gate(j);
     mutex_lock(&j->in->mu);
     r = r < 0 ? r : states_publish_gate(j->in->rec.content, j->snapshot);
     mutex_unlock(&j->in->mu);
@@ -367,11 +399,9 @@ static int upload_content(struct job *j, struct cfile *cf)
                               .ctx = j};
     if (j->snapshot)
         io_mode_mark(in, cf, &out.mark);
-    int r = content_sync(in); /* power loss after this cannot make the journal promise what the disk does not hold */
-    if (r < 0)
-        return r;
+    (void)io_mode_look(in); /* what was written up to now is no later change */
     mutex_lock(&in->mu);
-    r = states_publish_gate(in->rec.content, j->snapshot);
+    int r = states_publish_gate(in->rec.content, j->snapshot);
     in->changed = r < 0 && in->changed;
     posix_of(&in->rec, &req.meta.posix);
     out.vid = in->rec.vid;
@@ -383,6 +413,8 @@ static int upload_content(struct job *j, struct cfile *cf)
     mutex_unlock(&in->mu);
     if (r == 0)
         r = check_size(j, cache_file_size(cf), closed_size);
+    if (r == 0)
+        r = begin_sync(j, cache_file_size(cf));
     if (r < 0)
         return r;
     char token[TOKEN_MAX + 1];
@@ -392,6 +424,7 @@ static int upload_content(struct job *j, struct cfile *cf)
     req.sums = sums;
     struct publish_result res = {0};
     r = cache_publish(cf, &req, &res);
+    (void)end_sync(j); /* what it says was asked at the gate */
     if (r == -ESTALE && own_version(j, out.vid, &req.cond.etag)) {
         req.cond.kind = OBJ_COND_ETAG;
         r = take_as_base(j, &req.cond.etag);

@@ -125,6 +125,41 @@ START_TEST(rewritten_header_is_sent_again_alone)
 }
 END_TEST
 
+static gpointer publish_in_thread(gpointer arg)
+{
+    return GINT_TO_POINTER(publish(arg, "a"));
+}
+
+static int part_state(struct cfile *cf, uint32_t i)
+{
+    struct upload *u = upload_of(cf);
+    mutex_lock(&u->mu);
+    int state = upload_part_locked(u, i)->state;
+    mutex_unlock(&u->mu);
+    return state;
+}
+
+START_TEST(stored_parts_are_compared_behind_what_is_to_be_sent)
+{
+    stop();
+    rig.max_uploads = 1;
+    start();
+    struct cfile *cf = streamed("a", 8);
+    EVENTUALLY(cache_uploaded_bytes(cf) == 7 * PART);
+    write_at(cf, 0, 7 * PART, 1);
+    ck_assert_uint_eq(cache_uploaded_bytes(cf), 0);
+    fault("op=part,action=delay:1s");
+    GThread *t = g_thread_new("publish", publish_in_thread, cf);
+    EVENTUALLY(part_state(cf, 7) >= PART_SENDING);
+    ck_assert_int_eq(part_state(cf, 7), PART_SENDING);
+    ck_assert_uint_eq(cache_uploaded_bytes(cf), 0);
+    fault("");
+    ck_assert_int_eq(GPOINTER_TO_INT(g_thread_join(t)), 0);
+    assert_published(cf, "a");
+    cache_file_unref(cf);
+}
+END_TEST
+
 START_TEST(same_bytes_written_again_are_not_sent)
 {
     struct cfile *cf = streamed("a", 8);
@@ -452,6 +487,7 @@ static void add_plain(Suite *s)
     tcase_add_test(tc, stream_begins_with_few_parts_at_once);
     tcase_add_test(tc, a_file_of_two_parts_creates_no_upload);
     tcase_add_test(tc, rewritten_header_is_sent_again_alone);
+    tcase_add_test(tc, stored_parts_are_compared_behind_what_is_to_be_sent);
     tcase_add_test(tc, same_bytes_written_again_are_not_sent);
     tcase_add_test(tc, writers_out_of_order_are_streamed_when_gaps_close);
     tcase_add_test(tc, wrong_prediction_aborts_and_sends_from_the_cache);
