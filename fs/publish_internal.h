@@ -65,6 +65,7 @@ struct publisher {
     struct cond work; /* something may be runnable: one worker looks at a time */
     struct cond done; /* an op ended, came or changed: for those who wait for others */
     bool stopping;
+    unsigned n_now;           /* threads that publish for a program (publish_now.c) */
     bool probing;             /* somebody is finding out what the store can do */
     GSequence *all;           /* every op by seq */
     GHashTable *by_seq;       /* &rec.seq -> op */

@@ -155,7 +155,7 @@ static size_t on_read(char *buf, size_t size, size_t n, void *ctx)
         memcpy(buf, (const char *)t->req->body + t->sent_off, len);
     t->sent_off += len;
     if (len)
-        patience_renew();
+        patience_progress();
     return len;
 }
 
@@ -234,7 +234,7 @@ static size_t on_write(char *buf, size_t size, size_t n, void *ctx)
         if (t->cb_error)
             return CURL_WRITEFUNC_ERROR;
         t->resp->n_sunk += len;
-        patience_renew();
+        patience_progress();
         return len;
     }
     size_t cap = t->req->body_cap ? t->req->body_cap : BODY_CAP_DEFAULT;

@@ -107,7 +107,9 @@ int patience_over(void)
         return p ? p->over : 0;
     uint64_t now = clock_mono_ns();
     bool asked = __atomic_load_n(&p->asked, __ATOMIC_RELAXED);
-    if (now >= p->looked_ns + (asked ? SLICE_NS : LOOK_NS)) {
+    if (p->stop && __atomic_load_n(p->stop, __ATOMIC_RELAXED))
+        p->over = -EINTR;
+    else if (now >= p->looked_ns + (asked ? SLICE_NS : LOOK_NS)) {
         p->looked_ns = now;
         p->over = gave_up(p, asked) ? -EINTR : 0;
     }
@@ -123,6 +125,19 @@ void patience_renew(void)
         p->until_ns = clock_mono_ns() + p->limit_ns;
     if (p && p->over == -ETIMEDOUT)
         p->over = 0;
+}
+
+static uint64_t n_progress;
+
+void patience_progress(void)
+{
+    (void)__atomic_add_fetch(&n_progress, 1, __ATOMIC_RELAXED);
+    patience_renew();
+}
+
+uint64_t patience_progress_count(void)
+{
+    return __atomic_load_n(&n_progress, __ATOMIC_RELAXED);
 }
 
 bool patience_worn(void)

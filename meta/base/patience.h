@@ -15,9 +15,10 @@
 struct patience {
     uint64_t limit_ns; /* without progress */
     uint64_t began_ns, until_ns, looked_ns;
-    int tid;   /* of the program's thread, 0: not known */
-    int over;  /* what patience_over() said, once it did */
-    int asked; /* atomic: the kernel told of a signal */
+    int tid;         /* of the program's thread, 0: not known */
+    int over;        /* what patience_over() said, once it did */
+    int asked;       /* atomic: the kernel told of a signal */
+    const int *stop; /* NULL, or atomic: not 0 is as good as a signal; set after patience_begin() */
 };
 
 /* p stays the caller's; began_ns: when the program asked. limit_ns 0: no limit. */
@@ -31,6 +32,9 @@ void patience_ask(struct patience *p);
 int patience_over(void);
 /* Something got on: the time counts from now. */
 void patience_renew(void);
+/* Bytes went to or came from the store: that as well, and the count, which is all threads', grows. */
+void patience_progress(void);
+uint64_t patience_progress_count(void);
 /* Whether the program has waited for most of its time: what fails now is likely to fail as late again. */
 bool patience_worn(void);
 /*

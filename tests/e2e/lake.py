@@ -61,6 +61,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         have = self.lake.objects.get(self.key)
         if not self.key:
             self.answer(200)
+        elif self.key in self.lake.refused:
+            self.answer(400)
         elif have is None:
             self.answer(404)
         else:
@@ -90,7 +92,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.parse()
         self.lake.open.wait()
         if self.key in self.lake.refused:
-            self.fail(403, "AccessDenied")
+            self.fail(400, "InvalidObjectName")
             return
         copies = "x-amz-copy-source" in self.headers
         data, meta = self.source() if copies else (self.body, self.meta())
@@ -125,7 +127,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         self.parse()
         self.lake.open.wait()
-        if "uploads" in self.query:
+        if self.key in self.lake.refused:
+            self.fail(400, "InvalidObjectName")
+        elif "uploads" in self.query:
             with self.lake.lock:
                 self.lake.n_uploads += 1
                 name = str(self.lake.n_uploads)
@@ -140,7 +144,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.parse()
         self.lake.open.wait()
         if self.key in self.lake.refused:
-            self.fail(403, "AccessDenied")
+            self.fail(400, "InvalidObjectName")
         elif self.condition():
             self.lake.delete(self.key)
             self.answer(204)
@@ -163,7 +167,7 @@ class Lake:
         self.open.set()
         self.objects = {}  # key -> (bytes, etag, metadata)
         self.names = []  # all keys, sorted
-        self.refused = set()
+        self.refused = set()  # keys that it does not take
         self.parts, self.metas, self.n_uploads = {}, {}, 0
         self.calls = []
         self.server = Server(("127.0.0.1", 0), type("LakeHandler", (Handler,), {"lake": self}))

@@ -8,7 +8,7 @@ import time
 
 import lake
 import pytest
-from mounts import MIB, eventually
+from mounts import MIB, eventually, run
 
 HANG_S = 30  # much longer than --op-timeout 3s; what takes that long hangs
 BIG = 40 * MIB
@@ -144,6 +144,61 @@ def test_a_handled_signal_does_not_end_a_read_but_sigint_does(make_mount, store)
     assert q.wait(HANG_S) == 99
     store.answer_again()
     assert p.wait(HANG_S) == 0, p.stderr.read()
+
+
+# What waits until the store has it, where that is asked for.
+REMOTE = {
+    "fsync": "f = open(P + '/r/fsync', 'wb', buffering=0); f.write(b'fsync'); go(); os.fsync(f.fileno())",
+    "fsync of parts": "f = open(P + '/r/parts', 'wb', buffering=0); f.write(b'parts' * (5 << 20)); go(); os.fsync(f.fileno())",
+    "close": "f = os.open(P + '/r/close', os.O_WRONLY | os.O_CREAT); os.write(f, b'close'); go(); os.close(f)",
+    "close of parts": "f = os.open(P + '/r/parts2', os.O_WRONLY | os.O_CREAT); os.write(f, b'parts' * (5 << 20)); go(); os.close(f)",
+}
+
+
+@pytest.mark.parametrize("sig", [None, signal.SIGKILL])
+def test_fsync_and_close_that_wait_for_the_store_end_and_what_they_wrote_is_published_later(make_mount, store, sig):
+    m = prepare(make_mount, store, close="remote", fsync="remote", op_timeout="10m" if sig else "3s")
+    os.mkdir(m.path / "r")
+    running = {name: program(m, code) for name, code in REMOTE.items()}
+    time.sleep(1)
+    assert {name: p.returncode for name, p in running.items() if p.poll() is not None} == {}
+    for p in running.values():
+        if sig:
+            p.send_signal(sig)
+    ends = {name: p.wait(HANG_S) for name, p in running.items()}
+    assert set(ends.values()) <= ({-sig, 1, errno.EINTR} if sig else {errno.ETIMEDOUT}), ends
+    store.answer_again()
+    m.wait("r")
+    assert {key: len(store.get(key)) for key in store.list("r/") if key != "r/"} == {
+        "r/fsync": 5, "r/parts": 25 * MIB, "r/close": 5, "r/parts2": 25 * MIB}
+
+
+def test_a_removed_file_whose_name_the_store_refuses_is_waited_for_no_longer(make_mount, store):
+    store.refused.add("d/bad")
+    store.put("d/good", b"x")
+    m = make_mount(op_timeout="3s")
+    (m.path / "d/bad").write_bytes(b"never there")
+    refused = run("wait", "--timeout", "60s", m.path / "d", check=False, timeout=90)
+    assert refused.returncode == 1 and "needs a decision" in refused.stderr
+    os.unlink(m.path / "d/bad")
+    m.wait("d", timeout=60)
+    assert store.list("d/") == ["d/good"]
+
+
+def test_what_was_to_be_tried_again_is_after_a_crash(make_mount, store):
+    store.refused.add("d/bad")
+    store.put("d/good", b"x")
+    m = make_mount(op_timeout="10m")
+    (m.path / "d/bad").write_bytes(b"taken later")
+    assert eventually(lambda: m.status()["parked"] == 1, 30), m.status()
+    store.refused.clear()
+    store.black_hole()
+    run("publish", "--retry", m.path / "d/bad")
+    m.kill9()
+    store.answer_again()
+    m.mount()
+    m.wait("d", timeout=60)
+    assert store.get("d/bad") == b"taken later"
 
 
 def counts(m):
