@@ -2,6 +2,7 @@
 #include "attach.h"
 
 #include "backing.h"
+#include "base/crash.h"
 #include "content.h"
 #include "handle.h"
 #include "io_mode.h"
@@ -48,6 +49,7 @@ static void attach_handle(struct fs *fs, struct handle *h)
     mutex_lock(&in->mu);
     bool first = in->io.n_handles == 0;
     in->io.mode = IO_CACHED;
+    in->io.direct = first && s->direct;
     in->io.n_handles++;
     in->io.n_writers += s->writable;
     mutex_unlock(&in->mu);
@@ -132,6 +134,7 @@ int fs_attach(struct fs *fs)
         else
             backing_leave(fs, slot);
     }
+    CRASH_POINT(takeover_attached);
     log_notice("attach", "taking over handles=%u files=%u", fs->handles->len - fs->free_handles->len,
                fs->attached->len);
     return recover_orphan_each(fs, inode_await_forget);
@@ -219,6 +222,7 @@ int fs_attach_settle(struct fs *fs)
         return 0;
     for (unsigned i = 0; i < fs->attached->len; i++)
         settle_or_say(fs->attached->pdata[i]);
+    CRASH_POINT(takeover_files);
     settle_handles(fs);
     for (unsigned i = 0; i < fs->attached->len; i++) {
         struct inode *in = fs->attached->pdata[i];
@@ -227,27 +231,35 @@ int fs_attach_settle(struct fs *fs)
         inode_put(in);
     }
     g_ptr_array_set_size(fs->attached, 0);
+    CRASH_POINT(takeover_handles);
     return recover_open_each(fs, settle_unfinished);
 }
 
 /* ---- handles that the kernel may not have ---- */
 
-void attach_replaces(struct fs *fs, uint64_t unique)
+static bool take_unsure(struct fs *fs, uint64_t unique, struct unsure *ret)
 {
-    struct unsure found = {0};
+    bool found = false;
     mutex_lock(&fs->handle_mu);
-    for (unsigned i = 0; unique && !found.fh && i < fs->unsure->len; i++) {
-        struct unsure *u = &g_array_index(fs->unsure, struct unsure, i);
-        if (u->unique != unique)
-            continue;
-        found = *u;
-        g_array_remove_index_fast(fs->unsure, i);
+    for (unsigned i = 0; !found && i < fs->unsure->len; i++) {
+        *ret = g_array_index(fs->unsure, struct unsure, i);
+        found = ret->unique == unique;
+        if (found)
+            g_array_remove_index_fast(fs->unsure, i);
     }
     mutex_unlock(&fs->handle_mu);
-    struct handle *h = found.fh ? handle_get(fs, found.fh) : NULL;
-    if (h)
-        release(fs, h);
-    inode_put(found.in);
+    return found;
+}
+
+void attach_replaces(struct fs *fs, uint64_t unique)
+{
+    struct unsure u;
+    while (unique && take_unsure(fs, unique, &u)) { /* several, if more than one worker died of it */
+        struct handle *h = handle_get(fs, u.fh);
+        if (h)
+            release(fs, h);
+        inode_put(u.in);
+    }
 }
 
 void attach_confirm(struct fs *fs, struct handle *h)

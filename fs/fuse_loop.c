@@ -67,6 +67,8 @@ struct reader {
     bool used, reading;
     bool waits;      /* its request is one of n_waiters */
     uint64_t unique; /* of its request, 0: none */
+    bool resent;     /* what it serves was sent again */
+    bool behind;     /* what it reads may be older than the first request that was not */
 };
 
 struct fuse_loop {
@@ -74,6 +76,7 @@ struct fuse_loop {
     struct fuse_session *se;
     struct session *session;
     uint64_t limit_ns; /* for a request, without progress */
+    atomic_bool *caught_up;
 
     struct mutex mu;
     /* guarded by mu */
@@ -83,16 +86,19 @@ struct fuse_loop {
     GQueue kept; /* struct kept */
     uint64_t kept_bytes;
     GPtrArray *free_pages; /* of large buffers that nobody uses */
+    bool seen_new;         /* the kernel sends what it sends again before all else */
     bool stop;
     int error;
 };
 
-struct fuse_loop *fuse_loop_new(struct fuse_session *se, struct session *session, uint64_t op_timeout_ns)
+struct fuse_loop *fuse_loop_new(struct fuse_session *se, struct session *session, uint64_t op_timeout_ns,
+                                atomic_bool *caught_up)
 {
     struct fuse_loop *l = g_new0(struct fuse_loop, 1);
     l->se = se;
     l->session = session;
     l->limit_ns = op_timeout_ns + GRACE_NS;
+    l->caught_up = caught_up;
     l->free_pages = g_ptr_array_new_with_free_func(free);
     g_queue_init(&l->kept);
     mutex_init(&l->mu, LOCK_FUSE_LOOP);
@@ -235,6 +241,33 @@ static bool begin_read(struct reader *t) EXCLUDES(t->loop->mu)
     return go_on;
 }
 
+static bool keeps_resent_locked(const struct fuse_loop *l)
+{
+    for (const GList *k = l->kept.head; k; k = k->next) {
+        const struct fuse_in_header *in = (const void *)((const struct kept *)k->data)->at.buf;
+        if (request_resent(in->unique))
+            return true;
+    }
+    return false;
+}
+
+/* A request was read, of which nothing is known yet but that it came: has all that was sent again been answered? */
+static void look_behind_locked(struct fuse_loop *l, struct reader *t, const struct fuse_in_header *in) REQUIRES(l->mu)
+{
+    t->behind = false;
+    t->resent = request_resent(in->unique);
+    if (!t->resent && !is_note(in->opcode) && !l->seen_new) {
+        l->seen_new = true;
+        for (unsigned i = 0; i < READERS_MAX; i++)
+            l->readers[i].behind = l->readers[i].used && l->readers[i].reading;
+    }
+    bool all = l->seen_new && !keeps_resent_locked(l);
+    for (unsigned i = 0; all && i < READERS_MAX; i++)
+        all = !l->readers[i].used || !(l->readers[i].behind || l->readers[i].resent);
+    if (all)
+        atomic_store(l->caught_up, true);
+}
+
 /* The request at buf is this thread's. */
 static void take_on_locked(struct fuse_loop *l, struct reader *t, char *buf, size_t len, uint64_t read_ns)
     REQUIRES(l->mu)
@@ -244,6 +277,7 @@ static void take_on_locked(struct fuse_loop *l, struct reader *t, char *buf, siz
     t->msg = buf;
     t->msg_len = len;
     t->unique = in->unique;
+    t->resent = request_resent(in->unique);
     t->waits = !is_quick(in->opcode);
     l->n_waiters += t->waits;
     patience_begin(&t->patience, (int)in->pid, read_ns, l->limit_ns);
@@ -274,6 +308,9 @@ static bool accept_locked(struct fuse_loop *l, struct reader *t, size_t n) REQUI
 {
     mutex_assert_held(&l->mu);
     const struct fuse_in_header *in = (const void *)t->large.buf;
+    if (!atomic_load(l->caught_up))
+        look_behind_locked(l, t, in);
+    t->resent = false;
     if (keep_locked(l, t->large.buf, n))
         return false;
     bool note = is_note(in->opcode);
@@ -313,7 +350,7 @@ static bool next_kept(struct reader *t) EXCLUDES(t->loop->mu)
     mutex_lock(&l->mu);
     bool waited = t->waits;
     l->n_waiters -= waited;
-    t->waits = false;
+    t->waits = t->resent = false;
     t->unique = 0;
     free(t->kept_pages);
     t->kept_pages = NULL;
@@ -417,7 +454,7 @@ static void handle(struct reader *t)
     t->busy->opcode = in->opcode;
     t->busy->unique = in->unique;
     t->busy->since_ns = clock_mono_ns();
-    request_begin(in->unique);
+    request_begin(in->unique, (unsigned)(t - t->loop->readers));
     fuse_session_process_buf(t->loop->se, &(struct fuse_buf){.mem = t->msg, .size = t->msg_len});
     request_end();
     t->busy->since_ns = 0;

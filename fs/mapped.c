@@ -5,6 +5,7 @@
 #include "content.h"
 #include "io_mode.h"
 #include "publish.h"
+#include "replay.h"
 
 #define LOOK_NS     NS_PER_S
 #define LATE_NS     (100 * NS_PER_MS) /* while the kernel may only be late to let go of a file */
@@ -171,6 +172,7 @@ static void *mapped_main(void *arg)
         mutex_unlock(&m->mu);
         look_at_flushed(m);
         attach_expire(fs);
+        replay_expire(fs);
         mutex_lock(&m->mu);
         for (unsigned i = 0; i < m->files->len && !m->stop;) {
             struct mapped_file *f = m->files->pdata[i]; /* only this thread removes */

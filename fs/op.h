@@ -21,6 +21,11 @@ void reply_entry(fuse_req_t req, enum op_id op, struct inode *in, double ttl);
 /* Fills an entry for readdirplus or create; the kernel's lookup is counted by inode_kernel_ref() of the caller. */
 void fill_entry(struct inode *in, double ttl, struct fuse_entry_param *e);
 
+/* For a request that makes something: if it was carried out by a worker before, 1 and what it made, or -errno; else 0. */
+int made_before(fuse_req_t req, struct inode **ret) MUST_CHECK;
+/* For one that makes nothing: whether it was carried out. */
+bool done_before(fuse_req_t req);
+
 /* Changes mode, owner or mtime, or takes setuid away (FUSE_SET_ATTR_* in set say which) and journals what has to go upstream: nothing if they are the same. */
 int attr_store(struct inode *in, const struct stat *st, int set) MUST_CHECK;
 

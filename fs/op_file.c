@@ -1,5 +1,6 @@
 /* Operations on open files. */
 #include "attach.h"
+#include "base/testpoint.h"
 #include "content.h"
 #include "copy.h"
 #include "io_mode.h"
@@ -56,8 +57,10 @@ static int new_handle(fuse_req_t req, struct inode *in, struct fuse_file_info *f
         handle_free(fs, fi->fh);
         return r;
     }
-    if (!writes)
+    if (!writes) {
         copy_note_open(in, tid);
+        read_mode_opened(h, fi->direct_io);
+    }
     h->news = io_mode_news(in);
     attach_replaces(fs, request_unique());
     return 0;
@@ -126,6 +129,7 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
                   r == -ENOENT ? -ESTALE : r); /* replaced elsewhere: ESTALE makes the kernel look the name up again */
         return;
     }
+    TEST_POINT("open");
     metric_inc(M_fuse_requests);
     if (fuse_reply_open(req, fi) == -ENOENT)
         undo_open(fs, in, fi->fh, writes);
@@ -133,27 +137,36 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         handle_opened(fs, fi->fh);
 }
 
-/* name: NULL for a file without one. */
+/* What a file that was just made becomes; one that a worker before made may be closed by now. */
+static int open_created(struct inode *in, bool writes, bool again)
+{
+    int r = again ? content_open_again(in, writes) : content_open_new(in);
+    if (r < 0 || writes)
+        return r;
+    if (!again) { /* O_CREAT|O_RDONLY: counted as writer only until here */
+        mutex_lock(&in->mu);
+        in->n_writers--;
+        mutex_unlock(&in->mu);
+    }
+    if (content_seal(in) < 0)
+        log_warn("fuse", "new empty file could not be sealed ino=%" G_GUINT64_FORMAT, in->ino);
+    return 0;
+}
+
+/* name: NULL for a file without one. again: a worker before made it. */
 static void reply_created(fuse_req_t req, enum op_id op, struct inode *in, uint64_t parent, const char *name,
-                          struct fuse_file_info *fi)
+                          struct fuse_file_info *fi, bool again)
 {
     struct fs *fs = in->fs;
-    int r = content_open_new(in);
+    bool writes = opens_for_write(fi->flags);
+    TEST_POINT("made");
+    int r = open_created(in, writes, again);
     if (r < 0) {
         if (name && tree_unlink(fs, parent, name) < 0)
             log_warn("fuse", "a file that could not be made leaves its name ino=%" G_GUINT64_FORMAT, in->ino);
         inode_put(in);
         reply_err(req, op, r);
         return;
-    }
-    bool writes = opens_for_write(fi->flags);
-    if (!writes) { /* O_CREAT|O_RDONLY: counted as writer only until here */
-        mutex_lock(&in->mu);
-        in->n_writers--;
-        mutex_unlock(&in->mu);
-        r = content_seal(in);
-        if (r < 0)
-            log_warn("fuse", "new empty file could not be sealed r=%s", err_name(r));
     }
     r = new_handle(req, in, fi, true);
     if (r < 0) {
@@ -166,6 +179,7 @@ static void reply_created(fuse_req_t req, enum op_id op, struct inode *in, uint6
     struct fuse_entry_param e;
     fill_entry(in, inode_get(fs, parent, &dir) == 0 ? tree_ttl(fs, dir) : 0, &e);
     inode_kernel_ref(in);
+    TEST_POINT(name ? "create" : "tmpfile");
     metric_inc(M_fuse_requests);
     if (fuse_reply_create(req, &e, fi) == -ENOENT) {
         undo_open(fs, in, fi->fh, writes);
@@ -183,11 +197,13 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
     struct node_spec spec = {
         .parent = parent, .name = name, .mode = S_IFREG | (mode & 07777), .who = {ctx->uid, ctx->gid}};
     struct inode *in = NULL;
-    int r = fs->cfg->read_only ? -EROFS : virt_lookup(parent, name) ? -EPERM : tree_create(fs, &spec, true, &in);
+    int again = made_before(req, &in), r = again;
+    if (r == 0)
+        r = fs->cfg->read_only ? -EROFS : virt_lookup(parent, name) ? -EPERM : tree_create(fs, &spec, true, &in);
     if (r < 0)
         reply_err(req, OP_ID_create, r);
     else
-        reply_created(req, OP_ID_create, in, parent, name, fi);
+        reply_created(req, OP_ID_create, in, parent, name, fi, again);
 }
 
 void op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fuse_file_info *fi)
@@ -196,11 +212,13 @@ void op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fuse_file
     const struct fuse_ctx *ctx = fuse_req_ctx(req);
     struct node_spec spec = {.parent = parent, .mode = S_IFREG | (mode & 07777), .who = {ctx->uid, ctx->gid}};
     struct inode *in = NULL;
-    int r = fs->cfg->read_only ? -EROFS : tree_tmpfile(fs, &spec, &in);
+    int again = made_before(req, &in), r = again;
+    if (r == 0)
+        r = fs->cfg->read_only ? -EROFS : tree_tmpfile(fs, &spec, &in);
     if (r < 0)
         reply_err(req, OP_ID_tmpfile, r);
     else
-        reply_created(req, OP_ID_tmpfile, in, parent, NULL, fi);
+        reply_created(req, OP_ID_tmpfile, in, parent, NULL, fi, again);
 }
 
 /* One read buffer a thread, freed with it. */
@@ -235,6 +253,8 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
     ssize_t n =
         h ? cache_file_read(h->in->cf, buf, size, (uint64_t)off) : no_open_read(fs, ino, buf, size, (uint64_t)off);
     metric_inc(M_fuse_requests);
+    if (h && n > 0) /* before the reply: the handle is the kernel's then */
+        read_mode_note(h, fuse_req_ctx(req)->pid, (size_t)n);
     if (n < 0)
         reply_err(req, OP_ID_read, (int)n);
     else
@@ -265,6 +285,7 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_
         content_note_write(h->in, (uint64_t)off + (uint64_t)n);
         atomic_store_explicit(&h->slot->wrote, true, memory_order_relaxed);
     }
+    TEST_POINT("write");
     metric_inc(M_fuse_requests);
     if (n < 0)
         reply_err(req, OP_ID_write, (int)n);
@@ -332,6 +353,7 @@ void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct handle *h = handle_get(fs, fi->fh);
     handle_releasing(fs, fi->fh);
     if (h && h->in) {
+        read_mode_released(h);
         io_mode_leave(h->in, h->slot->writable);
         content_release(h->in, h->slot->writable);
     }
@@ -424,6 +446,7 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in, struct 
     else if (changes)
         n = copy_range(from->in, (uint64_t)off_in, to->in, (uint64_t)off_out, MIN(len, COPY_MAX));
     atomic_store(&to->slot->wrote, true);
+    TEST_POINT("copy_file_range");
     if (n < 0)
         reply_err(req, OP_ID_copy_file_range, (int)n);
     else

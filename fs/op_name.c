@@ -72,7 +72,9 @@ static void make_node(fuse_req_t req, enum op_id op, const struct node_spec *spe
 {
     struct fs *fs = fuse_req_userdata(req);
     struct inode *in = NULL;
-    int r = writable_name(fs, spec->parent, spec->name);
+    int r = made_before(req, &in);
+    if (r == 0)
+        r = writable_name(fs, spec->parent, spec->name);
     if (r == 0)
         r = tree_create(fs, spec, false, &in);
     if (r < 0)
@@ -127,13 +129,18 @@ void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
     struct fs *fs = fuse_req_userdata(req);
     int r = writable_name(fs, parent, name);
-    reply_err(req, OP_ID_unlink, r < 0 ? r : tree_unlink(fs, parent, name));
+    if (r == 0 && !done_before(req))
+        r = tree_unlink(fs, parent, name);
+    reply_err(req, OP_ID_unlink, r);
 }
 
 void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
     struct fs *fs = fuse_req_userdata(req);
-    reply_err(req, OP_ID_rmdir, fs->cfg->read_only ? -EROFS : tree_rmdir(fs, parent, name));
+    int r = fs->cfg->read_only ? -EROFS : 0;
+    if (r == 0 && !done_before(req))
+        r = tree_rmdir(fs, parent, name);
+    reply_err(req, OP_ID_rmdir, r);
 }
 
 void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t newparent, const char *newname,
@@ -143,14 +150,18 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
     int r = writable_name(fs, parent, name);
     if (r == 0)
         r = writable_name(fs, newparent, newname);
-    reply_err(req, OP_ID_rename, r < 0 ? r : tree_rename(fs, parent, name, newparent, newname, flags));
+    if (r == 0 && !done_before(req))
+        r = tree_rename(fs, parent, name, newparent, newname, flags);
+    reply_err(req, OP_ID_rename, r);
 }
 
 void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t newparent, const char *newname)
 {
     struct fs *fs = fuse_req_userdata(req);
     struct inode *in = NULL;
-    int r = writable_name(fs, newparent, newname);
+    int r = made_before(req, &in);
+    if (r == 0)
+        r = writable_name(fs, newparent, newname);
     if (r == 0)
         r = tree_link(fs, ino, newparent, newname, &in);
     if (r < 0)

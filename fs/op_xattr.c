@@ -1,6 +1,8 @@
 /* Extended attributes: user.* kept in the database; user.sluice.* made on the fly and not listed, so that copying tools do not carry them on. */
 #include "content.h"
 #include "op.h"
+#include "replay.h"
+#include "states.h"
 #include "tree.h"
 
 #include <sys/xattr.h>
@@ -126,8 +128,10 @@ static int change_xattr(struct fs *fs, uint64_t ino, const char *name, const cha
         meta_xattr_put(b, ino, name, value, size);
     if (r == 0)
         r = touch_ctime(in, b);
-    if (r == 0)
+    if (r == 0) {
+        replay_note(fs, b, 0);
         r = meta_commit(b, false);
+    }
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     return r;
@@ -135,12 +139,14 @@ static int change_xattr(struct fs *fs, uint64_t ino, const char *name, const cha
 
 void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size, int flags)
 {
-    reply_err(req, OP_ID_setxattr, change_xattr(fuse_req_userdata(req), ino, name, value, size, flags, false));
+    struct fs *fs = fuse_req_userdata(req);
+    reply_err(req, OP_ID_setxattr, done_before(req) ? 0 : change_xattr(fs, ino, name, value, size, flags, false));
 }
 
 void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 {
-    reply_err(req, OP_ID_removexattr, change_xattr(fuse_req_userdata(req), ino, name, NULL, 0, 0, true));
+    struct fs *fs = fuse_req_userdata(req);
+    reply_err(req, OP_ID_removexattr, done_before(req) ? 0 : change_xattr(fs, ino, name, NULL, 0, 0, true));
 }
 
 static int add_name(void *ctx, const char *name, size_t value_len)

@@ -1,9 +1,11 @@
 /*
  * Changes of the tree but for rename: each is one batch under ns, then publish_apply() makes its journal records effective.
  */
+#include "base/crash.h"
 #include "content.h"
 #include "pin.h"
 #include "publish.h"
+#include "replay.h"
 #include "tree.h"
 #include "tree_list.h"
 
@@ -255,10 +257,13 @@ int tree_create(struct fs *fs, const struct node_spec *spec, bool open, struct i
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     r = create_locked(fs, b, spec, open, &ino);
-    if (r == 0)
+    if (r == 0) {
+        replay_note(fs, b, ino);
         r = meta_commit(b, false);
+    }
     publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
+    CRASH_POINT(create_named);
     meta_batch_free(b);
     return r < 0 ? r : inode_get(fs, ino, ret);
 }
@@ -277,6 +282,7 @@ int tree_tmpfile(struct fs *fs, const struct node_spec *spec, struct inode **ret
     if (r == 0) {
         meta_inode_put(b, &rec);
         meta_value_put(b, name, "", 0);
+        replay_note(fs, b, rec.ino);
         r = meta_commit(b, false);
     }
     mutex_unlock(&fs->ns);
@@ -362,10 +368,13 @@ int tree_link(struct fs *fs, uint64_t ino, uint64_t parent, const char *name, st
     mutex_lock(&fs->ns);
     bool first = S_ISREG(in->rec.mode) && in->rec.nlink == 0;
     r = link_locked(fs, b, in, parent, name);
-    if (r == 0)
+    if (r == 0) {
+        replay_note(fs, b, ino);
         r = meta_commit(b, false);
+    }
     publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
+    CRASH_POINT(link_named);
     meta_batch_free(b);
     if (r < 0)
         return r;
@@ -399,10 +408,12 @@ static int drop_child(struct fs *fs, uint64_t parent, const char *name, bool dir
         r = tree_keep_empty_dir(fs, b, parent, d.id);
     if (r == 0) {
         tree_touch_dir(fs, b, parent);
+        replay_note(fs, b, 0);
         r = meta_commit(b, false);
     }
     publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
+    CRASH_POINT(unlink_committed);
     meta_batch_free(b);
     meta_dentry_clear(&d);
     return r;

@@ -200,6 +200,8 @@ struct meta_op {
     char *key;          /* owned; OP_DELETE */
     struct etag etag;   /* OP_DELETE: what may be deleted, "" = whatever is there */
     int64_t created_ns; /* wall clock */
+    uint64_t
+        place; /* OP_SYNC: where those that wait for it see it in the order; 0: as seq, and only once its content is closed */
 };
 void meta_op_clear(struct meta_op *op);
 void meta_op_put(struct meta_batch *b, const struct meta_op *op);
@@ -267,6 +269,18 @@ void meta_cached_put(struct meta_batch *b, const struct meta_cached *c);
 void meta_cached_del(struct meta_batch *b, uint64_t vid);
 int meta_cached_get(struct meta *m, uint64_t vid, struct meta_cached *ret) MUST_CHECK;
 int meta_cached_each(struct meta *m, int (*fn)(void *ctx, const struct meta_cached *c), void *ctx) MUST_CHECK;
+
+/* ---- requests of the kernel that were carried out (fs/replay.h) ---- */
+
+struct meta_reply {
+    uint64_t generation, place; /* a record for each pair: of the worker, and of its thread */
+    uint64_t unique;            /* the request, as the kernel numbers it */
+    uint64_t ino;               /* what it made, 0: nothing */
+};
+void meta_reply_put(struct meta_batch *b, const struct meta_reply *reply);
+void meta_reply_del(struct meta_batch *b, uint64_t generation, uint64_t place);
+/* By generation and place, ascending. */
+int meta_reply_each(struct meta *m, int (*fn)(void *ctx, const struct meta_reply *reply), void *ctx) MUST_CHECK;
 
 /* ---- small named values: capabilities, pin rules, options of the last mount ---- */
 

@@ -34,6 +34,9 @@ void meta_space_keep(struct meta_space *s, uint64_t most);
 void meta_space_look(struct meta_space *s);
 void meta_space_close(struct meta_space *s);
 
+/* Cuts off what a power loss left of an unsynced end of the last log in dir. While the database is open, here or elsewhere, nothing is done. */
+void meta_wal_mend(const char *dir);
+
 struct meta_ids {
     uint64_t next, limit;
     bool refilling;

@@ -108,6 +108,7 @@ static int dump_op(GString *out, const struct meta_key *key, const void *val, si
     put_text(out, "key", op.key);
     put_text(out, "etag", op.etag.s);
     put_time(out, "created_ns", op.created_ns);
+    put_num(out, "place", op.place);
     meta_op_clear(&op);
     return 0;
 }
@@ -191,6 +192,19 @@ static int dump_crc(GString *out, const struct meta_key *key, const void *val, s
     return 0;
 }
 
+static int dump_reply(GString *out, const struct meta_key *key, const void *val, size_t len)
+{
+    struct meta_reply reply;
+    int r = meta_dec_reply(val, len, &reply);
+    if (r < 0)
+        return r;
+    put_num(out, "generation", key->n[0]);
+    put_num(out, "place", key->n[1]);
+    put_num(out, "unique", reply.unique);
+    put_num(out, "ino", reply.ino);
+    return 0;
+}
+
 /* Values may be secrets of the user (extended attributes) or long: only their size is shown. */
 static int dump_blob(GString *out, const struct meta_key *key, const void *val, size_t len)
 {
@@ -239,7 +253,7 @@ static int on_record(void *ctx, const struct meta_key *key, const void *val, siz
         [TAG_INODE] = dump_inode,     [TAG_CRC] = dump_crc,         [TAG_LINK] = dump_link,
         [TAG_NAME] = dump_dentry,     [TAG_OP] = dump_op,           [TAG_PART] = dump_part,
         [TAG_COUNTER] = dump_counter, [TAG_SEGMENT] = dump_segment, [TAG_UPLOAD] = dump_upload,
-        [TAG_VALUE] = dump_blob,      [TAG_XATTR] = dump_blob,
+        [TAG_VALUE] = dump_blob,      [TAG_XATTR] = dump_blob,      [TAG_REPLY] = dump_reply,
     };
     GString *out = ctx;
     g_string_append(out, meta_tag_name((uint8_t)key->tag));

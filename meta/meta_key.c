@@ -28,7 +28,7 @@ static const struct {
     {TAG_INODE, 1, false, "inode"},    {TAG_CRC, 2, false, "crc"},         {TAG_LINK, 3, false, "link"},
     {TAG_NAME, 1, true, "name"},       {TAG_OP, 1, false, "op"},           {TAG_PART, 2, false, "part"},
     {TAG_COUNTER, 0, true, "counter"}, {TAG_SEGMENT, 2, false, "segment"}, {TAG_UPLOAD, 1, false, "upload"},
-    {TAG_VALUE, 0, true, "value"},     {TAG_XATTR, 1, true, "xattr"},
+    {TAG_VALUE, 0, true, "value"},     {TAG_XATTR, 1, true, "xattr"},      {TAG_REPLY, 2, false, "reply"},
 };
 
 static void append_be64(GString *k, uint64_t v)
@@ -469,6 +469,10 @@ static void walk_op(struct codec *c, struct meta_op *op)
     codec_check(c, op->kind == OP_SYNC ? op->name != NULL : op->key != NULL);
     codec_chars(c, op->etag.s, sizeof(op->etag.s));
     codec_i64(c, &op->created_ns);
+    if (c->out ? op->place != 0 : c->p != c->end) {
+        codec_u64(c, &op->place);
+        codec_check(c, op->place != 0);
+    }
 }
 
 GString *meta_enc_op(const struct meta_op *op)
@@ -661,6 +665,35 @@ int meta_dec_crc(const void *val, size_t len, uint32_t *ret_crc)
     int r = finish(&c);
     if (r == 0)
         *ret_crc = crc;
+    return r;
+}
+
+/* ---- replies ---- */
+
+static void walk_reply(struct codec *c, struct meta_reply *reply)
+{
+    codec_u64(c, &reply->unique);
+    codec_u64(c, &reply->ino);
+}
+
+GString *meta_enc_reply(const struct meta_reply *reply)
+{
+    struct codec c = encoder();
+    struct meta_reply copy = *reply;
+    walk_reply(&c, &copy);
+    return c.out;
+}
+
+int meta_dec_reply(const void *val, size_t len, struct meta_reply *ret)
+{
+    struct codec c = decoder(val, len);
+    struct meta_reply reply = {0};
+    walk_reply(&c, &reply);
+    int r = finish(&c);
+    if (r == 0) {
+        ret->unique = reply.unique;
+        ret->ino = reply.ino;
+    }
     return r;
 }
 

@@ -21,6 +21,7 @@ enum meta_tag {
     TAG_OP = 'O',      /* seq */
     TAG_PART = 'P',    /* vid, number */
     TAG_COUNTER = 'Q', /* name */
+    TAG_REPLY = 'R',   /* generation, place */
     TAG_SEGMENT = 'S', /* vid, segment */
     TAG_UPLOAD = 'U',  /* vid */
     TAG_VALUE = 'V',   /* name */
@@ -76,6 +77,8 @@ GString *meta_enc_segment(const struct meta_segment *s);
 int meta_dec_segment(const void *val, size_t len, struct meta_segment *ret) MUST_CHECK;
 GString *meta_enc_crc(uint32_t crc);
 int meta_dec_crc(const void *val, size_t len, uint32_t *ret_crc) MUST_CHECK;
+GString *meta_enc_reply(const struct meta_reply *reply);
+int meta_dec_reply(const void *val, size_t len, struct meta_reply *ret) MUST_CHECK; /* all but the key's fields */
 /* Extended attributes and named values: the version byte, then the caller's bytes; the result points into val. */
 GString *meta_enc_blob(const void *data, size_t len);
 int meta_dec_blob(const void *val, size_t len, const void **ret_data, size_t *ret_len) MUST_CHECK;

@@ -82,6 +82,12 @@ static GString *crc(const void *v, size_t n)
     return meta_dec_crc(v, n, &rec) < 0 ? NULL : meta_enc_crc(rec);
 }
 
+static GString *reply(const void *v, size_t n)
+{
+    struct meta_reply rec;
+    return meta_dec_reply(v, n, &rec) < 0 ? NULL : meta_enc_reply(&rec);
+}
+
 static GString *number(const void *v, size_t n)
 {
     uint64_t rec;
@@ -99,8 +105,8 @@ typedef GString *again_fn(const void *v, size_t n);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static again_fn *const rows[] = {inode,   dentry, op,      upload, part,   cached,
-                                     segment, header, counter, crc,    number, blob};
+    static again_fn *const rows[] = {inode,  dentry,  op,  upload, part, cached, segment,
+                                     header, counter, crc, number, blob, reply};
     if (size == 0)
         return 0;
     again_fn *again = rows[data[0] % G_N_ELEMENTS(rows)];

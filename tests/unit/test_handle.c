@@ -38,7 +38,7 @@ static uint32_t state_of(uint64_t fh)
 
 START_TEST(slot_says_what_is_open)
 {
-    request_begin(99 | 1ull << 63);
+    request_begin(99 | 1ull << 63, 0);
     struct handle *h = new_dir(5);
     request_end();
     const struct sess_handle *s = h->slot;

@@ -124,6 +124,7 @@ static void rnd_op(struct meta_op *op)
         .err = (int32_t)rnd_signed(),
         .state = (uint32_t)g_rand_int_range(rng, 0, OPS_CONFLICT + 1),
         .created_ns = rnd_signed(),
+        .place = g_rand_boolean(rng) ? rnd64() | 1 : 0,
         .name = rnd_string(200, 0),
         .key = rnd_string(1024, 0),
     };
@@ -202,6 +203,7 @@ START_TEST(random_ops_survive_the_round_trip)
         ck_assert_uint_eq(out.state, in.state);
         ck_assert_int_eq(out.err, in.err);
         ck_assert_int_eq(out.created_ns, in.created_ns);
+        ck_assert_uint_eq(out.place, in.place);
         same_string(out.name, in.name);
         same_string(out.key, in.key);
         same_string(out.etag.s, in.etag.s);
@@ -344,6 +346,11 @@ static int dec_number(const void *v, size_t n)
     uint64_t x;
     return meta_dec_number(v, n, &x);
 }
+static int dec_reply(const void *v, size_t n)
+{
+    struct meta_reply x;
+    return meta_dec_reply(v, n, &x);
+}
 static int dec_header(const void *v, size_t n)
 {
     struct meta_header x = {0};
@@ -373,6 +380,7 @@ static GString *sample(int kind)
         break;
     case 2:
         rnd_op(&op);
+        op.place = 0; /* likewise */
         v = meta_enc_op(&op);
         meta_op_clear(&op);
         break;
@@ -397,6 +405,9 @@ static GString *sample(int kind)
     case 9:
         v = meta_enc_number(1ull << 40);
         break;
+    case 10:
+        v = meta_enc_reply(&(struct meta_reply){.unique = 1ull << 40, .ino = 300});
+        break;
     default:
         v = meta_enc_header(
             &(struct meta_header){.format = META_FORMAT, .uuid = "0123456789abcdef0123456789abcdef", .identity = id});
@@ -406,7 +417,7 @@ static GString *sample(int kind)
 
 static int (*const decoders[])(const void *, size_t) = {dec_inode,   dec_dentry, dec_op,      dec_upload,
                                                         dec_part,    dec_cached, dec_segment, dec_crc,
-                                                        dec_counter, dec_number, dec_header};
+                                                        dec_counter, dec_number, dec_reply,   dec_header};
 
 START_TEST(truncated_values_are_refused)
 {
@@ -499,6 +510,15 @@ START_TEST(numbers_are_the_same_bytes_on_every_machine)
 }
 END_TEST
 
+START_TEST(reply_survives_the_round_trip)
+{
+    g_autoptr(GString) v = meta_enc_reply(&(struct meta_reply){.unique = UINT64_MAX, .ino = 300});
+    struct meta_reply reply = {.generation = 1, .place = 2};
+    ck_assert_int_eq(meta_dec_reply(v->str, v->len, &reply), 0);
+    ck_assert(reply.unique == UINT64_MAX && reply.ino == 300 && reply.generation == 1 && reply.place == 2);
+}
+END_TEST
+
 START_TEST(dentry_name_with_slash_is_refused)
 {
     char name[] = "a/b";
@@ -586,6 +606,7 @@ int main(void)
     tcase_add_test(t, overlong_etag_and_embedded_nul_are_refused);
     tcase_add_test(t, overlong_varint_is_refused);
     tcase_add_test(t, numbers_are_the_same_bytes_on_every_machine);
+    tcase_add_test(t, reply_survives_the_round_trip);
     tcase_add_test(t, dentry_name_with_slash_is_refused);
     tcase_add_test(t, keys_sort_like_their_numbers);
     tcase_add_test(t, keys_parse_back);

@@ -192,7 +192,7 @@ static void work_open_unanswered(void)
 {
     struct fuse_file_info fi = {.flags = O_RDWR};
     struct inode *in = takeover_make("f");
-    request_begin(99);
+    request_begin(99, 0);
     struct handle *h = takeover_new_handle(in, true, &fi);
     request_end();
     takeover_write(h, "text", 0);
@@ -212,6 +212,36 @@ START_TEST(open_that_is_sent_again_replaces_the_first)
     ck_assert_uint_eq(in->n_writers, 1);
     ck_assert_ptr_null(handle_get(fx.fs, first));
     ck_assert_uint_eq(in->rec.content, CONTENT_OPEN);
+    takeover_release(h);
+    ck_assert_uint_eq(in->rec.content, CONTENT_SEALED);
+}
+END_TEST
+
+static void work_open_again_unanswered(void)
+{
+    struct fuse_file_info fi = {.flags = O_RDWR};
+    struct inode *in = fs_fixture_inode(&fx, "f");
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    request_begin(99 | 1ull << 63, 0);
+    (void)takeover_new_handle(in, true, &fi);
+    request_end();
+}
+
+START_TEST(open_that_two_workers_died_of_leaves_one_handle)
+{
+    takeover_run(work_open_unanswered, false);
+    uint64_t first = shared->fh;
+    takeover_run(work_open_again_unanswered, false);
+    uint64_t second = shared->fh;
+    takeover_open(false);
+    INODE_REF in = fs_fixture_inode(&fx, "f");
+    ck_assert_uint_eq(in->n_writers, 2);
+    struct handle *h = open_again("f", true);
+    attach_replaces(fx.fs, 99);
+    ck_assert_uint_eq(in->n_writers, 1);
+    ck_assert_uint_eq(in->n_open, 1);
+    ck_assert_ptr_null(handle_get(fx.fs, first));
+    ck_assert_ptr_null(handle_get(fx.fs, second));
     takeover_release(h);
     ck_assert_uint_eq(in->rec.content, CONTENT_SEALED);
 }
@@ -375,6 +405,7 @@ int main(void)
     tcase_add_test(tc, file_closed_by_one_of_its_descriptors_is_not_sealed);
     tcase_add_test(tc, without_handle_closing_is_closed_and_open_is_not);
     tcase_add_test(tc, open_that_is_sent_again_replaces_the_first);
+    tcase_add_test(tc, open_that_two_workers_died_of_leaves_one_handle);
     tcase_add_test(tc, open_that_nobody_asks_for_any_more_is_closed);
     tcase_add_test(tc, handle_that_was_used_is_known_to_be_open);
     tcase_add_test(tc, removed_file_stays_as_long_as_it_is_open);
