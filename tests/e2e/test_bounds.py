@@ -222,7 +222,7 @@ class Readers:
     def __exit__(self, *_):
         for p in self.running:
             p.kill()
-        assert all(p.wait(HANG_S) == -signal.SIGKILL for p in self.running)
+        assert {p.wait(HANG_S) for p in self.running} == {-signal.SIGKILL}
 
 
 def test_hundreds_of_waiting_readers_hold_up_nobody_and_leave_nothing(make_mount, store):
