@@ -416,7 +416,8 @@ static bool interrupt_locked(struct fuse_loop *l, uint64_t unique, bool *ret_end
         return false;
     struct kept *k = link->data;
     const struct fuse_in_header *in = (const void *)k->at.buf;
-    *ret_end = in->opcode != FUSE_FLUSH && !is_patient(in->opcode); /* a close has to be carried out */
+    /* A close has to be carried out, and what was sent again may have been. */
+    *ret_end = in->opcode != FUSE_FLUSH && !is_patient(in->opcode) && !request_resent(in->unique);
     if (*ret_end) {
         g_queue_delete_link(&l->kept, link);
         l->kept_bytes -= k->len;
