@@ -222,7 +222,8 @@ class Readers:
     def __exit__(self, *_):
         for p in self.running:
             p.kill()
-        assert {p.wait(HANG_S) for p in self.running} == {-signal.SIGKILL}
+        ends = [p.wait(HANG_S) for p in self.running]
+        assert set(ends) <= {-signal.SIGKILL, 0}, "0: a file that was fetched ahead before the store fell silent"
 
 
 def test_hundreds_of_waiting_readers_hold_up_nobody_and_leave_nothing(make_mount, store):
