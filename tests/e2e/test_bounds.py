@@ -232,7 +232,7 @@ def test_hundreds_of_waiting_readers_hold_up_nobody_and_leave_nothing(make_mount
     m = prepare(make_mount, store, op_timeout="10m")
     store.answer_again()
     readers = f"for i in $(seq 0 63); do cat {m.path}/many/$i >/dev/null & done; wait"
-    subprocess.run(["bash", "-c", readers], timeout=60, check=True)  # as many connections as there will be
+    subprocess.run(["bash", "-c", readers], timeout=60, check=True)
     threads, fds = counts(m)
     store.black_hole()
     with Readers() as waiting:
@@ -247,4 +247,5 @@ def test_hundreds_of_waiting_readers_hold_up_nobody_and_leave_nothing(make_mount
         m.status()
     store.answer_again()
     assert (m.path / "many/699").stat().st_size == 70000
-    assert eventually(lambda: counts(m)[0] <= threads + 8 and counts(m)[1] <= fds + 8, 30), (threads, fds, counts(m))
+    # 16 idle threads and 64 connections stay at most, however many there were before
+    assert eventually(lambda: counts(m)[0] <= threads + 24 and counts(m)[1] <= fds + 80, 30), (threads, fds, counts(m))
