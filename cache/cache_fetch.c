@@ -14,6 +14,7 @@
 #include "base/crash.h"
 #include "base/log.h"
 #include "base/metric.h"
+#include "base/patience.h"
 #include "cache_file.h"
 #include "cache_space.h"
 
@@ -233,7 +234,8 @@ static void finish_locked(struct cfile *cf, struct fetch *f, int r)
     f->err = r;
     f->running = false;
     f->finished = true;
-    (void)__atomic_add_fetch(&cf->c->fetch.progress, 1, __ATOMIC_RELAXED);
+    if (r == 0)
+        (void)__atomic_add_fetch(&cf->c->fetch.progress, 1, __ATOMIC_RELAXED);
     g_queue_unlink(&cf->fetches, &f->cf_link);
     cond_broadcast(&cf->changed);
 }
@@ -371,30 +373,37 @@ void fetch_pool_stop(struct cache *c)
 
 /* ---- waiting ---- */
 
-/* What shows that waiting for f is not in vain: bytes of the file, or while f is queued whatever any fetch achieves. */
-static uint64_t progress_locked(const struct cfile *cf, const struct fetch *f)
+struct got_on { /* as of the last look */
+    uint64_t file, all;
+};
+
+/* Whether waiting for f is not in vain: bytes of the file came, or while f is queued whatever any fetch achieved. */
+static bool gets_on_locked(const struct cfile *cf, const struct fetch *f, struct got_on *seen)
 {
-    return f->running ? cf->progress : __atomic_load_n(&cf->c->fetch.progress, __ATOMIC_RELAXED);
+    struct got_on now = {cf->progress, __atomic_load_n(&cf->c->fetch.progress, __ATOMIC_RELAXED)};
+    bool yes = now.file != seen->file || (!f->running && now.all != seen->all);
+    *seen = now;
+    return yes;
 }
 
 /* Waits for f to bring chunk; f is ours by a reference. */
 static int wait_for_fetch_locked(struct cfile *cf, struct fetch *f, uint64_t chunk, bool *ret_local) REQUIRES(cf->mu)
 {
-    uint64_t seen = progress_locked(cf, f), deadline = clock_mono_ns() + 2 * cf->c->cfg.op_timeout_ns;
+    uint64_t limit = 2 * cf->c->cfg.op_timeout_ns, deadline = clock_mono_ns() + limit;
+    struct got_on seen;
     int r = 0;
     f->refs++;
-    while (!f->finished && chunk >= f->first && chunk < f->end && !cfile_readable_locked(cf, chunk)) {
-        bool late = !cond_wait_until(&cf->changed, &cf->mu, deadline);
-        uint64_t now = progress_locked(cf, f);
-        if (late && seen == now) {
-            r = -ETIMEDOUT; /* the fetch goes on behind */
-            break;
-        }
-        if (seen != now) {
-            seen = now;
-            deadline = clock_mono_ns() + 2 * cf->c->cfg.op_timeout_ns;
-        }
+    (void)gets_on_locked(cf, f, &seen);
+    while (r == 0 && !f->finished && chunk >= f->first && chunk < f->end && !cfile_readable_locked(cf, chunk)) {
+        r = patience_wait(&cf->changed, &cf->mu, deadline); /* the fetch goes on behind */
+        if (!gets_on_locked(cf, f, &seen))
+            continue;
+        deadline = clock_mono_ns() + limit;
+        patience_renew();
+        r = r == -ETIMEDOUT ? 0 : r;
     }
+    if (cfile_readable_locked(cf, chunk))
+        r = 0;
     if (f->finished && f->err < 0 && f->src_gen == cf->src_gen && !cfile_readable_locked(cf, chunk)) {
         r = f->err;
         *ret_local = f->local_failure;
@@ -412,9 +421,8 @@ int fetch_wait_locked(struct cfile *cf, uint64_t chunk, uint64_t end, enum fetch
         if (!chunkset_get(&cf->verify, chunk))
             return 0;
         if (chunkset_get(&cf->busy, chunk))
-            cond_wait(&cf->changed, &cf->mu);
-        else
-            cfile_verify_chunk_locked(cf, chunk);
+            return patience_wait(&cf->changed, &cf->mu, UINT64_MAX);
+        cfile_verify_chunk_locked(cf, chunk);
         return 0;
     }
     if (!cf->src_key)
@@ -424,10 +432,8 @@ int fetch_wait_locked(struct cfile *cf, uint64_t chunk, uint64_t end, enum fetch
         fetch_carve_locked(cf, chunk, MAX(end, chunk + 1));
         f = NULL;
     }
-    if (!f && chunkset_get(&cf->busy, chunk)) {
-        cond_wait(&cf->changed, &cf->mu); /* a writer or the punch owns it */
-        return 0;
-    }
+    if (!f && chunkset_get(&cf->busy, chunk))
+        return patience_wait(&cf->changed, &cf->mu, UINT64_MAX); /* a writer or the punch owns it */
     if (!f) {
         fetch_start_locked(cf, chunk, MAX(end, chunk + 1), prio);
         f = fetch_find_locked(cf, chunk);

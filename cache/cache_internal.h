@@ -100,7 +100,7 @@ struct cache_fetch {
     pthread_t *threads;
     unsigned n_threads;
     unsigned n_max;    /* immutable: threads wanted */
-    uint64_t progress; /* atomic: grows with bytes that came and fetches that ended */
+    uint64_t progress; /* atomic: grows with bytes that came and fetches that brought all */
 };
 
 /* Files that the kernel writes: cache_follow.c. */
@@ -181,6 +181,10 @@ struct cfile {
     struct cfile_io *ios;
     GQueue fetches;    /* struct fetch of this file, queued or running */
     uint64_t progress; /* bytes that fetches brought so far */
+    struct {
+        uint64_t at_ns, progress;
+        int err; /* 0: none yet */
+    } worn;      /* the last read that failed late, and progress then */
     bool resizing;
     bool moving;       /* to another tier (cache_place.h) */
     uint64_t move_gen; /* grows when its chunks were left behind */

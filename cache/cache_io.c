@@ -8,9 +8,11 @@
  * When the local disk fails or has no room for fetched chunks, reads are served straight from the store; clean chunks that cannot be
  * read back are dropped and fetched again. Only changed bytes that the disk lost are an error.
  */
+#include "base/clock.h"
 #include "base/crash.h"
 #include "base/log.h"
 #include "base/metric.h"
+#include "base/patience.h"
 #include "cache_fetch.h"
 #include "cache_file.h"
 #include "cache_space.h"
@@ -19,7 +21,8 @@
 #include <inttypes.h>
 #include <unistd.h>
 
-#define MAX_TRIES 16 /* for one chunk, before it is read past the cache */
+#define MAX_TRIES 16       /* for one chunk, before it is read past the cache */
+#define WORN_NS   NS_PER_S /* how long a late failure is the answer for the whole file */
 
 /* ---- reading ---- */
 
@@ -29,6 +32,7 @@ struct reader {
     uint64_t off, pos, end;
     unsigned tries;
     uint64_t missed;
+    bool user;    /* for a program, whose wait is bounded */
     bool careful; /* the disk failed in a longer run: chunk by chunk, to see which it was */
 };
 
@@ -113,11 +117,34 @@ static int read_past_cache_locked(struct reader *rd) NO_TSA
     return 0;
 }
 
+/*
+ * The kernel reads a page again by itself when a read ahead of it failed. A program that waited once for all the time there is would wait twice: so who comes right after a
+ * failure that took long gets the same one, unless bytes have come meanwhile.
+ */
+static int worn_locked(const struct reader *rd)
+{
+    const struct cfile *cf = rd->cf;
+    bool holds =
+        rd->user && cf->worn.err && cf->worn.progress == cf->progress && clock_mono_ns() - cf->worn.at_ns < WORN_NS;
+    return holds ? cf->worn.err : 0;
+}
+
+static void note_worn_locked(struct cfile *cf, int r)
+{
+    if (r == -EINTR || !patience_worn())
+        return;
+    cf->worn.at_ns = clock_mono_ns();
+    cf->worn.progress = cf->progress;
+    cf->worn.err = r;
+}
+
 static int read_miss_locked(struct reader *rd) NO_TSA
 {
     struct cfile *cf = rd->cf;
     uint64_t chunk = chunk_of(rd->pos);
     bool local;
+    if (worn_locked(rd) < 0)
+        return worn_locked(rd);
     if (++rd->tries > MAX_TRIES && cf->src_key && !chunkset_get(&cf->busy, chunk))
         return read_past_cache_locked(rd);
     rd->missed += MIN(rd->end, chunk_start(chunk + 1)) - rd->pos;
@@ -167,7 +194,7 @@ static void read_ahead_locked(struct reader *rd)
 
 static ssize_t read_range(struct cfile *cf, void *buf, size_t len, uint64_t off, bool user)
 {
-    struct reader rd = {.cf = cf, .buf = buf, .off = off, .pos = off};
+    struct reader rd = {.cf = cf, .buf = buf, .off = off, .pos = off, .user = user};
     int r = 0;
     if (off + len < off)
         return -EINVAL;
@@ -187,6 +214,8 @@ static ssize_t read_range(struct cfile *cf, void *buf, size_t len, uint64_t off,
             i++;
         r = i > chunk_of(rd.pos) ? read_run_locked(&rd, i) : read_miss_locked(&rd);
     }
+    if (r < 0)
+        note_worn_locked(cf, r);
     mutex_unlock(&cf->mu);
     if (r < 0)
         return r;
@@ -245,7 +274,7 @@ static int prepare_chunk_locked(struct cfile *cf, uint64_t chunk, uint64_t off, 
     int r = fetch_wait_locked(cf, chunk, chunk + 1, FETCH_URGENT, &local);
     if (r == -ENOSPC && local && !covered && ++*tries < MAX_TRIES)
         r = wait_for_chunk_room_locked(cf);
-    return r < 0 && !covered ? r : 1;
+    return r < 0 && (!covered || patience_over() < 0) ? r : 1;
 }
 
 /* Ends with the range claimed: absent chunks busy, an io over all of it. */

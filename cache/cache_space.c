@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/metric.h"
+#include "base/patience.h"
 #include "cache_file.h"
 #include "cache_tier.h"
 
@@ -362,11 +363,13 @@ static int wait_for_room_locked(struct cache_tier *t, uint64_t bytes, enum space
             return -ECANCELED;
         if (use == SPACE_FETCH && (t->gave_up_gen > gave_up + 1 || tier_state(t) != TIER_OK || s->hold))
             return -ENOSPC; /* a whole look of the evictor that began after we came found nothing */
-        if (!cond_wait_until(&s->changed, &s->mu, deadline) && freed == t->freed_gen)
-            return -ENOSPC;
+        int r = patience_wait(&s->changed, &s->mu, deadline);
+        if (r < 0 && freed == t->freed_gen)
+            return r == -EINTR ? r : -ENOSPC;
         if (freed != t->freed_gen) {
             freed = t->freed_gen;
             deadline = clock_mono_ns() + t->c->cfg.op_timeout_ns;
+            patience_renew();
         }
     }
     return 0;

@@ -59,6 +59,7 @@ struct upload {
     bool creating;
     bool publishing, abort_wanted;
     bool copying; /* parts are copied from the source or fail */
+    int give_up;  /* atomic: requests of its parts end soon */
     bool copy_unchanged;
     GBytes *sums;  /* borrowed from the request while publishing, NULL: none */
     uint64_t size; /* of the file as the running publish or copy sees it; streaming: 0, whole parts only */
@@ -91,6 +92,8 @@ void upload_queue_part_locked(struct upload *u, uint32_t i) REQUIRES(u->mu);
 void upload_cancel_locked(struct upload *u) REQUIRES(u->mu);
 /* Cancels and waits until no worker is on this session. */
 void upload_quiesce_locked(struct upload *u) REQUIRES(u->mu);
+/* The same, but requests under way are ended too: not for what is to be published. */
+void upload_give_up_locked(struct upload *u) REQUIRES(u->mu);
 /* Creates the multipart upload if there is none and records it. One thread does it, others wait. */
 int upload_create(struct upload *u) EXCLUDES(u->mu);
 /* Forgets the upload: parts none, id gone. The store and the records are not touched. Nothing may be active. */

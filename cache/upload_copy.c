@@ -7,6 +7,7 @@
  *
  * On the caller's thread; writers of the file are kept out by the caller, others see a change in progress (cf->changing).
  */
+#include "base/patience.h"
 #include "cache_file.h"
 #include "upload.h"
 
@@ -81,9 +82,18 @@ static uint64_t copy_parts(struct upload *u, uint32_t first, uint64_t end)
         if (state != PART_QUEUED && state != PART_SENDING)
             upload_queue_part_locked(u, i);
     }
-    while (u->n_active > 0 && u->err == 0)
-        cond_wait(&u->changed, &u->mu);
-    if (u->err < 0)
+    uint64_t seen = u->stored_bytes;
+    int r = 0;
+    while (r == 0 && u->n_active > 0 && u->err == 0) {
+        r = patience_wait(&u->changed, &u->mu, UINT64_MAX);
+        if (u->stored_bytes != seen)
+            patience_renew();
+        r = u->stored_bytes != seen && r == -ETIMEDOUT ? 0 : r;
+        seen = u->stored_bytes;
+    }
+    if (r < 0)
+        upload_give_up_locked(u);
+    else if (u->err < 0)
         upload_quiesce_locked(u);
     u->copying = false;
     u->err = 0;

@@ -10,6 +10,7 @@
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "base/metric.h"
+#include "base/patience.h"
 #include "cache_sums.h"
 #include "upload.h"
 
@@ -253,6 +254,9 @@ static void end(struct upload *u, struct job *j, int r)
 void upload_part_run(struct upload *u, uint32_t i)
 {
     struct job j = {.i = i};
+    struct patience p;
+    patience_begin(&p, 0, clock_mono_ns(), 0);
+    p.stop = &u->give_up;
     int r = upload_create(u);
     bool go = begin(u, &j);
     if (r == 0 && go)
@@ -260,6 +264,7 @@ void upload_part_run(struct upload *u, uint32_t i)
     if (r < 0)
         log_debug("upload", "part failed key='%s' part=%u r=%s", j.key, i + 1, err_name(r));
     struct cfile *cf = u->cf;
+    patience_end(); /* u may be gone soon */
     end(u, &j, r);
     cache_file_unref(cf); /* perhaps the last: u is gone then */
 }

@@ -138,6 +138,13 @@ void upload_quiesce_locked(struct upload *u)
         cond_wait(&u->changed, &u->mu);
 }
 
+void upload_give_up_locked(struct upload *u)
+{
+    __atomic_store_n(&u->give_up, 1, __ATOMIC_RELAXED); /* a flag */
+    upload_quiesce_locked(u);
+    __atomic_store_n(&u->give_up, 0, __ATOMIC_RELAXED);
+}
+
 void upload_reset_locked(struct upload *u)
 {
     mutex_assert_held(&u->mu);

@@ -143,7 +143,7 @@ void cache_stream_abort(struct cfile *cf)
         mutex_unlock(&u->mu);
         return;
     }
-    upload_quiesce_locked(u);
+    upload_give_up_locked(u);
     mutex_unlock(&u->mu);
     upload_drop(u);
 }

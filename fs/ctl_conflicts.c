@@ -72,7 +72,7 @@ static int retry(struct fs *fs, const char *path)
 {
     int mine = keep_mine_below(fs, path);
     int n = publish_retry(fs->pub, path);
-    return mine < 0 ? mine : n + mine;
+    return mine < 0 ? mine : n < 0 ? n : n + mine;
 }
 
 static bool has_unsettled(struct fs *fs, const char *path)

@@ -224,7 +224,7 @@ static int make_session(struct daemon *d, char *options, char **ret_msg)
         *ret_msg = g_strdup("libfuse refused the mount options");
         return -EINVAL;
     }
-    d->loop = fuse_loop_new(fs->se, d->session, &fs->replay.caught_up);
+    d->loop = fuse_loop_new(fs->se, d->session, fs->cfg->op_timeout_ns, &fs->replay.caught_up);
     return 0;
 }
 

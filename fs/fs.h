@@ -65,6 +65,7 @@ struct inode {
     bool flushed_watched;       /* in fs.mapped.flushed */
     bool mapped;                /* no handle writes any more, but a mapping may (mapped.h) */
     uint64_t list_cost_ns;      /* directories: what the last listing took */
+    uint64_t list_worn_ns;      /* directories: when somebody waited in vain for one for all the time there is */
     uint64_t largest_closed;    /* directories: size of the largest file closed in it, as far as memory reaches back */
     enum read_habit read_habit; /* directories: of its large files, as far as memory reaches back */
     uint64_t dir_seen;          /* directories: fs.ns_changes + 1 as of the last opendir, 0 none */

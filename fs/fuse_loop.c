@@ -3,9 +3,15 @@
  *
  * Threads read the connection, and there is always one more reading until READERS_MAX are at work; more than IDLE_MAX that wait for a request leave.
  * A thread that waits in read() is told to stop by SIGUSR1, again and again because the signal may come before the read does.
+ *
+ * Requests that may wait for the store take at most WAITERS_MAX of the threads; what comes beyond that is kept, and taken up by the next of them that is done. So there is always
+ * a thread for what is answered at once, and for INTERRUPT, which makes waiting requests end.
+ *
+ * Only a thread in read() and one that handles a large WRITE need a large buffer: other requests are moved to a small one of the thread's own.
  */
 #include "fuse_loop.h"
 
+#include "base/patience.h"
 #include "request.h"
 
 #include <linux/fuse.h>
@@ -15,8 +21,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#define READERS_MAX  256u
+#define READERS_MAX  SESSION_BUSY
+#define WAITERS_MAX  (READERS_MAX - 16)
+#define KEPT_MAX     (64u << 20) /* bytes of requests without a thread; more than that take the last threads after all */
 #define IDLE_MAX     16u
+#define FREE_MAX     32u            /* large buffers */
+#define GRACE_NS     (2 * NS_PER_S) /* beyond --op-timeout: whoever works for a request is to say first what is wrong */
 #define KNOCK_NS     (10 * NS_PER_MS)
 #define BUFFER_BYTES (FS_MAX_WRITE + 4096u)
 /* Bytes of a WRITE before its data: these are to lie at the end of a page, so that the data begins with one. */
@@ -27,44 +37,70 @@
  * request instead of the next worker's answer.
  */
 #define BUFFER_PAGES (PAGE + (BUFFER_BYTES + PAGE - 1) / PAGE * PAGE)
+#define SMALL_PAGES  (3 * PAGE)
+#define SMALL_BYTES  (SMALL_PAGES - PAGE + WRITE_HEAD)
 #define NO_UNIQUE    0x7ffffffffffe0ull /* no request has it: the kernel drops the reply */
 #define NOTIFY_SEND  7                  /* FUSE_NOTIFY_RESEND, newer than the system's header */
 
-_Static_assert(READERS_MAX <= SESSION_BUSY, "each thread has its place in the session");
+struct large { /* a buffer to read to */
+    char *pages, *buf;
+};
+
+/* A request that has no thread yet. */
+struct kept {
+    uint64_t read_ns;
+    size_t len;
+    struct large at;
+};
 
 struct reader {
     struct fuse_loop *loop;
     struct sess_busy *busy; /* in the session */
-    char *pages, *buf;
+    struct large large;     /* while it reads, or handles what is large; its own then */
+    char *small;            /* its own, for other requests */
+    char *msg;              /* the request it handles, and who owns that if it was kept */
+    size_t msg_len;
+    char *kept_pages;
+    struct patience patience;
     pthread_t thread;
     /* guarded by loop.mu */
     bool used, reading;
-    bool resent; /* what it serves was sent again */
-    bool behind; /* what it reads may be older than the first request that was not */
+    bool waits;      /* its request is one of n_waiters */
+    uint64_t unique; /* of its request, 0: none */
+    bool resent;     /* what it serves was sent again */
+    bool behind;     /* what it reads may be older than the first request that was not */
 };
 
 struct fuse_loop {
     /* immutable after fuse_loop_new */
     struct fuse_session *se;
     struct session *session;
+    uint64_t limit_ns; /* for a request, without progress */
     atomic_bool *caught_up;
 
     struct mutex mu;
     /* guarded by mu */
     struct cond changed; /* stop, or a thread has left */
     struct reader readers[READERS_MAX];
-    unsigned n_threads, n_idle;
-    bool seen_new; /* the kernel sends what it sends again before all else */
+    unsigned n_threads, n_idle, n_waiters;
+    GQueue kept; /* struct kept */
+    uint64_t kept_bytes;
+    GPtrArray *free_pages; /* of large buffers that nobody uses */
+    bool seen_new;         /* the kernel sends what it sends again before all else */
     bool stop;
     int error;
 };
 
-struct fuse_loop *fuse_loop_new(struct fuse_session *se, struct session *session, atomic_bool *caught_up)
+struct fuse_loop *fuse_loop_new(struct fuse_session *se, struct session *session, uint64_t op_timeout_ns,
+                                atomic_bool *caught_up)
 {
     struct fuse_loop *l = g_new0(struct fuse_loop, 1);
     l->se = se;
     l->session = session;
+    l->limit_ns = op_timeout_ns + GRACE_NS;
     l->caught_up = caught_up;
+    l->free_pages = g_ptr_array_new_with_free_func(free);
+    g_queue_init(&l->kept);
     mutex_init(&l->mu, LOCK_FUSE_LOOP);
     cond_init(&l->changed);
     return l;
@@ -74,9 +110,45 @@ void fuse_loop_free(struct fuse_loop *l)
 {
     if (!l)
         return;
+    for (struct kept *k;
+         (k = g_queue_pop_head(&l->kept));) { /* the kernel asks the next worker, or ends the connection */
+        free(k->at.pages);
+        g_free(k);
+    }
+    g_ptr_array_unref(l->free_pages);
     cond_fini(&l->changed);
     mutex_fini(&l->mu);
     g_free(l);
+}
+
+/* ---- buffers ---- */
+
+static int large_new(struct large *ret)
+{
+    char *pages = aligned_alloc(PAGE, BUFFER_PAGES);
+    if (!pages)
+        return -ENOMEM;
+    memset(pages, 0, BUFFER_PAGES);
+    *ret = (struct large){pages, pages + PAGE - WRITE_HEAD};
+    return 0;
+}
+
+/* NULL if none is free. */
+static void large_take_locked(struct fuse_loop *l, struct large *ret) REQUIRES(l->mu)
+{
+    mutex_assert_held(&l->mu);
+    char *pages = l->free_pages->len ? g_ptr_array_steal_index_fast(l->free_pages, l->free_pages->len - 1) : NULL;
+    *ret = (struct large){pages, pages ? pages + PAGE - WRITE_HEAD : NULL};
+}
+
+static void large_put_locked(struct fuse_loop *l, struct large *b) REQUIRES(l->mu)
+{
+    mutex_assert_held(&l->mu);
+    if (b->pages && l->free_pages->len < FREE_MAX)
+        g_ptr_array_add(l->free_pages, b->pages);
+    else
+        free(b->pages);
+    *b = (struct large){0};
 }
 
 /* ---- INIT ---- */
@@ -119,19 +191,29 @@ int fuse_loop_greet(struct fuse_loop *l)
     return fuse_session_exited(l->se) ? -EPROTO : 0;
 }
 
+/* ---- kinds of requests ---- */
+
+/* Handled between two reads, by whoever read it. */
+static bool is_note(uint32_t opcode)
+{
+    return opcode == FUSE_FORGET || opcode == FUSE_BATCH_FORGET || opcode == FUSE_INTERRUPT;
+}
+
+/* Answered from memory. */
+static bool is_quick(uint32_t opcode)
+{
+    return is_note(opcode) || opcode == FUSE_STATFS || opcode == FUSE_GETATTR || opcode == FUSE_RELEASEDIR;
+}
+
+/* No program waits for it, and it is to be carried out whatever becomes of the one that caused it. */
+static bool is_patient(uint32_t opcode)
+{
+    return is_quick(opcode) || opcode == FUSE_RELEASE;
+}
+
 /* ---- one thread ---- */
 
 static int reader_start_locked(struct fuse_loop *l) REQUIRES(l->mu);
-
-/* False when the thread is to leave. */
-static bool begin_read(struct reader *t) EXCLUDES(t->loop->mu)
-{
-    mutex_lock(&t->loop->mu);
-    bool go_on = !t->loop->stop;
-    t->reading = go_on;
-    mutex_unlock(&t->loop->mu);
-    return go_on;
-}
 
 static void stop_locked(struct fuse_loop *l, int error) REQUIRES(l->mu)
 {
@@ -141,69 +223,240 @@ static void stop_locked(struct fuse_loop *l, int error) REQUIRES(l->mu)
     cond_broadcast(&l->changed);
 }
 
+/* False when the thread is to leave. */
+static bool begin_read(struct reader *t) EXCLUDES(t->loop->mu)
+{
+    struct fuse_loop *l = t->loop;
+    mutex_lock(&l->mu);
+    if (!t->large.pages)
+        large_take_locked(l, &t->large);
+    mutex_unlock(&l->mu);
+    int r = t->large.pages ? 0 : large_new(&t->large);
+    mutex_lock(&l->mu);
+    if (r < 0)
+        stop_locked(l, r);
+    t->reading = !l->stop;
+    bool go_on = t->reading;
+    mutex_unlock(&l->mu);
+    return go_on;
+}
+
+static bool keeps_resent_locked(const struct fuse_loop *l)
+{
+    for (const GList *k = l->kept.head; k; k = k->next) {
+        const struct fuse_in_header *in = (const void *)((const struct kept *)k->data)->at.buf;
+        if (request_resent(in->unique))
+            return true;
+    }
+    return false;
+}
+
 /* A request was read, of which nothing is known yet but that it came: has all that was sent again been answered? */
 static void look_behind_locked(struct fuse_loop *l, struct reader *t, const struct fuse_in_header *in) REQUIRES(l->mu)
 {
-    bool queued = in->opcode != FUSE_FORGET && in->opcode != FUSE_BATCH_FORGET && in->opcode != FUSE_INTERRUPT;
     t->behind = false;
     t->resent = request_resent(in->unique);
-    if (!t->resent && queued && !l->seen_new) {
+    if (!t->resent && !is_note(in->opcode) && !l->seen_new) {
         l->seen_new = true;
         for (unsigned i = 0; i < READERS_MAX; i++)
             l->readers[i].behind = l->readers[i].used && l->readers[i].reading;
     }
-    bool all = l->seen_new;
+    bool all = l->seen_new && !keeps_resent_locked(l);
     for (unsigned i = 0; all && i < READERS_MAX; i++)
         all = !l->readers[i].used || !(l->readers[i].behind || l->readers[i].resent);
     if (all)
         atomic_store(l->caught_up, true);
 }
 
+/* The request at buf is this thread's. */
+static void take_on_locked(struct fuse_loop *l, struct reader *t, char *buf, size_t len, uint64_t read_ns)
+    REQUIRES(l->mu)
+{
+    mutex_assert_held(&l->mu);
+    const struct fuse_in_header *in = (const void *)buf;
+    t->msg = buf;
+    t->msg_len = len;
+    t->unique = in->unique;
+    t->resent = request_resent(in->unique);
+    t->waits = !is_quick(in->opcode);
+    l->n_waiters += t->waits;
+    patience_begin(&t->patience, (int)in->pid, read_ns, l->limit_ns);
+    if (is_patient(in->opcode))
+        patience_end();
+}
+
+/* True: kept for later. */
+static bool keep_locked(struct fuse_loop *l, const char *buf, size_t len) REQUIRES(l->mu)
+{
+    mutex_assert_held(&l->mu);
+    const struct fuse_in_header *in = (const void *)buf;
+    if (is_quick(in->opcode) || l->n_waiters < WAITERS_MAX || l->kept_bytes + len > KEPT_MAX)
+        return false;
+    char *pages = aligned_alloc(PAGE, PAGE + (len + PAGE - 1) / PAGE * PAGE);
+    if (!pages)
+        return false;
+    struct kept *k = g_new(struct kept, 1);
+    *k = (struct kept){clock_mono_ns(), len, {pages, pages + PAGE - WRITE_HEAD}};
+    memcpy(k->at.buf, buf, len);
+    l->kept_bytes += len;
+    g_queue_push_tail(&l->kept, k);
+    return true;
+}
+
+/* A request was read: to be handled by this thread, unless it is kept. */
+static bool accept_locked(struct fuse_loop *l, struct reader *t, size_t n) REQUIRES(l->mu)
+{
+    mutex_assert_held(&l->mu);
+    const struct fuse_in_header *in = (const void *)t->large.buf;
+    if (!atomic_load(l->caught_up))
+        look_behind_locked(l, t, in);
+    t->resent = false;
+    if (keep_locked(l, t->large.buf, n))
+        return false;
+    bool note = is_note(in->opcode);
+    char *buf = t->large.buf;
+    if (n <= SMALL_BYTES) {
+        buf = t->small + PAGE - WRITE_HEAD;
+        memcpy(buf, t->large.buf, n);
+    }
+    take_on_locked(l, t, buf, n, clock_mono_ns());
+    if (n <= SMALL_BYTES && !note)
+        large_put_locked(l, &t->large);
+    if (!note && --l->n_idle == 0 && l->n_threads < READERS_MAX && !l->stop)
+        (void)reader_start_locked(l); /* without it the next request waits */
+    return true;
+}
+
 /* What read() returned. True: a request to handle, with somebody else left to read the next. */
-static bool end_read(struct reader *t, ssize_t n, bool is_forget) EXCLUDES(t->loop->mu)
+static bool end_read(struct reader *t, ssize_t n) EXCLUDES(t->loop->mu)
 {
     struct fuse_loop *l = t->loop;
     mutex_lock(&l->mu);
     t->reading = false;
-    if (n > 0 && !atomic_load(l->caught_up))
-        look_behind_locked(l, t, (const void *)t->buf);
     if (n == -ENODEV || n == -ECONNABORTED)
         stop_locked(l, 0);
     else if (n < 0 && n != -EINTR && n != -EAGAIN && n != -ENOENT) /* ENOENT: the request was taken back */
         stop_locked(l, (int)n);
-    if (n > 0 && !is_forget && --l->n_idle == 0 && l->n_threads < READERS_MAX && !l->stop)
-        (void)reader_start_locked(l); /* without it the next request waits */
+    bool have = n > 0 && accept_locked(l, t, (size_t)n);
     mutex_unlock(&l->mu);
-    return n > 0;
+    return have;
+}
+
+/* The request is answered. True: one that was kept is next. */
+static bool next_kept(struct reader *t) EXCLUDES(t->loop->mu)
+{
+    struct fuse_loop *l = t->loop;
+    patience_end();
+    mutex_lock(&l->mu);
+    bool waited = t->waits;
+    l->n_waiters -= waited;
+    t->waits = t->resent = false;
+    t->unique = 0;
+    free(t->kept_pages);
+    t->kept_pages = NULL;
+    struct kept *k = waited && !l->stop ? g_queue_pop_head(&l->kept) : NULL;
+    if (k) {
+        l->kept_bytes -= k->len;
+        t->kept_pages = k->at.pages;
+        take_on_locked(l, t, k->at.buf, k->len, k->read_ns);
+        g_free(k);
+    }
+    mutex_unlock(&l->mu);
+    return k != NULL;
 }
 
 /* False: too many wait for requests already, this one has left. */
-static bool end_work(struct reader *t, bool is_forget) EXCLUDES(t->loop->mu)
+static bool end_work(struct reader *t, bool was_note) EXCLUDES(t->loop->mu)
 {
     struct fuse_loop *l = t->loop;
     mutex_lock(&l->mu);
-    t->resent = false;
-    l->n_idle += !is_forget;
+    l->n_idle += !was_note;
     bool leave = l->n_idle > IDLE_MAX && !l->stop;
     if (leave) {
         (void)pthread_detach(pthread_self()); /* fuse_loop_join() will not know it any more */
         l->n_idle--;
         l->n_threads--;
-        free(t->pages);
+        free(t->small);
+        free(t->large.pages);
         t->used = false;
     }
     mutex_unlock(&l->mu);
     return !leave;
 }
 
-static void handle(struct reader *t, size_t n)
+/* ---- INTERRUPT ---- */
+
+static void answer(struct fuse_loop *l, uint64_t unique, int error)
 {
-    const struct fuse_in_header *in = (const void *)t->buf;
+    const struct fuse_out_header out = {.len = sizeof(out), .error = error, .unique = unique};
+    ssize_t n = write(fuse_session_fd(l->se), &out, sizeof(out));
+    if (n < 0)
+        log_debug("fuse", "an answer found nobody unique=%" G_GUINT64_FORMAT, unique);
+}
+
+static int of_unique(const void *kept, const void *unique)
+{
+    const struct fuse_in_header *in = (const void *)((const struct kept *)kept)->at.buf;
+    return in->unique != *(const uint64_t *)unique;
+}
+
+/* Whether the request that the program waits for is known here. *ret_end: it was not begun, and is not to be. */
+static bool interrupt_locked(struct fuse_loop *l, uint64_t unique, bool *ret_end) REQUIRES(l->mu)
+{
+    mutex_assert_held(&l->mu);
+    for (unsigned i = 0; i < READERS_MAX; i++) {
+        struct reader *t = &l->readers[i];
+        if (t->used && t->unique == unique) {
+            patience_ask(&t->patience);
+            return true;
+        }
+    }
+    GList *link = g_queue_find_custom(&l->kept, &unique, of_unique);
+    if (!link)
+        return false;
+    struct kept *k = link->data;
+    const struct fuse_in_header *in = (const void *)k->at.buf;
+    /* A close has to be carried out, and what was sent again may have been. */
+    *ret_end = in->opcode != FUSE_FLUSH && !is_patient(in->opcode) && !request_resent(in->unique);
+    if (*ret_end) {
+        g_queue_delete_link(&l->kept, link);
+        l->kept_bytes -= k->len;
+        free(k->at.pages);
+        g_free(k);
+    }
+    return true;
+}
+
+static void interrupt(struct fuse_loop *l, const char *msg, size_t len)
+{
+    const struct fuse_in_header *in = (const void *)msg;
+    const struct fuse_interrupt_in *arg = (const void *)(msg + sizeof(*in));
+    bool end = false;
+    if (len < sizeof(*in) + sizeof(*arg))
+        return;
+    mutex_lock(&l->mu);
+    bool known = interrupt_locked(l, arg->unique, &end);
+    mutex_unlock(&l->mu);
+    if (!known) /* answered, or between read() and taking on: the kernel sends this again if it still waits */
+        answer(l, in->unique, -EAGAIN);
+    else if (end)
+        answer(l, arg->unique, -EINTR);
+}
+
+/* ---- the thread ---- */
+
+static void handle(struct reader *t)
+{
+    const struct fuse_in_header *in = (const void *)t->msg;
+    if (in->opcode == FUSE_INTERRUPT) {
+        interrupt(t->loop, t->msg, t->msg_len);
+        return;
+    }
     t->busy->opcode = in->opcode;
     t->busy->unique = in->unique;
     t->busy->since_ns = clock_mono_ns();
     request_begin(in->unique, (unsigned)(t - t->loop->readers));
-    fuse_session_process_buf(t->loop->se, &(struct fuse_buf){.mem = t->buf, .size = n});
+    fuse_session_process_buf(t->loop->se, &(struct fuse_buf){.mem = t->msg, .size = t->msg_len});
     request_end();
     t->busy->since_ns = 0;
 }
@@ -216,17 +469,18 @@ static void *reader_main(void *arg)
     sigemptyset(&knock);
     sigaddset(&knock, SIGUSR1);
     pthread_sigmask(SIG_UNBLOCK, &knock, NULL);
-    memset(t->pages, 0, BUFFER_PAGES);
     while (begin_read(t)) {
-        ssize_t n = RET_ERRNO(read(fuse_session_fd(l->se), t->buf, BUFFER_BYTES));
-        const struct fuse_in_header *in = (const void *)t->buf;
+        ssize_t n = RET_ERRNO(read(fuse_session_fd(l->se), t->large.buf, BUFFER_BYTES));
+        const struct fuse_in_header *in = (const void *)t->large.buf;
         if (n >= 0 && n < (ssize_t)sizeof(*in))
             n = -EIO;
-        bool is_forget = n > 0 && (in->opcode == FUSE_FORGET || in->opcode == FUSE_BATCH_FORGET);
-        if (!end_read(t, n, is_forget))
+        if (!end_read(t, n))
             continue;
-        handle(t, (size_t)n);
-        if (!end_work(t, is_forget))
+        bool note = is_note(((const struct fuse_in_header *)(const void *)t->msg)->opcode);
+        do
+            handle(t);
+        while (next_kept(t));
+        if (!end_work(t, note))
             return NULL;
     }
     mutex_lock(&l->mu);
@@ -244,14 +498,13 @@ static int reader_start_locked(struct fuse_loop *l)
         i++;
     struct reader *t = &l->readers[i];
     *t = (struct reader){.loop = l, .busy = &l->session->head->busy[i]};
-    t->pages = aligned_alloc(PAGE, BUFFER_PAGES);
-    if (!t->pages)
+    t->small = aligned_alloc(PAGE, SMALL_PAGES);
+    if (!t->small)
         return -ENOMEM;
-    t->buf = t->pages + PAGE - WRITE_HEAD;
     t->busy->since_ns = 0;
     int r = thread_start(&t->thread, "fuse", reader_main, t);
     if (r < 0) {
-        free(t->pages);
+        free(t->small);
         return r;
     }
     t->used = true;
@@ -305,7 +558,8 @@ int fuse_loop_join(struct fuse_loop *l)
         struct reader *t = &l->readers[i];
         if (t->used) {
             (void)pthread_join(t->thread, NULL); /* it is past its last line */
-            free(t->pages);
+            free(t->small);
+            free(t->large.pages);
         }
     }
     return r;

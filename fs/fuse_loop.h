@@ -4,7 +4,7 @@
  * libfuse's own loop would do for one worker. Ours also greets a connection that a former worker left (INIT comes once in a connection's life, so its bytes
  * are kept in the session), makes the kernel send again what that one took and did not answer, and notes in the session what each thread is at.
  *
- *     fuse_loop_new(se, session, &loop);
+ *     loop = fuse_loop_new(se, session, op_timeout_ns, &caught_up);
  *     r = fuse_loop_greet(loop);           -- op_init() ran; the kernel may be asked and told things
  *     r = fuse_loop_start(loop);           -- requests are served
  *     r = fuse_loop_join(loop);            -- until fuse_loop_stop() or the end of the connection
@@ -17,7 +17,8 @@ struct fuse_loop;
 
 /* All are borrowed until fuse_loop_free(); se has its descriptor when fuse_loop_greet() is called. caught_up becomes true when all that the kernel sent again
  * has been answered. */
-struct fuse_loop *fuse_loop_new(struct fuse_session *se, struct session *session, atomic_bool *caught_up);
+struct fuse_loop *fuse_loop_new(struct fuse_session *se, struct session *session, uint64_t op_timeout_ns,
+                                atomic_bool *caught_up);
 void fuse_loop_free(struct fuse_loop *loop); /* NULL allowed; no thread of it is left */
 /* Exchanges INIT, or does as if. -ENODEV: the connection is gone. */
 int fuse_loop_greet(struct fuse_loop *loop) MUST_CHECK;

@@ -18,7 +18,7 @@ static bool is_common(int r)
 {
     return r == -ENOENT || r == -ENODATA || r == -EEXIST || r == -ENOTEMPTY || r == -ENOTSUP || r == -ENOSYS ||
            r == -ERANGE || r == -EINVAL || r == -ENAMETOOLONG || r == -ENOTDIR || r == -EISDIR || r == -ENXIO ||
-           r == -EPERM || r == 0;
+           r == -EPERM || r == -EINTR || r == 0;
 }
 
 /* Errors of the layers below that mean nothing to a program. */

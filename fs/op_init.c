@@ -48,6 +48,7 @@ void op_init(void *userdata, struct fuse_conn_info *conn)
     conn->max_background = 64;
     conn->congestion_threshold = 48;
     conn->time_gran = 1;
+    conn->no_interrupt = 1; /* fuse_loop.c sees to that */
     keep_agreement(fs->session, conn);
     atomic_store(&fs->fuse_caps, conn->want_ext & conn->capable_ext);
     io_mode_connected(fs, conn->want_ext & FUSE_CAP_PASSTHROUGH);

@@ -371,22 +371,33 @@ static bool plain_conflict(const struct op *o)
 
 int publish_retry(struct publisher *p, const char *path)
 {
+    struct fs *fs = p->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
     int n = 0;
+    mutex_lock(&fs->ns); /* until the records are stored: an op that ends at once removes its own after that */
     mutex_lock(&p->mu);
     GSequenceIter *it = g_sequence_get_begin_iter(p->all);
     for (; !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
         struct op *o = g_sequence_get(it);
         if (!tree_path_below(o->key, path) || (o->rec.state == OPS_CONFLICT && !plain_conflict(o)))
             continue;
-        if (op_move(&o->rec, OPS_QUEUED) < 0) /* stored again when it fails again */
+        bool stored = o->rec.state == OPS_PARKED || o->rec.state == OPS_CONFLICT;
+        if (op_move(&o->rec, OPS_QUEUED) < 0)
             continue;
+        if (stored) { /* one that is held is so again after a start */
+            o->rec.err = 0;
+            meta_op_put(b, &o->rec);
+        }
         o->not_before_ns = 0;
         o->failures = 0;
         n++;
     }
     queue_wake_locked(p);
     mutex_unlock(&p->mu);
-    return n;
+    int r = meta_commit(b, false);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r < 0 ? r : n;
 }
 
 /* The first parked or conflicting op under path, marked running. */
@@ -417,46 +428,6 @@ int publish_skip(struct publisher *p, const char *path)
             break;
     }
     return n;
-}
-
-int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
-{
-    struct publisher *p = fs->pub;
-    for (;;) {
-        struct op *o = NULL, *busy = NULL;
-        bool lost = false;
-        mutex_lock(&p->mu);
-        GPtrArray *a = g_hash_table_lookup(p->by_ino, &in->ino);
-        for (unsigned i = 0; a && i < a->len && !o; i++) {
-            struct op *c = a->pdata[i];
-            if (pubop_aside(c))
-                lost = true;
-            else if (queue_busy_locked(p, c))
-                busy = c;
-            else
-                o = c;
-        }
-        if (!o && !busy) {
-            mutex_unlock(&p->mu);
-            return lost ? -ESTALE : 0;
-        }
-        if (!o) {
-            bool in_time = cond_wait_until(&p->done, &p->mu, deadline_ns);
-            bool stopping = p->stopping;
-            mutex_unlock(&p->mu);
-            if (stopping || !in_time)
-                return stopping ? -ECANCELED : -ETIMEDOUT;
-            continue;
-        }
-        queue_take_locked(p, o);
-        mutex_unlock(&p->mu);
-        int r = pubop_run(o, true, deadline_ns);
-        pubop_finish(o, r);
-        if (r < 0 && r != -EAGAIN)
-            return r;
-        if (r == -EAGAIN && clock_mono_ns() >= deadline_ns) /* writers that never pause */
-            return -ETIMEDOUT;
-    }
 }
 
 void publish_probe_soon(struct fs *fs)
@@ -599,6 +570,10 @@ void publish_interrupt(struct publisher *p)
 void publish_stop(struct publisher *p)
 {
     publish_interrupt(p);
+    mutex_lock(&p->mu);
+    while (p->n_now > 0)
+        cond_wait(&p->done, &p->mu);
+    mutex_unlock(&p->mu);
     for (unsigned i = 0; i < p->n_threads; i++)
         pthread_join(p->threads[i], NULL);
     p->n_threads = 0;

@@ -90,7 +90,8 @@ void publish_touch(struct publisher *p);
  * tick is called about 4 times a second; non-zero from it ends the wait with -ECANCELED. */
 int publish_wait(struct publisher *p, const char *path, uint64_t deadline_ns,
                  int (*tick)(void *ctx, const struct publish_counts *left), void *ctx) MUST_CHECK;
-/* Publishes one file now and waits (close=remote, fsync=remote): ignores holds; snapshot while writers are active. */
+/* Publishes one file now and waits (close=remote, fsync=remote): ignores holds; snapshot while writers are active. When the program that asked waits no longer (patience.h) it
+ * goes on behind. */
 int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns) MUST_CHECK;
 /* For `info`: state ("uploading", "held", "parked", ...), error text, path that blocks it. Strings static or owned by the JSON object. */
 void publish_describe(struct publisher *p, uint64_t op_seq, json_t *obj);
@@ -99,6 +100,6 @@ void publish_each(struct publisher *p, void (*fn)(void *ctx, const struct meta_o
                   void *ctx);
 /* `publish --retry`: tries again now, also parked and held ones. `--skip`: parked ones and losers no longer block; a parked one's local copy stays until the
  * name's next change, a loser stays a conflict. Conflicts not set aside yet are left alone by both, unless --conflict overwrite leaves them as they are for ever;
- * losers are retried by conflict_keep_mine(). Both return the number of ops touched. */
+ * losers are retried by conflict_keep_mine(). Both return the number of ops touched; publish_retry() also -errno, where they are not tried again after a crash. */
 int publish_retry(struct publisher *p, const char *path);
 int publish_skip(struct publisher *p, const char *path);

@@ -72,6 +72,7 @@ struct publisher {
     GQueue sums_due;  /* closed files, by when their checksums are due */
     struct cond done; /* an op ended, came or changed: for those who wait for others */
     bool stopping;
+    unsigned n_now;           /* threads that publish for a program (publish_now.c) */
     bool probing;             /* somebody is finding out what the store can do */
     bool probe_wanted;        /* a thread should, when none does */
     GSequence *all;           /* every op by seq */

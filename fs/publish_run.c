@@ -4,6 +4,7 @@
  * Everything is convergent: an op looks at what its name needs now (content, place, metadata, marker), so that doing it twice, or after a crash, is harmless.
  */
 #include "base/crash.h"
+#include "base/patience.h"
 #include "cache_sums.h"
 #include "conflict.h"
 #include "io_mode.h"
@@ -107,6 +108,7 @@ static int upload_gate(void *ctx)
 static void on_progress(void *ctx, uint64_t bytes)
 {
     __atomic_store_n(&((struct job *)ctx)->o->progress_bytes, bytes, __ATOMIC_RELAXED);
+    patience_progress();
 }
 
 /* What must stand at the name's key for us to replace it. */
@@ -139,8 +141,22 @@ static void write_token(struct fs *fs, uint64_t id, uint64_t gen, char *ret)
 
 /* ---- kinds ---- */
 
+static int find_key(void *ctx, const struct obj_entry *e)
+{
+    *(bool *)ctx = !e->is_prefix && e->name_len == 0; /* the key that was asked for comes first */
+    return 1;
+}
+
+/* A store that does not take the name refuses to look it up or delete it as well, and then nothing is there: a listing says so. */
+static bool is_absent(struct fs *fs, const char *key)
+{
+    struct obj_list_req req = {.prefix = key, .max_keys = 1};
+    bool found = false;
+    return objstore_list(fs->store, &req, find_key, &found, NULL) == 0 && !found;
+}
+
 /* Deletes what may be deleted: the object with the etag known, or one of ours that was noted but not recorded. */
-static int delete_object(struct op *o)
+static int delete_as_known(struct op *o)
 {
     struct fs *fs = o->p->fs;
     struct obj_cond cond = {.kind = etag_is_set(&o->rec.etag) ? OBJ_COND_ETAG : OBJ_COND_NONE, .etag = o->rec.etag};
@@ -158,6 +174,13 @@ static int delete_object(struct op *o)
     }
     obj_info_clear(&info);
     return r;
+}
+
+static int delete_object(struct op *o)
+{
+    int r = delete_as_known(o);
+    bool refused = r == -EACCES || r == -EINVAL || r == -EKEYEXPIRED; /* a HEAD does not say why */
+    return refused && is_absent(o->p->fs, o->key) ? -ENOENT : r;
 }
 
 static int run_delete(struct op *o)
@@ -666,14 +689,15 @@ int publish_probe(struct fs *fs)
     if (atomic_load(&fs->probed))
         return 0;
     mutex_lock(&p->mu);
-    while (p->probing)
-        cond_wait(&p->done, &p->mu);
+    int r = 0;
+    while (r == 0 && p->probing)
+        r = patience_wait(&p->done, &p->mu, UINT64_MAX);
     bool known = atomic_load(&fs->probed);
-    p->probing = !known;
+    p->probing |= r == 0 && !known;
     mutex_unlock(&p->mu);
-    if (known)
-        return 0;
-    int r = probe(fs);
+    if (known || r < 0)
+        return known ? 0 : r;
+    r = probe(fs);
     mutex_lock(&p->mu);
     p->probing = false;
     cond_broadcast(&p->done);

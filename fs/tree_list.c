@@ -8,12 +8,14 @@
 #include "tree_list.h"
 
 #include "base/crash.h"
+#include "base/patience.h"
 #include "pin.h"
 #include "publish.h"
 #include "tree_apply.h"
 
 #define SLOW_LISTING     2u /* a listing that takes more than this share of the TTL */
 #define STALE_WAIT_NS    (2 * NS_PER_S)
+#define WORN_NS          NS_PER_S
 #define OFFLINE_RETRY_NS (5 * NS_PER_S)
 #define ROWS_PER_BATCH   500
 #define HEADS_AT_ONCE    32
@@ -27,6 +29,7 @@ struct listing {
     unsigned refs;
     bool done;
     int result;
+    uint64_t progress; /* rows and HEADs that came */
     unsigned heads_left;
     int head_err;
     /* owned by the worker that runs it */
@@ -104,6 +107,7 @@ static void head_run(void *arg)
     if (r < 0)
         l->head_err = r;
     l->heads_left--;
+    l->progress += r == 0;
     cond_broadcast(&l->fs->list_done);
     mutex_unlock(&l->fs->list_mu);
     g_free(job);
@@ -213,6 +217,17 @@ static void shadow(struct listing *l, struct list_row *dir)
     }
 }
 
+/* Who waits for the listing sees that it gets on. */
+static int flush_page(struct listing *l)
+{
+    int r = flush_rows(l);
+    mutex_lock(&l->fs->list_mu);
+    l->progress++;
+    cond_broadcast(&l->fs->list_done);
+    mutex_unlock(&l->fs->list_mu);
+    return r;
+}
+
 static int on_entry(void *ctx, const struct obj_entry *e)
 {
     struct listing *l = ctx;
@@ -248,7 +263,7 @@ static int on_entry(void *ctx, const struct obj_entry *e)
         shadow(l, row);
     g_hash_table_insert(l->seen, g_strconcat(row->name, row->is_dir ? "/" : NULL, NULL), NULL);
     g_ptr_array_add(l->rows, row);
-    return l->rows->len >= ROWS_PER_BATCH ? flush_rows(l) : 0;
+    return l->rows->len >= ROWS_PER_BATCH ? flush_page(l) : 0;
 }
 
 static int note_marker(struct listing *l, struct meta_batch *b);
@@ -360,10 +375,27 @@ static struct listing *listing_new(struct fs *fs, uint64_t ino)
     return l;
 }
 
-/* Joins or starts the listing of a directory and waits for it at most wait_ns: its result or -EINPROGRESS. */
+/* With list_mu: until the listing is done, or for wait_ns (UINT64_MAX: as long as it gets on). 0, -EINPROGRESS or -EINTR. */
+static int listing_wait(struct fs *fs, struct listing *l, uint64_t wait_ns) NO_TSA
+{
+    uint64_t limit = fs->cfg->op_timeout_ns + 5 * NS_PER_S, seen = l->progress;
+    uint64_t deadline = clock_mono_ns() + (wait_ns == UINT64_MAX ? limit : wait_ns);
+    int r = 0;
+    while (r == 0 && !l->done && !atomic_load(&fs->stopping)) {
+        r = patience_wait(&fs->list_done, &fs->list_mu, deadline);
+        if (wait_ns != UINT64_MAX || l->progress == seen)
+            continue;
+        seen = l->progress;
+        deadline = clock_mono_ns() + limit;
+        patience_renew();
+        r = r == -ETIMEDOUT ? 0 : r;
+    }
+    return l->done ? l->result : r == -EINTR ? r : -EINPROGRESS;
+}
+
+/* Joins or starts the listing of a directory and waits for it, see listing_wait(): its result or what that says. */
 static int listing_join(struct fs *fs, uint64_t ino, uint64_t wait_ns)
 {
-    uint64_t deadline = clock_mono_ns() + wait_ns;
     mutex_lock(&fs->list_mu);
     struct listing *l = g_hash_table_lookup(fs->listings, &ino);
     if (!l) {
@@ -377,13 +409,27 @@ static int listing_join(struct fs *fs, uint64_t ino, uint64_t wait_ns)
         }
     }
     l->refs++;
-    while (!l->done && !atomic_load(&fs->stopping))
-        if (!cond_wait_until(&fs->list_done, &fs->list_mu, deadline))
-            break;
-    int r = l->done ? l->result : -EINPROGRESS;
+    int r = listing_wait(fs, l, wait_ns);
     listing_unref_locked(l);
     mutex_unlock(&fs->list_mu);
     return r;
+}
+
+int tree_list_worn(struct inode *dir)
+{
+    mutex_lock(&dir->mu);
+    bool worn = dir->list_worn_ns && clock_mono_ns() - dir->list_worn_ns < WORN_NS;
+    mutex_unlock(&dir->mu);
+    return worn ? -ETIMEDOUT : 0;
+}
+
+void tree_list_note_worn(struct inode *dir)
+{
+    if (!patience_worn())
+        return;
+    mutex_lock(&dir->mu);
+    dir->list_worn_ns = clock_mono_ns();
+    mutex_unlock(&dir->mu);
 }
 
 int tree_refresh_within(struct fs *fs, struct inode *dir, bool force, uint64_t wait_ns)
@@ -408,7 +454,9 @@ int tree_refresh_within(struct fs *fs, struct inode *dir, bool force, uint64_t w
         wait_ns = 0; /* the listing that finds the store again runs behind */
     else if (known && !force)
         wait_ns = MIN(wait_ns, STALE_WAIT_NS);
-    int r = listing_join(fs, dir->ino, wait_ns);
+    int r = known ? 0 : tree_list_worn(dir);
+    if (r == 0)
+        r = listing_join(fs, dir->ino, wait_ns);
     if (r < 0 && known && !force)
         return 0;
     return r;
@@ -416,7 +464,9 @@ int tree_refresh_within(struct fs *fs, struct inode *dir, bool force, uint64_t w
 
 int tree_refresh(struct fs *fs, struct inode *dir, bool force)
 {
-    int r = tree_refresh_within(fs, dir, force, fs->cfg->op_timeout_ns + 5 * NS_PER_S);
+    int r = tree_refresh_within(fs, dir, force, UINT64_MAX);
+    if (r < 0 && r != -EINTR)
+        tree_list_note_worn(dir);
     if (r == -EINPROGRESS || r == -EAGAIN)
         return -ETIMEDOUT;
     if (r == -ENOENT || r == -ENODEV)

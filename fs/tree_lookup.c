@@ -82,7 +82,10 @@ static int refresh_for(struct fs *fs, struct inode *dir, const char *name)
         return r == -ENOENT || r == -ENODEV ? -EIO : r;
     if (objstore_offline_since_ns(fs->store) != 0)
         return tree_refresh(fs, dir, false);
-    return probe_name(fs, dir, name);
+    r = probe_name(fs, dir, name);
+    if (r < 0 && r != -ENOENT && r != -EINTR)
+        tree_list_note_worn(dir);
+    return r;
 }
 
 int tree_lookup(struct fs *fs, uint64_t parent, const char *name, struct inode **ret)

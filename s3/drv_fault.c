@@ -12,6 +12,7 @@
  * The lock covers rules and counters only and is never held over a call of the inner store.
  */
 #include "base/clock.h"
+#include "base/patience.h"
 #include "base/sync.h"
 #include "objstore_driver.h"
 
@@ -234,9 +235,11 @@ static int meet(struct drv_fault *f, enum fault_op op, struct effect *ret)
             effect_merge(ret, &rule->effect);
     }
     uint64_t until = clock_mono_ns() + ret->delay_ns;
-    while (ret->delay_ns && !f->stopping && cond_wait_until(&f->cv, &f->mu, until))
-        ;
-    int r = f->stopping ? -ECANCELED : ret->error;
+    int over = 0;
+    while (ret->delay_ns && over == 0 && !f->stopping && clock_mono_ns() < until)
+        over = patience_wait(&f->cv, &f->mu, until);
+    over = clock_mono_ns() < until ? over : 0;
+    int r = f->stopping ? -ECANCELED : over < 0 ? over : ret->error;
     mutex_unlock(&f->mu);
     return r;
 }

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/patience.h"
 #include "base/sync.h"
 
 #include <curl/curl.h>
@@ -136,10 +137,8 @@ static void throttle(struct http_pool *pool, struct bucket *b, size_t n)
     mutex_lock(&pool->mu);
     uint64_t now = clock_mono_ns();
     uint64_t until = now + bucket_take(b, n, now);
-    while (now < until && !pool_stopping(pool)) {
-        (void)cond_wait_until(&pool->cv, &pool->mu, until);
+    while (now < until && !pool_stopping(pool) && patience_wait(&pool->cv, &pool->mu, until) == 0)
         now = clock_mono_ns();
-    }
     mutex_unlock(&pool->mu);
 }
 
@@ -157,6 +156,8 @@ static size_t on_read(char *buf, size_t size, size_t n, void *ctx)
     if (len)
         memcpy(buf, (const char *)t->req->body + t->sent_off, len);
     t->sent_off += len;
+    if (len)
+        patience_progress();
     return len;
 }
 
@@ -235,6 +236,7 @@ static size_t on_write(char *buf, size_t size, size_t n, void *ctx)
         if (t->cb_error)
             return CURL_WRITEFUNC_ERROR;
         t->resp->n_sunk += len;
+        patience_progress();
         return len;
     }
     size_t cap = t->req->body_cap ? t->req->body_cap : BODY_CAP_DEFAULT;
@@ -261,7 +263,7 @@ static int on_send(void *ctx, char *peer, char *own, int peer_port, int own_port
 
 static int on_progress(void *ctx, curl_off_t dl_total, curl_off_t dl_now, curl_off_t ul_total, curl_off_t ul_now)
 {
-    return pool_stopping(ctx) ? 1 : 0;
+    return pool_stopping(ctx) || patience_over() < 0 ? 1 : 0;
 }
 
 int http_pool_new(const struct http_pool_config *cfg, struct http_pool **ret_pool)
@@ -307,10 +309,11 @@ void http_pool_shutdown(struct http_pool *pool)
 static int handle_get(struct http_pool *pool, CURL **ret_curl)
 {
     CURL *curl = NULL;
+    int r = 0;
     mutex_lock(&pool->mu);
-    while (pool->n_running >= pool->max_running && !pool_stopping(pool))
-        cond_wait(&pool->cv, &pool->mu);
-    if (pool_stopping(pool)) {
+    while (r == 0 && pool->n_running >= pool->max_running && !pool_stopping(pool))
+        r = patience_wait(&pool->cv, &pool->mu, UINT64_MAX);
+    if (r < 0 || pool_stopping(pool)) {
         mutex_unlock(&pool->mu);
         return -ECANCELED;
     }

@@ -64,7 +64,7 @@ int objstore_cond_check(const struct obj_cond *cond, const struct etag *have)
 /* Counts what failed for good; answers that tell of the object rather than of the store are no failures. */
 static int done(int r)
 {
-    if (r < 0 && r != -ENOENT && r != -ESTALE && r != -ECANCELED)
+    if (r < 0 && r != -ENOENT && r != -ESTALE && r != -ECANCELED && r != -EINTR)
         metric_inc(M_store_errors);
     return r;
 }

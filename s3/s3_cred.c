@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/metric.h"
+#include "base/patience.h"
 #include "base/sync.h"
 #include "http.h"
 #include "objstore.h"
@@ -402,12 +403,18 @@ int s3_cred_get(struct s3_cred *c, struct s3_keys *ret)
             return r;
         }
         if (step == STEP_WAIT) {
-            cond_wait(&c->cv, &c->mu);
+            int over = patience_wait(&c->cv, &c->mu, UINT64_MAX);
+            if (over < 0) {
+                mutex_unlock(&c->mu);
+                return over;
+            }
             continue;
         }
         c->refreshing = true;
         mutex_unlock(&c->mu);
-        (void)refresh(c); /* the outcome is in c */
+        struct patience *p = patience_set(NULL); /* it is for all, not for this request */
+        (void)refresh(c);                        /* the outcome is in c */
+        (void)patience_set(p);
         tried = true;
         mutex_lock(&c->mu);
     }

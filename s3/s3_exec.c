@@ -11,6 +11,7 @@
  */
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/patience.h"
 #include "drv_s3.h"
 
 #include <string.h>
@@ -43,10 +44,8 @@ static int window_enter(struct drv_s3 *d, uint64_t deadline_ns)
 {
     int r = 0;
     mutex_lock(&d->mu);
-    while (!stopping(d) && r == 0 && !s3_window_enter(&d->window)) {
-        if (!cond_wait_until(&d->cv, &d->mu, deadline_ns))
-            r = -ETIMEDOUT;
-    }
+    while (!stopping(d) && r == 0 && !s3_window_enter(&d->window))
+        r = patience_wait(&d->cv, &d->mu, deadline_ns);
     if (stopping(d) && r == 0)
         r = -ECANCELED; /* the slot is not given back: nobody asks any more */
     mutex_unlock(&d->mu);
@@ -256,6 +255,8 @@ static struct s3_verdict attempt(struct drv_s3 *d, struct s3_call *c, struct pro
         v = judge(d, c, r);
         note_reachability(d, &c->resp);
     }
+    if (c->resp.fail == HTTP_FAIL_CANCELED && !stopping(d)) /* who asked waits no longer */
+        v.err = patience_over() < 0 ? patience_over() : v.err;
     if (v.retry == S3_RETRY_THROTTLE)
         metric_inc(M_store_slowdowns);
     window_leave(d, v.retry == S3_RETRY_THROTTLE, v.err == 0, started);
@@ -310,13 +311,15 @@ static int back_off(struct drv_s3 *d, struct s3_call *c, struct progress *p, con
     uint64_t last = p->deadline_ns - MIN(p->timeout_ns / 8, LAST_TRY_NS);
     int r = now >= last ? -ETIMEDOUT : 0;
     uint64_t until = r < 0 ? now : MIN(now + delay, last); /* the store may be there again before its next turn comes */
-    while (now < until && !stopping(d)) {
-        (void)cond_wait_until(&d->cv, &d->mu, until);
+    int over = 0;
+    while (now < until && over == 0 && !stopping(d)) {
+        (void)patience_wait(&d->cv, &d->mu, until);
+        over = patience_over();
         now = clock_mono_ns();
     }
     mutex_unlock(&d->mu);
     metric_inc(M_store_retries);
-    return stopping(d) ? -ECANCELED : r;
+    return stopping(d) ? -ECANCELED : over < 0 ? over : r;
 }
 
 /* The condition that the store itself would not check. The call's time limit covers the look. */
@@ -340,7 +343,7 @@ static int settle(struct s3_call *c, int *r)
 
 static int give_up(struct drv_s3 *d, struct s3_call *c, const struct progress *p, int r)
 {
-    if (p->ambiguous && c->settle && r != -ECANCELED && settle(c, &r) == 1)
+    if (p->ambiguous && c->settle && r != -ECANCELED && patience_over() == 0 && settle(c, &r) == 1)
         return 0;
     if (r == -ENOMEDIUM)
         log_warn("s3", "archived: restore it in the store first key='%s'", c->req.key ? c->req.key : "");

@@ -189,7 +189,7 @@ static bool probe_complete(struct probe *p, const char *id, const struct obj_par
 /* A failure of a call with retries: did the store say that it does not do this, or did it not answer? */
 static bool is_answer(int r)
 {
-    return r != -EIO && r != -ETIMEDOUT && r != -EBADMSG && r != -ECANCELED && r != -EKEYEXPIRED;
+    return r != -EIO && r != -ETIMEDOUT && r != -EBADMSG && r != -ECANCELED && r != -EINTR && r != -EKEYEXPIRED;
 }
 
 static void probe_multipart(struct probe *p)

@@ -1,0 +1,130 @@
+/*
+ * Publishing one file at once, for a program that waits for it.
+ *
+ * The work is done by a thread of its own, so that a program that waits no longer (killed, or nothing got on) leaves it to finish: what was sent is not sent again, and nothing is cut off
+ * between an upload and its record.
+ */
+#include "base/patience.h"
+#include "publish_internal.h"
+
+struct now {
+    struct publisher *p;
+    struct inode *in; /* owned reference */
+    uint64_t deadline_ns;
+    /* guarded by the publisher's mu */
+    unsigned refs; /* the thread's and the waiter's */
+    bool done;
+    int result;
+};
+
+/* One step: 1 to go on, else what came of it. */
+static int step(struct now *n)
+{
+    struct publisher *p = n->p;
+    struct op *o = NULL, *busy = NULL;
+    bool lost = false;
+    mutex_lock(&p->mu);
+    GPtrArray *a = g_hash_table_lookup(p->by_ino, &n->in->ino);
+    for (unsigned i = 0; a && i < a->len && !o; i++) {
+        struct op *c = a->pdata[i];
+        if (pubop_aside(c))
+            lost = true;
+        else if (queue_busy_locked(p, c))
+            busy = c;
+        else
+            o = c;
+    }
+    if (!o && !busy) {
+        mutex_unlock(&p->mu);
+        return lost ? -ESTALE : 0;
+    }
+    if (!o) {
+        bool in_time = cond_wait_until(&p->done, &p->mu, n->deadline_ns);
+        bool stopping = p->stopping;
+        mutex_unlock(&p->mu);
+        return stopping ? -ECANCELED : in_time ? 1 : -ETIMEDOUT;
+    }
+    queue_take_locked(p, o);
+    mutex_unlock(&p->mu);
+    int r = pubop_run(o, true, n->deadline_ns);
+    pubop_finish(o, r);
+    if (r < 0 && r != -EAGAIN)
+        return r;
+    return r == -EAGAIN && clock_mono_ns() >= n->deadline_ns ? -ETIMEDOUT : 1; /* writers that never pause */
+}
+
+static void run(struct now *n)
+{
+    int r = 1;
+    while (r > 0)
+        r = step(n);
+    n->result = r;
+}
+
+static void unref_locked(struct now *n)
+{
+    if (--n->refs == 0)
+        g_free(n);
+}
+
+static void *now_main(void *arg)
+{
+    struct now *n = arg;
+    struct publisher *p = n->p;
+    (void)pthread_detach(pthread_self()); /* publish_stop() waits for n_now */
+    run(n);
+    inode_put(n->in);
+    mutex_lock(&p->mu);
+    n->done = true;
+    p->n_now--;
+    unref_locked(n);
+    cond_broadcast(&p->done);
+    mutex_unlock(&p->mu);
+    return NULL;
+}
+
+/* The program's side. What any upload achieves counts as progress: they share the way to the store. */
+static int await(struct now *n)
+{
+    struct publisher *p = n->p;
+    uint64_t seen = patience_progress_count();
+    int r = 0;
+    mutex_lock(&p->mu);
+    while (r == 0 && !n->done) {
+        r = patience_wait(&p->done, &p->mu, UINT64_MAX);
+        uint64_t now = patience_progress_count();
+        if (now == seen)
+            continue;
+        seen = now;
+        patience_renew();
+        r = r == -ETIMEDOUT ? 0 : r;
+    }
+    r = n->done ? n->result : r;
+    unref_locked(n);
+    mutex_unlock(&p->mu);
+    return r;
+}
+
+int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
+{
+    struct publisher *p = fs->pub;
+    pthread_t thread;
+    struct now *n = g_new(struct now, 1);
+    *n = (struct now){.p = p, .in = inode_ref(in), .deadline_ns = deadline_ns, .refs = 2};
+    mutex_lock(&p->mu);
+    bool stopping = p->stopping;
+    p->n_now += !stopping;
+    mutex_unlock(&p->mu);
+    int r = stopping ? -ECANCELED : thread_start(&thread, "publish-now", now_main, n);
+    if (r == 0)
+        return await(n);
+    inode_put(n->in);
+    g_free(n);
+    if (stopping)
+        return r;
+    mutex_lock(&p->mu);
+    p->n_now--;
+    cond_broadcast(&p->done);
+    mutex_unlock(&p->mu);
+    return r;
+}

@@ -1,0 +1,251 @@
+"""Nothing waits for ever: with a store that takes requests and never answers every operation ends, and so does every program that is to."""
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import lake
+import pytest
+from mounts import MIB, eventually, run
+
+HANG_S = 30  # much longer than --op-timeout 3s; what takes that long hangs
+BIG = 40 * MIB
+
+
+@pytest.fixture
+def store(base):
+    made = lake.Lake()
+    yield made
+    made.remove()
+
+
+def program(m, code):
+    """A program that says "go", does its one operation, and ends with its errno, 0, or by a signal."""
+    head = f"""
+import mmap, os, signal, sys
+P = {str(m.path)!r}
+def go():
+    print("go", flush=True)
+try:
+"""
+    tail = """
+except OSError as e:
+    sys.stdout.flush()
+    os._exit(e.errno)
+os._exit(0)
+"""
+    body = "".join(f"    {line}\n" for line in code.strip().splitlines())
+    p = subprocess.Popen([sys.executable, "-c", head + body + tail], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, text=True)
+    assert p.stdout.readline() == "go\n", p.stderr.read()
+    return p
+
+
+def name_of(code):
+    return "ok" if code == 0 else signal.Signals(-code).name if code < 0 else errno.errorcode.get(code, str(code))
+
+
+# What waits for the store, and how it may end while that does not answer.
+BLOCKED = {
+    "open": ("go(); open(P + '/d/small', 'rb').read()", {"ETIMEDOUT"}),
+    "read": ("f = os.open(P + '/d/big', os.O_RDONLY); go(); os.pread(f, 100, 0)", {"ETIMEDOUT"}),
+    "read at the end": ("f = os.open(P + '/d/big2', os.O_RDONLY); go(); os.pread(f, 100, 39 << 20)", {"ETIMEDOUT"}),
+    "direct read": ("f = os.open(P + '/d/big3', os.O_RDONLY | os.O_DIRECT); b = mmap.mmap(-1, 1 << 20); go(); os.preadv(f, [b], 0)",
+                    {"ETIMEDOUT"}),
+    "fault": ("f = open(P + '/d/big4', 'rb'); b = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); go(); b[20 << 20]", {"SIGBUS"}),
+    "readdir": ("go(); os.listdir(P + '/unlisted')", {"ETIMEDOUT"}),
+    "lookup": ("go(); os.stat(P + '/unlisted2/name')", {"ETIMEDOUT"}),
+    "create": ("go(); open(P + '/unlisted3/new', 'wb')", {"ETIMEDOUT"}),
+    "mkdir": ("go(); os.mkdir(P + '/unlisted4/new')", {"ETIMEDOUT"}),
+    "symlink": ("go(); os.symlink('x', P + '/unlisted5/new')", {"ETIMEDOUT"}),
+    "rename": ("go(); os.rename(P + '/e/known', P + '/unlisted6/new')", {"ETIMEDOUT"}),
+    "unlink": ("go(); os.unlink(P + '/unlisted7/name')", {"ETIMEDOUT"}),
+    "getxattr": ("go(); os.getxattr(P + '/unlisted8/name', 'user.sluice.etag')", {"ETIMEDOUT"}),
+    "write": ("f = os.open(P + '/d/big5', os.O_RDWR); go(); os.pwrite(f, b'x' * 10, 100)", {"ETIMEDOUT"}),
+    "copy": ("f = os.open(P + '/d/big6', os.O_RDONLY); t = os.open(P + '/d/copy', os.O_RDWR | os.O_CREAT); go(); "
+             "os.copy_file_range(f, t, 32 << 20)", {"ETIMEDOUT"}),
+}
+
+# What is answered all the same, and at once.
+SERVED = {
+    "df": "go(); os.statvfs(P)",
+    "ls": "go(); assert len(os.listdir(P + '/d')) > 5",
+    "stat": "go(); os.stat(P + '/d/known')",
+    "cached": "go(); assert open(P + '/d/cached', 'rb').read() == b'cached'",
+    "write": "go(); open(P + '/d/mine', 'wb').write(b'x')",
+    "rename": "go(); os.rename(P + '/d/here', P + '/d/there')",
+    "unlink": "go(); os.unlink(P + '/d/gone')",
+    "truncate": "go(); os.truncate(P + '/d/cut', 5)",
+}
+
+
+def fill(store):
+    for i in range(1, 9):
+        store.put(f"unlisted{i if i > 1 else ''}/name", b"x")
+    big = os.urandom(BIG)
+    for name in ("big", "big2", "big3", "big4", "big5", "big6"):
+        store.put(f"d/{name}", big)
+    store.put("d/small", os.urandom(70000))
+    store.put("e/known", b"x")  # the kernel locks the directory while it looks for the new name
+    for name in ("known", "cached", "here", "gone", "cut"):
+        store.put(f"d/{name}", b"cached")
+
+
+def prepare(make_mount, store, **options):
+    fill(store)
+    m = make_mount(metadata_ttl="1h", **options)
+    assert len(os.listdir(m.path / "d")) >= 12 and os.listdir(m.path / "e") == ["known"]
+    (m.path / "d/cached").read_bytes()
+    store.black_hole()
+    return m
+
+
+def test_every_operation_ends_while_the_store_is_a_black_hole(make_mount, store):
+    m = prepare(make_mount, store, op_timeout="3s")
+    running = {name: program(m, code) for name, (code, _) in BLOCKED.items()}
+    for code in SERVED.values():
+        p = program(m, code)
+        assert p.wait(HANG_S) == 0, (code, p.stderr.read())
+    ends = {name: name_of(p.wait(HANG_S)) for name, p in running.items()}
+    assert {name: end for name, end in ends.items() if end not in BLOCKED[name][1]} == {}
+    store.answer_again()
+    assert eventually(lambda: (m.path / "unlisted/name").exists(), 20)
+    assert (m.path / "d/known").read_bytes() == b"cached"
+
+
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_program_that_waits_for_the_store(make_mount, store, sig):
+    m = prepare(make_mount, store, op_timeout="10m")
+    running = {name: program(m, code) for name, (code, _) in BLOCKED.items()}
+    if sig == signal.SIGINT:  # which Python handles
+        running.pop("fault").kill()
+    time.sleep(1)  # so that they wait
+    assert {name: p.returncode for name, p in running.items() if p.poll() is not None} == {}
+    for p in running.values():
+        p.send_signal(sig)
+    ends = {name: p.wait(HANG_S) for name, p in running.items()}
+    assert set(ends.values()) <= {-sig, 1, errno.EINTR}, ends  # 1: KeyboardInterrupt
+    store.answer_again()
+
+
+def test_a_handled_signal_does_not_end_a_read_but_sigint_does(make_mount, store):
+    m = prepare(make_mount, store, op_timeout="10m")
+    ring = "signal.signal(signal.SIGALRM, lambda *_: None); signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1); "
+    p = program(m, ring + "go(); open(P + '/d/small', 'rb').read()")
+    code = "signal.signal(signal.SIGINT, lambda *_: os._exit(99)); go(); os.listdir(P + '/unlisted')"
+    q = program(m, code)
+    time.sleep(1.5)
+    assert p.poll() is None and q.poll() is None
+    calls = len([c for c in m.log().splitlines() if "EINTR" in c])
+    assert calls == 0
+    q.send_signal(signal.SIGINT)
+    assert q.wait(HANG_S) == 99
+    store.answer_again()
+    assert p.wait(HANG_S) == 0, p.stderr.read()
+
+
+# What waits until the store has it, where that is asked for.
+REMOTE = {
+    "fsync": "f = open(P + '/r/fsync', 'wb', buffering=0); f.write(b'fsync'); go(); os.fsync(f.fileno())",
+    "fsync of parts": "f = open(P + '/r/parts', 'wb', buffering=0); f.write(b'parts' * (5 << 20)); go(); os.fsync(f.fileno())",
+    "close": "f = os.open(P + '/r/close', os.O_WRONLY | os.O_CREAT); os.write(f, b'close'); go(); os.close(f)",
+    "close of parts": "f = os.open(P + '/r/parts2', os.O_WRONLY | os.O_CREAT); os.write(f, b'parts' * (5 << 20)); go(); os.close(f)",
+}
+
+
+@pytest.mark.parametrize("sig", [None, signal.SIGKILL])
+def test_fsync_and_close_that_wait_for_the_store_end_and_what_they_wrote_is_published_later(make_mount, store, sig):
+    m = prepare(make_mount, store, close="remote", fsync="remote", op_timeout="10m" if sig else "3s")
+    os.mkdir(m.path / "r")
+    running = {name: program(m, code) for name, code in REMOTE.items()}
+    time.sleep(1)
+    assert {name: p.returncode for name, p in running.items() if p.poll() is not None} == {}
+    for p in running.values():
+        if sig:
+            p.send_signal(sig)
+    ends = {name: p.wait(HANG_S) for name, p in running.items()}
+    assert set(ends.values()) <= ({-sig, 1, errno.EINTR} if sig else {errno.ETIMEDOUT}), ends
+    store.answer_again()
+    m.wait("r")
+    assert {key: len(store.get(key)) for key in store.list("r/") if key != "r/"} == {
+        "r/fsync": 5, "r/parts": 25 * MIB, "r/close": 5, "r/parts2": 25 * MIB}
+
+
+def test_a_removed_file_whose_name_the_store_refuses_is_waited_for_no_longer(make_mount, store):
+    store.refused.add("d/bad")
+    store.put("d/good", b"x")
+    m = make_mount(op_timeout="3s")
+    (m.path / "d/bad").write_bytes(b"never there")
+    refused = run("wait", "--timeout", "60s", m.path / "d", check=False, timeout=90)
+    assert refused.returncode == 1 and "needs a decision" in refused.stderr
+    os.unlink(m.path / "d/bad")
+    m.wait("d", timeout=60)
+    assert store.list("d/") == ["d/good"]
+
+
+def test_what_was_to_be_tried_again_is_after_a_crash(make_mount, store):
+    store.refused.add("d/bad")
+    store.put("d/good", b"x")
+    m = make_mount(op_timeout="10m")
+    (m.path / "d/bad").write_bytes(b"taken later")
+    assert eventually(lambda: m.status()["parked"] == 1, 30), m.status()
+    store.refused.clear()
+    store.black_hole()
+    run("publish", "--retry", m.path / "d/bad")
+    m.kill9()
+    store.answer_again()
+    m.mount()
+    m.wait("d", timeout=60)
+    assert store.get("d/bad") == b"taken later"
+
+
+def counts(m):
+    pid = m.status()["pid"]
+    return len(os.listdir(f"/proc/{pid}/task")), len(os.listdir(f"/proc/{pid}/fd"))
+
+
+class Readers:
+    """Programs that read a file each and wait for it; none is left at the end."""
+
+    def __init__(self):
+        self.running = []
+
+    def add(self, m, numbers):
+        self.running += [subprocess.Popen(["cat", m.path / f"many/{i}"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                          stderr=subprocess.DEVNULL) for i in numbers]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for p in self.running:
+            p.kill()
+        ends = [p.wait(HANG_S) for p in self.running]
+        assert set(ends) <= {-signal.SIGKILL, 0}, "0: a file that was fetched ahead before the store fell silent"
+
+
+def test_hundreds_of_waiting_readers_hold_up_nobody_and_leave_nothing(make_mount, store):
+    for i in range(700):
+        store.put(f"many/{i}", os.urandom(70000))
+    m = prepare(make_mount, store, op_timeout="10m")
+    store.answer_again()
+    readers = f"for i in $(seq 0 63); do cat {m.path}/many/$i >/dev/null & done; wait"
+    subprocess.run(["bash", "-c", readers], timeout=60, check=True)
+    threads, fds = counts(m)
+    store.black_hole()
+    with Readers() as waiting:
+        waiting.add(m, range(100, 400))
+        assert eventually(lambda: counts(m)[0] >= threads + 200, 20), counts(m)
+        for code in SERVED.values():
+            p = program(m, code)
+            assert p.wait(HANG_S) == 0, (code, p.stderr.read())
+        waiting.add(m, range(400, 700))  # more than there are threads for them
+        assert eventually(lambda: counts(m)[0] >= threads + 400, 20), counts(m)
+        assert program(m, SERVED["df"]).wait(HANG_S) == 0
+        m.status()
+    store.answer_again()
+    assert (m.path / "many/699").stat().st_size == 70000
+    # 16 idle threads and 64 connections stay at most, however many there were before
+    assert eventually(lambda: counts(m)[0] <= threads + 24 and counts(m)[1] <= fds + 80, 30), (threads, fds, counts(m))
