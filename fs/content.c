@@ -503,13 +503,40 @@ int content_sync(struct inode *in)
     return r < 0 ? r : meta_sync(in->fs->meta);
 }
 
+/* 1: it is being written, nothing was done. */
+static int detach_closed(struct inode *in)
+{
+    struct cache_source none = {0};
+    content_gate_enter(in);
+    (void)io_mode_look(in);
+    mutex_lock(&in->mu);
+    bool open = in->rec.content == CONTENT_OPEN;
+    mutex_unlock(&in->mu);
+    int r = open ? 1 : cache_file_set_dirty(in->cf, true);
+    if (r == 0)
+        r = cache_file_set_source(in->cf, &none);
+    if (r == 0)
+        r = sync_again(in);
+    if (r == 0)
+        r = record_detached(in);
+    if (r == 0) {
+        content_write_intent(in);
+        publish_content_state(in->fs, in->ino, CONTENT_CLOSING);
+    }
+    content_gate_leave(in);
+    return r;
+}
+
 /* unclosed: its writer never said that it is whole, and neither do we. */
 static int detach_opened(struct inode *in, bool unclosed)
 {
     struct cache_source none = {0};
     int r = cache_file_fill(in->cf, true, true, NULL, NULL);
     if (r == 0)
-        r = content_begin_change(in);
+        r = detach_closed(in);
+    if (r <= 0)
+        return r;
+    r = content_begin_change(in);
     if (r == 0)
         r = cache_file_set_source(in->cf, &none);
     if (r == 0)

@@ -195,14 +195,8 @@ int content_set_base(struct inode *in, const struct cache_source *src)
 
 /* ---- states ---- */
 
-int record_open(struct inode *in)
+static void open_locked(struct inode *in) REQUIRES(in->mu)
 {
-    struct fs *fs = in->fs;
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    struct before before;
-    mutex_lock(&fs->ns);
-    mutex_lock(&in->mu);
-    save_locked(in, &before);
     struct meta_inode *rec = &in->rec;
     if (rec->content != CONTENT_OPEN || in->snap_gen == rec->gen)
         rec->gen++;
@@ -213,6 +207,18 @@ int record_open(struct inode *in)
     if (!rec->dirty_since_ns)
         rec->dirty_since_ns = clock_wall_ns();
     g_strlcpy(rec->boot_id, clock_boot_id(), sizeof(rec->boot_id));
+}
+
+int record_open(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    save_locked(in, &before);
+    struct meta_inode *rec = &in->rec;
+    open_locked(in);
     if (!in->gone) {
         meta_inode_put(b, rec);
         open_put(b, in->ino, in->io.kept);
@@ -230,7 +236,8 @@ static void note_synced_locked(struct inode *in) REQUIRES(in->mu)
     in->rec.flags = synced ? in->rec.flags | INODE_DATA_SYNCED : in->rec.flags & ~(uint32_t)INODE_DATA_SYNCED;
 }
 
-int record_closing(struct inode *in)
+/* detach: it is closed, and opened in the same batch. */
+static int closing(struct inode *in, bool detach)
 {
     struct fs *fs = in->fs;
     uint64_t limit = cache_file_limit(in->cf);
@@ -240,6 +247,8 @@ int record_closing(struct inode *in)
     mutex_lock(&in->mu);
     save_locked(in, &before);
     struct meta_inode *rec = &in->rec;
+    if (detach)
+        open_locked(in);
     if (in->changed && in->snap_gen == rec->gen)
         rec->gen++;
     rec->base_limit = limit;
@@ -250,12 +259,24 @@ int record_closing(struct inode *in)
     move_to(in, CONTENT_CLOSING);
     if (!in->gone)
         meta_inode_put(b, rec);
+    if (!in->gone && detach)
+        open_put(b, in->ino, NULL);
     mutex_unlock(&in->mu);
     int r = journal_names(fs, b, in->ino, false);
     r = commit(fs, in, b, r, &before);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     return r;
+}
+
+int record_closing(struct inode *in)
+{
+    return closing(in, false);
+}
+
+int record_detached(struct inode *in)
+{
+    return closing(in, true);
 }
 
 int record_sealed(struct inode *in)

@@ -15,6 +15,9 @@ int record_taken_over(struct inode *in, uint64_t size, int64_t mtime_ns) MUST_CH
 int record_open(struct inode *in) MUST_CHECK;
 /* OPEN becomes CLOSING, with a journal record for each name. */
 int record_closing(struct inode *in) MUST_CHECK;
+/* A closed file becomes CLOSING with another generation, which needs nothing from the store: the cache file has no source any more. Never OPEN in between, which
+ * it would stay if we were killed. */
+int record_detached(struct inode *in) MUST_CHECK;
 /* The bytes are on the disk as of in->synced_changes. */
 int record_synced(struct inode *in) MUST_CHECK;
 /* CLOSING becomes SEALED. */
