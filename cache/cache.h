@@ -36,10 +36,12 @@ struct cache_config {
     uint64_t get_bytes;                  /* one ranged GET of a sequential reader, 8 MiB */
     uint64_t readahead_bytes;            /* ceiling of the read-ahead window */
     uint64_t op_timeout_ns;
-    /* The local file of ino is about to be removed: whatever keeps its bytes on the disk is to be let go. No lock is held. May be NULL. */
+    /* None of these is called with a lock held; all may be NULL. Asked before content is dropped to make room; false: it counts as unpublished from now on. */
+    bool (*may_drop)(void *ctx, uint64_t ino, uint64_t vid);
+    /* The local file of ino is about to be removed: whatever keeps its bytes on the disk is to be let go. */
     void (*dropped)(void *ctx, uint64_t ino);
-    void *dropped_ctx;
-    /* The disk at path is not used any more, and holds the unpublished bytes of ino. No lock is held. May be NULL. */
+    void *dropped_ctx; /* also of may_drop */
+    /* The disk at path is not used any more, and holds the unpublished bytes of ino. */
     void (*lost)(void *ctx, uint64_t ino, const char *path);
     void *lost_ctx;
     /* A disk silent for slow_ns is bypassed, if there is another one, and used again when it answered for probation_ns (0: 5 s, 60 s); probed every probe_ns (0: 1 s). */
@@ -141,27 +143,6 @@ int cache_evict(struct cache *c, uint64_t vid) MUST_CHECK;
 /* The content is of no use any more (unlinked, superseded): removed when the last reference goes, dirty or not. */
 void cache_forget(struct cache *c, uint64_t vid);
 
-/* Calls fn for every local data file that carries an intent (fsck; the cache need not be open): path relative to dir, vid, size, text. */
-int cache_scan_intents(const char *dir,
-                       int (*fn)(void *ctx, const char *path, uint64_t vid, uint64_t size, const char *text), void *ctx)
-    MUST_CHECK;
-
-/* Calls fn for every local data file (fsck; the cache need not be open): path relative to dir. Non-zero from fn stops and is returned. */
-struct cache_scanned {
-    const char *path;
-    uint64_t vid, size, disk_bytes;
-};
-int cache_scan_files(const char *dir, int (*fn)(void *ctx, const struct cache_scanned *file), void *ctx) MUST_CHECK;
-/* The same facts of one data file: -ENOENT when it is not there. path may be NULL afterwards. */
-int cache_scan_file(const char *dir, uint64_t vid, struct cache_scanned *ret) MUST_CHECK;
-/* Folder of a tier that records call number, cache in `first` not open. -ENOENT: none, its files went with the process; -ENODEV: it is not there. *ret_dir: the caller's. */
-int cache_scan_tier(struct meta *m, const char *first, uint32_t number, char **ret_dir) MUST_CHECK;
-/* Calls fn for every tier whose folder is there, the first one included. */
-int cache_scan_tiers(struct meta *m, const char *first, int (*fn)(void *ctx, const char *dir, uint32_t number),
-                     void *ctx) MUST_CHECK;
-/* Removes a data file that no record knows (fsck --repair). */
-int cache_scan_remove(const char *dir, uint64_t vid) MUST_CHECK;
-
 /* ---- passthrough: the kernel reads or writes the local file itself ---- */
 
 enum cache_pass { CACHE_PASS_OFF, CACHE_PASS_READ, CACHE_PASS_WRITE };
@@ -223,7 +204,9 @@ struct publish_req {
     struct obj_meta meta; /* token set by the caller */
     struct obj_cond cond; /* what must hold at key */
     bool snapshot;        /* writers may still be active: repeat until one state of the file has been stored */
-    bool copy_unchanged;  /* parts without dirty chunks may be copied in the store from the file's source */
+    GBytes *
+        sums; /* borrowed, may be NULL: what the content was when it was sealed (cache_sums.h); -EUCLEAN when the file holds other bytes */
+    bool copy_unchanged; /* parts without dirty chunks may be copied in the store from the file's source */
     /* Called when all is stored and only the visible step is left (PUT of a small file, Complete). May block. 0: go; anything else is returned and nothing becomes visible; stored parts are kept for the next try. */
     int (*gate)(void *ctx);
     void (*progress)(void *ctx, uint64_t bytes_done); /* may be NULL */

@@ -11,6 +11,7 @@
 #include "cache_fetch.h"
 
 #include "base/clock.h"
+#include "base/crash.h"
 #include "base/log.h"
 #include "base/metric.h"
 #include "cache_file.h"
@@ -276,7 +277,9 @@ static void run_fetch(struct fetch *f)
     mutex_lock(&cf->mu);
     finish_locked(cf, f, r);
     mutex_unlock(&cf->mu);
+    CRASH_POINT(fetch_bytes);
     r = cfile_save_if_needed(cf);
+    CRASH_POINT(fetch_saved);
     if (r < 0)
         log_warn("cache", "cannot record fetched chunks vid=%lu r=%s", (unsigned long)cf->vid, err_name(r));
 }

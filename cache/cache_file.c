@@ -9,6 +9,7 @@
 #include "cache_file.h"
 
 #include "base/cleanup.h"
+#include "base/crash.h"
 #include "base/log.h"
 #include "cache_fetch.h"
 #include "cache_place.h"
@@ -195,8 +196,10 @@ int cache_file_new(struct cache *c, uint64_t ino, struct cfile **ret)
     struct cache_entry *e = space_entry_add(t, vid, ino, CACHED_DIRTY | CACHED_COMPLETE | CACHED_WRITTEN, 0);
     int fd = -1;
     int r = index_save_entry(c, e);
+    CRASH_POINT(cache_recorded);
     if (r == 0)
         r = fd = tier_data_open(t, vid, O_RDONLY | O_CREAT | O_EXCL);
+    CRASH_POINT(cache_made);
     if (r < 0) {
         tier_note_io(t, r);
         if (index_remove(t, vid, false) < 0)

@@ -9,8 +9,10 @@
  * The limit of a truncated file is kept as a small value beside the record: bytes beyond it must not come back from the
  * source even if the inode record was not yet written.
  */
+#include "base/crash.h"
 #include "cache_file.h"
 #include "cache_space.h"
+#include "cache_sums.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -174,6 +176,7 @@ void index_batch_forget(struct meta_batch *b, uint64_t vid)
     char name[40];
     limit_name(vid, name);
     meta_value_del(b, name);
+    cache_sums_del(b, vid);
     meta_cached_del(b, vid);
 }
 
@@ -184,9 +187,11 @@ int index_remove(struct cache_tier *t, uint64_t vid, bool sync)
     index_batch_forget(b, vid);
     meta_cached_put(b, &dying);
     int r = meta_commit(b, sync);
+    CRASH_POINT(evict_dying);
     bool stays = t->kind == TIER_DISK && tier_state(t) != TIER_OK; /* DYING, until it can be removed */
     if (r == 0 && !stays)
         r = tier_data_unlink(t, vid);
+    CRASH_POINT(evict_unlinked);
     if (r == 0 && !stays) {
         meta_cached_del(b, vid);
         r = meta_commit(b, false);

@@ -8,6 +8,7 @@
  * When the local disk fails or has no room for fetched chunks, reads are served straight from the store; clean chunks that cannot be
  * read back are dropped and fetched again. Only changed bytes that the disk lost are an error.
  */
+#include "base/crash.h"
 #include "base/log.h"
 #include "base/metric.h"
 #include "cache_fetch.h"
@@ -327,7 +328,9 @@ ssize_t cfile_modify(struct cfile *cf, uint64_t off, uint64_t len, bool grow, cf
     }
     mutex_unlock(&cf->mu);
     r = mark_clean_chunks(cf, &io);
+    CRASH_POINT(write_marked);
     ssize_t n = r < 0 ? r : fn(cf, arg, off, len);
+    CRASH_POINT(write_bytes);
     mutex_lock(&cf->mu);
     if (n > 0 && (uint64_t)n < len)
         n = usable_part_locked(cf, off, n);

@@ -15,6 +15,7 @@
  * One publish of a cfile at a time (a second one gets -EAGAIN); all calls on the caller's thread but the parts, which the pool carries.
  */
 #include "base/clock.h"
+#include "base/crash.h"
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "base/metric.h"
@@ -185,7 +186,10 @@ static int read_and_put(struct publish *p, struct publish_result *ret)
         return -ENOMEM;
     int r = read_stable(p, buf);
     if (r == 0)
+        r = upload_check_sums(req->sums, req->key, buf, 0, p->size);
+    if (r == 0)
         r = objstore_put(p->c->store, req->key, buf, p->size, &req->meta, &req->cond, &etag);
+    CRASH_POINT(put_visible);
     if (r == -ESTALE)
         r = put_before(p, buf, &etag);
     upload_buf_put(p->u->pool, buf, p->size);
@@ -427,8 +431,10 @@ static int complete(struct publish *p, const GArray *parts, struct publish_resul
     mutex_unlock(&u->mu);
     if (cancelled)
         return -ECANCELED;
+    CRASH_POINT(mpu_completing);
     int r = objstore_mpu_complete(p->c->store, p->req->key, id, (const struct obj_part *)(const void *)parts->data,
                                   parts->len, token, &p->req->cond, &etag);
+    CRASH_POINT(mpu_completed);
     if (r == -ENOENT)
         r = was_completed(p, token, &etag);
     if (r == 1 || r == -EBADMSG) { /* gone, or its parts are not what was sent */
@@ -445,7 +451,9 @@ static int complete(struct publish *p, const GArray *parts, struct publish_resul
     upload_reset_locked(u);
     g_clear_pointer(&u->key, g_free);
     mutex_unlock(&u->mu);
+    CRASH_POINT(mpu_verified);
     int e = upload_forget_record(p->c, p->cf->vid);
+    CRASH_POINT(mpu_forgotten);
     return r < 0 ? r : e;
 }
 
@@ -509,6 +517,7 @@ int cache_publish(struct cfile *cf, const struct publish_req *req, struct publis
         return -EAGAIN;
     }
     u->publishing = true;
+    u->sums = req->sums;
     u->streaming = false;
     u->size = size;
     mutex_unlock(&u->mu);
@@ -518,6 +527,7 @@ int cache_publish(struct cfile *cf, const struct publish_req *req, struct publis
     mutex_lock(&u->mu);
     upload_quiesce_locked(u);
     u->publishing = false;
+    u->sums = NULL;
     bool aborted = u->abort_wanted;
     u->abort_wanted = false;
     cond_broadcast(&u->changed);

@@ -4,6 +4,7 @@
  * Order: presence is taken from memory (no reader begins), then from the database (for good where no checksum would find the hole), then the bytes go. Chunks with a read or write in progress, dirty ones
  * and those beyond the source's limit stay. Never done to a file whose descriptor the kernel has: punch_hole() is the only place and asserts it.
  */
+#include "base/crash.h"
 #include "base/log.h"
 #include "base/metric.h"
 #include "cache_fetch.h"
@@ -108,12 +109,14 @@ static uint64_t punch_batch(struct cfile *cf, uint64_t want)
         return 0;
     bool sync = cached_unchecked(space_entry_flags(cf->c, cf->entry, 0, 0));
     int r = sync ? cfile_save_synced(cf) : cfile_save(cf);
+    CRASH_POINT(punch_recorded);
     uint64_t freed = 0;
     for (unsigned i = 0; r == 0 && i < p->n; i++) {
         r = punch_hole(cf, &p->runs[i]);
         if (r == 0)
             freed += p->runs[i].n * META_CHUNK_BYTES;
     }
+    CRASH_POINT(punch_done);
     mutex_lock(&cf->mu);
     for (unsigned i = 0; i < p->n; i++) {
         chunkset_unset(&cf->busy, p->runs[i].first, p->runs[i].n);

@@ -7,6 +7,7 @@
  * record CACHED_SUSPECT once; the mark goes when all chunks of the file were verified.
  */
 #include "base/clock.h"
+#include "base/crash.h"
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "base/metric.h"
@@ -122,6 +123,7 @@ int recover_index(struct cache *c)
     }
     if (r == 0)
         r = meta_commit(b, true); /* before files of the dropped ones are made anew */
+    CRASH_POINT(recover_index);
     meta_batch_free(b);
     return r;
 }

@@ -5,6 +5,7 @@
  * waited for (disk time only: a fetch that waits for the store is shortened instead). The file is cut first, then limit and bits are saved: a crash between leaves
  * bits past the end, which opening ignores. Growth goes the other way round: a limit past the end is ignored too.
  */
+#include "base/crash.h"
 #include "base/log.h"
 #include "cache_fetch.h"
 #include "cache_file.h"
@@ -81,6 +82,7 @@ static int truncate_marked(struct cfile *cf, uint64_t size)
         fetch_cut_locked(cf, chunk_of(size));
     mutex_unlock(&cf->mu);
     int r = ftruncate_local(cf, size);
+    CRASH_POINT(truncate_cut);
     mutex_lock(&cf->mu);
     if (r == 0) {
         if (size < old)

@@ -2,6 +2,8 @@
  * The data folder read without the database, for fsck: every data file is data/<low byte of vid>/<vid>, both in hex. Needs no open cache; whoever calls
  * holds the folder's instance lock, so nothing changes meanwhile. Files with other names are not ours and are left alone.
  */
+#include "cache_scan.h"
+
 #include "cache_file.h"
 
 #include <dirent.h>

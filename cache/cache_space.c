@@ -425,6 +425,10 @@ static int evict_claimed(struct cache *c, uint64_t vid, uint64_t *ret_bytes)
         return -ENOENT;
     if (held)
         return -EBUSY;
+    if (c->cfg.may_drop && !c->cfg.may_drop(c->cfg.dropped_ctx, e->ino, vid)) {
+        (void)space_entry_flags(c, e, CACHED_DIRTY, 0);
+        return -EBUSY;
+    }
     if (c->cfg.dropped)
         c->cfg.dropped(c->cfg.dropped_ctx, e->ino);
     int r = index_remove(t, vid, sync);

@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "cache_file.h"
+#include "cache_scan.h"
 #include "cache_space.h"
 
 #include <fcntl.h>

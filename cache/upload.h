@@ -60,6 +60,7 @@ struct upload {
     bool publishing, abort_wanted;
     bool copying; /* parts are copied from the source or fail */
     bool copy_unchanged;
+    GBytes *sums;  /* borrowed from the request while publishing, NULL: none */
     uint64_t size; /* of the file as the running publish or copy sees it; streaming: 0, whole parts only */
     /* stream: guarded by mu */
     bool streaming;
@@ -114,6 +115,9 @@ void upload_part_run(struct upload *u, uint32_t i) EXCLUDES(u->mu);
 
 /* What to return where reading the file's bytes for `key` failed with r: -ENODATA when they were to come from another object that is not what it was. */
 int upload_read_error(struct cfile *cf, const char *key, int r) MUST_CHECK;
+
+/* Whether what was read of the file is what it held when it was sealed: 0 or -EUCLEAN. sums NULL: not known, 0. */
+int upload_check_sums(GBytes *sums, const char *key, const void *buf, uint64_t off, uint64_t len) MUST_CHECK;
 
 /* ---- upload_resume.c ---- */
 

@@ -6,9 +6,11 @@
  * read. The checksum that the driver computed over what went out must be that of the buffer, else the part counts as not stored.
  */
 #include "base/clock.h"
+#include "base/crash.h"
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "base/metric.h"
+#include "cache_sums.h"
 #include "upload.h"
 
 #define STREAM_RETRY_NS (5 * NS_PER_S)
@@ -17,6 +19,7 @@ struct job { /* one run of a part: what was true when it began, then what came o
     uint32_t i;
     uint64_t off, len, writes;
     const char *key, *upload_id; /* borrowed: the session keeps them while a part is active */
+    GBytes *sums;                /* the same, NULL: none */
     bool may_copy, only_copy, streaming;
     struct upload_part old;
     /* result */
@@ -42,6 +45,16 @@ static int record_part(struct upload *u, const struct job *j)
     int r = meta_commit(b, false);
     meta_batch_free(b);
     return r;
+}
+
+int upload_check_sums(GBytes *sums, const char *key, const void *buf, uint64_t off, uint64_t len)
+{
+    uint64_t bad = 0;
+    if (!sums || cache_sums_check(sums, buf, off, len, &bad) == 0)
+        return 0;
+    log_debug("upload", "the disk holds other bytes than when the file was closed key='%s' offset=%" G_GUINT64_FORMAT,
+              key, bad);
+    return -EUCLEAN;
 }
 
 /* -EOPNOTSUPP: the source cannot give this part. */
@@ -93,6 +106,8 @@ static int read_and_send(struct upload *u, struct job *j)
         return -ENOMEM;
     ssize_t n = cfile_read_local(u->cf, buf, j->len, j->off);
     int r = n < 0 ? upload_read_error(u->cf, j->key, (int)n) : 0;
+    if (r == 0)
+        r = upload_check_sums(j->sums, j->key, buf, j->off, (uint64_t)n);
     if (r == 0 && (uint64_t)n == j->len) { /* shorter: cut off meanwhile, not stored */
         uint32_t crc = crc32c(0, buf, j->len);
         j->stored = true;
@@ -127,8 +142,10 @@ static int run(struct upload *u, struct job *j)
         j->stored = true;
     else if (!j->only_copy && (r == -EOPNOTSUPP || r == -ESTALE || r == -ENOENT || r == -EINVAL || r == -EBADMSG))
         r = read_and_send(u, j);
+    CRASH_POINT(part_sent);
     if (r == 0 && (j->sent || j->copied))
         r = record_part(u, j);
+    CRASH_POINT(part_recorded);
     return r;
 }
 
@@ -140,6 +157,7 @@ static bool begin(struct upload *u, struct job *j)
     upload_part_move(p, PART_SENDING);
     j->key = u->key;
     j->upload_id = u->upload_id;
+    j->sums = u->publishing ? u->sums : NULL;
     j->writes = p->writes;
     j->old = *p;
     j->off = upload_part_offset(&u->layout, j->i);

@@ -9,6 +9,7 @@
  * it was created with. The record is synced when the upload is created: what is not recorded can never be aborted by us.
  */
 #include "base/clock.h"
+#include "base/crash.h"
 #include "base/log.h"
 #include "base/metric.h"
 #include "base/sm.h"
@@ -172,6 +173,7 @@ int upload_abort_recorded(struct cache *c, const struct meta_upload *rec)
     int r = objstore_mpu_abort(c->store, rec->key, rec->upload_id);
     if (r < 0 && r != -ENOENT)
         return r;
+    CRASH_POINT(mpu_aborted);
     r = meta_upload_get(c->meta, rec->vid, &now);
     if (r < 0)
         return r == -ENOENT ? 0 : r;
@@ -237,7 +239,9 @@ static int create(struct upload *u, char **ret_id)
         r = objstore_mpu_create(c->store, u->key, &meta, &id);
     if (r < 0)
         return r;
+    CRASH_POINT(mpu_created);
     r = record_create(u, u->key, id);
+    CRASH_POINT(mpu_recorded);
     if (r < 0) {
         int e = objstore_mpu_abort(c->store, u->key, id); /* the database's failure is the one to report */
         if (e < 0)

@@ -7,6 +7,9 @@
  * goes back a little within its buffer costs nothing; the first queued part creates the multipart upload, hence files up to two parts never do. Parts
  * written again become stale and are sent again by publishing only: a header that is rewritten ten times is sent once.
  *
+ * A stream begins with STREAM_START parts at once and may have one more for each that is stored: many parts side by side end together and late, so
+ * that of a file written in a second none would be stored when it is closed, while reading and summing all of them keeps the writer from its CPU.
+ *
  * After a failure the stream rests for a few seconds and begins again at the first part that is not stored. An upload that the store
  * lost (-ENOENT) is left to publishing.
  *
@@ -18,6 +21,8 @@
 #include "upload.h"
 
 #include <string.h>
+
+#define STREAM_START 2u
 
 static void span_remove(struct upload *u, uint32_t k)
 {
@@ -72,7 +77,8 @@ void upload_stream_advance_locked(struct upload *u)
         return;
     if (u->front <= 2 * u->layout.part_bytes)
         return;
-    for (; u->next_part < u->layout.parts_max; u->next_part++) {
+    uint64_t window = STREAM_START + u->stored_bytes / u->layout.part_bytes;
+    for (; u->next_part < u->layout.parts_max && u->n_active < window; u->next_part++) {
         uint64_t end = upload_part_offset(&u->layout, u->next_part) + upload_part_bytes(&u->layout, u->next_part);
         if (end + upload_part_bytes(&u->layout, u->next_part) > u->front)
             return;

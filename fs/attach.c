@@ -2,6 +2,7 @@
 #include "attach.h"
 
 #include "backing.h"
+#include "base/crash.h"
 #include "content.h"
 #include "handle.h"
 #include "io_mode.h"
@@ -48,6 +49,7 @@ static void attach_handle(struct fs *fs, struct handle *h)
     mutex_lock(&in->mu);
     bool first = in->io.n_handles == 0;
     in->io.mode = IO_CACHED;
+    in->io.direct = first && s->direct;
     in->io.n_handles++;
     in->io.n_writers += s->writable;
     mutex_unlock(&in->mu);
@@ -132,6 +134,7 @@ int fs_attach(struct fs *fs)
         else
             backing_leave(fs, slot);
     }
+    CRASH_POINT(takeover_attached);
     log_notice("attach", "taking over handles=%u files=%u", fs->handles->len - fs->free_handles->len,
                fs->attached->len);
     return recover_orphan_each(fs, inode_await_forget);
@@ -219,6 +222,7 @@ int fs_attach_settle(struct fs *fs)
         return 0;
     for (unsigned i = 0; i < fs->attached->len; i++)
         settle_or_say(fs->attached->pdata[i]);
+    CRASH_POINT(takeover_files);
     settle_handles(fs);
     for (unsigned i = 0; i < fs->attached->len; i++) {
         struct inode *in = fs->attached->pdata[i];
@@ -227,6 +231,7 @@ int fs_attach_settle(struct fs *fs)
         inode_put(in);
     }
     g_ptr_array_set_size(fs->attached, 0);
+    CRASH_POINT(takeover_handles);
     return recover_open_each(fs, settle_unfinished);
 }
 

@@ -22,6 +22,11 @@
 #define DAY_NS     (86400 * NS_PER_S)
 #define MEMORY_MIN (16 * MIB)
 #define AT(field)  offsetof(struct config, field)
+#ifdef SLUICE_TEST_POINTS
+#define PART_SIZE_MIN (64 * KIB) /* a test writes many large files in little time */
+#else
+#define PART_SIZE_MIN (5 * MIB)
+#endif
 
 static const char *const close_words[] = {"buffered", "local", "remote", NULL};
 static const char *const fsync_words[] = {"local", "remote", NULL};
@@ -90,7 +95,7 @@ const struct option_row option_table[] = {
     {"Writing", "hold-delay", OPT_DURATION, AT(hold_delay_ns), 0, 30 * DAY_NS, "10m", "DURATION", NULL,
      "held names are published after this long anyway"},
 
-    {"Transfer", "part-size", OPT_SIZE, AT(part_size), 5 * MIB, 5 * GIB, "8M", "SIZE", NULL,
+    {"Transfer", "part-size", OPT_SIZE, AT(part_size), PART_SIZE_MIN, 5 * GIB, "8M", "SIZE", NULL,
      "size of the parts of a multipart upload"},
     {"Transfer", "max-uploads", OPT_UINT, AT(max_uploads), 1, 256, "8", "N", NULL, "parts sent at the same time"},
     {"Transfer", "max-downloads", OPT_UINT, AT(max_downloads), 1, 256, "16", "N", NULL,

@@ -3,6 +3,7 @@
  */
 #include "conflict.h"
 
+#include "base/crash.h"
 #include "publish_internal.h"
 #include "tree_apply.h"
 
@@ -293,6 +294,7 @@ static int set_aside(struct op *o)
     mutex_lock(&fs->ns);
     r = detach_locked(&l, b);
     mutex_unlock(&fs->ns);
+    CRASH_POINT(conflict_aside);
     meta_batch_free(b);
     if (r == 0 && l.attributes) {
         log_warn("conflict", "attributes were changed here, the object elsewhere: the path shows that key='%s'",
@@ -490,6 +492,7 @@ int conflict_keep_mine(struct fs *fs, uint64_t id)
     }
     if (r == 0)
         r = bring_here(&l);
+    CRASH_POINT(conflict_brought);
     if (r == 0)
         r = restore(fs, &l, dir, name, &info.etag);
     obj_info_clear(&info);

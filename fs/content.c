@@ -1,11 +1,13 @@
 /* See content.h. The gate is a flag and a condition under the inode's lock, so it may be held while the disk works. */
 #include "content.h"
 
+#include "base/crash.h"
 #include "content_record.h"
 #include "io_mode.h"
 #include "mapped.h"
 #include "pin.h"
 #include "publish.h"
+#include "states.h"
 #include "tree.h"
 
 #include <assert.h>
@@ -34,6 +36,21 @@ void content_gate_leave(struct inode *in)
     mutex_unlock(&in->mu);
 }
 
+/* Its bytes are gone, or others than were written. With the gate held. */
+static int quarantine_gated(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool done = in->rec.content == CONTENT_QUARANTINED;
+    mutex_unlock(&in->mu);
+    int r = done ? 0 : record_quarantined(in);
+    if (r < 0 || done)
+        return r;
+    metric_inc(M_quarantined_files);
+    publish_content_state(in->fs, in->ino, CONTENT_QUARANTINED);
+    content_write_intent(in);
+    return 0;
+}
+
 /* ---- the cache file ---- */
 
 /* Opens the cache file of an inode that has none in memory. With the gate held. */
@@ -53,8 +70,10 @@ static int open_cfile(struct inode *in)
     int r = !vid && !key ? cache_file_new(fs->cache, in->ino, &cf)
                          : cache_file_open(fs->cache, vid, in->ino, size, &src, &cf);
     if (r == -ENODATA) {
-        log_err("content", "cache file of an unpublished file is gone ino=%" G_GUINT64_FORMAT, in->ino);
-        return -EIO;
+        log_err("content", "cache file of an unpublished file is gone, it is quarantined ino=%" G_GUINT64_FORMAT,
+                in->ino);
+        r = dirty ? quarantine_gated(in) : 0;
+        return r < 0 ? r : -EIO;
     }
     if (r == 0 && cache_file_vid(cf) != vid)
         r = record_vid(in, cache_file_vid(cf));
@@ -164,6 +183,7 @@ void content_begin_stream(struct inode *in)
     mutex_lock(&in->mu);
     struct cfile *cf = in->cf ? cache_file_ref(in->cf) : NULL;
     mutex_unlock(&in->mu);
+    publish_probe_soon(in->fs);
     if (cf)
         cache_stream_begin(cf, plan.key, &plan.meta);
     cache_file_unref(cf);
@@ -254,13 +274,28 @@ int content_open_again(struct inode *in, bool for_write)
 
 /* ---- changes ---- */
 
+/* Does the record on the disk say that the bytes there are whole? They carry no checksum that would tell otherwise. */
+static bool is_vouched_for(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool yes = (in->rec.content == CONTENT_CLEAN && in->rec.vid) || (in->rec.flags & INODE_DATA_SYNCED);
+    yes = yes && in->rec.content != CONTENT_OPEN;
+    mutex_unlock(&in->mu);
+    return yes;
+}
+
 int content_begin_change_gated(struct inode *in)
 {
     int r = open_cfile(in);
+    bool vouched_for = is_vouched_for(in);
     if (r == 0)
         r = cache_file_set_dirty(in->cf, true);
+    CRASH_POINT(change_marked);
     if (r == 0)
         r = record_open(in);
+    CRASH_POINT(change_recorded);
+    if (r == 0 && vouched_for) /* taken back for good before the first byte changes */
+        r = meta_sync(in->fs->meta);
     if (r == 0) {
         content_write_intent(in);
         publish_content_state(in->fs, in->ino, CONTENT_OPEN);
@@ -352,9 +387,11 @@ static int flush_gated(struct inode *in)
     bool open = in->rec.content == CONTENT_OPEN;
     mutex_unlock(&in->mu);
     int r = open ? record_closing(in) : 0;
+    CRASH_POINT(flush_closing);
     if (r < 0 || !open)
         return r;
     content_write_intent(in);
+    CRASH_POINT(flush_intent);
     publish_content_state(in->fs, in->ino, CONTENT_CLOSING);
     return 0;
 }
@@ -371,6 +408,7 @@ int content_flush(struct inode *in, bool want_sync)
         r = content_begin_change_gated(in);
     if (r == 0)
         r = want_sync ? sync_bytes(in) : sync_again(in);
+    CRASH_POINT(flush_synced);
     if (r == 0)
         r = flush_gated(in);
     content_gate_leave(in);
@@ -417,8 +455,10 @@ static int seal_gated(struct inode *in, bool *ret_sealed)
         log_warn("content", "a closed file could not be synced ino=%" G_GUINT64_FORMAT,
                  in->ino); /* so its record does not say it is */
     r = flush_gated(in);
+    CRASH_POINT(seal_begun);
     if (r == 0)
         r = record_sealed(in);
+    CRASH_POINT(seal_recorded);
     if (r == 0)
         publish_content_state(in->fs, in->ino, CONTENT_SEALED);
     *ret_sealed = r == 0;
@@ -498,6 +538,7 @@ void content_abandon(struct inode *in, bool for_write)
 int content_sync(struct inode *in)
 {
     int r = sync_bytes(in);
+    CRASH_POINT(fsync_synced);
     if (r == 0)
         r = record_synced(in);
     return r < 0 ? r : meta_sync(in->fs->meta);
@@ -567,6 +608,23 @@ void content_end_detach(struct inode *in)
         content_abandon(in, true);
     else
         content_release(in, true);
+}
+
+int content_give_up(struct inode *in, uint64_t gen)
+{
+    content_gate_enter(in);
+    mutex_lock(&in->mu);
+    bool same = in->rec.content == CONTENT_SEALED && in->rec.gen == gen;
+    mutex_unlock(&in->mu);
+    int r = same ? quarantine_gated(in) : -EAGAIN;
+    content_gate_leave(in);
+    if (r == 0)
+        log_err(
+            "content",
+            "the cache disk holds other bytes of an unpublished file than were written: it is quarantined, its bytes "
+            "are kept and never published ino=%" G_GUINT64_FORMAT "; see `sluice fsck`",
+            in->ino);
+    return r < 0 ? r : -EUCLEAN;
 }
 
 bool content_is_dirty(struct inode *in)

@@ -1,14 +1,11 @@
 /*
  * The content of regular files: who has it open, its state (meta.h enum content_state), its cache file.
  *
- * The content gate of an inode serialises changes of state: CLEAN/SEALED -> OPEN at the first write, OPEN -> CLOSING at a writer's flush,
+ * The content gate of an inode serialises changes of state (states.h): CLEAN/SEALED -> OPEN at the first write, OPEN -> CLOSING at a writer's flush,
  * OPEN/CLOSING -> SEALED at the last writer's release, SEALED -> CLEAN when published. It may be held across disk I/O, never across the store.
  */
 #pragma once
 #include "fs.h"
-
-/* "clean", "open", ... */
-const char *content_state_name(uint32_t state);
 
 void content_gate_enter(struct inode *in);
 void content_gate_leave(struct inode *in);
@@ -76,4 +73,6 @@ bool content_is_unclosed(struct inode *in);
 /* The text of user.sluice.intent for one name of a dirty file that is in use; none when it has no name any more, or is clean. With the gate, or while it is open. */
 void content_write_intent(struct inode *in);
 /* True if content differs from the store or a name of it is unpublished. */
+/* The bytes of sealed content are not those that were closed: it becomes QUARANTINED, and -EUCLEAN is returned; -EAGAIN: it is not that version any more. */
+int content_give_up(struct inode *in, uint64_t gen) MUST_CHECK;
 bool content_is_dirty(struct inode *in);

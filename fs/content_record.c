@@ -1,36 +1,13 @@
 /* See content_record.h. */
 #include "content_record.h"
 
-#include "base/sm.h"
+#include "base/crash.h"
 #include "content.h"
 #include "publish.h"
+#include "states.h"
 #include "tree.h"
 
 #include <stdlib.h>
-
-static const struct sm_row content_rows[] = {
-    [CONTENT_CLEAN] = {"clean", SM_TO(CONTENT_OPEN)},
-    [CONTENT_OPEN] = {"open",
-                      SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLOSING) | SM_TO(CONTENT_CLEAN) | SM_TO(CONTENT_QUARANTINED)},
-    [CONTENT_CLOSING] = {"closing", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLOSING) | SM_TO(CONTENT_SEALED) |
-                                        SM_TO(CONTENT_CLEAN) | SM_TO(CONTENT_QUARANTINED)},
-    [CONTENT_SEALED] = {"sealed", SM_TO(CONTENT_OPEN) | SM_TO(CONTENT_CLEAN) | SM_TO(CONTENT_QUARANTINED)},
-    [CONTENT_QUARANTINED] = {"quarantined", SM_TO(CONTENT_OPEN)},
-};
-static const struct sm content_sm = {"content", content_rows, G_N_ELEMENTS(content_rows)};
-
-const char *content_state_name(uint32_t state)
-{
-    return sm_name(&content_sm, (int)state);
-}
-
-/* Under ns and mu. */
-static void move_to(struct inode *in, enum content_state to)
-{
-    int state = (int)in->rec.content;
-    sm_move(&content_sm, &state, (int)to);
-    in->rec.content = (uint32_t)state;
-}
 
 static void open_name(uint64_t ino, char buf[32])
 {
@@ -84,15 +61,17 @@ struct io_kept *content_kept(struct inode *in)
     return parse_kept(text);
 }
 
-/* Journal records for every name of the inode, or for those that have none. Under ns. */
+/* Journal records for every name of the inode; missing_only: it is sealed now, and only those that have none need one. Under ns. */
 static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino, bool missing_only) REQUIRES(fs->ns)
 {
     g_autoptr(GPtrArray) names = NULL;
     int r = meta_link_list(fs->meta, ino, &names);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         struct meta_dentry *d = names->pdata[i];
-        if (missing_only && d->op_seq)
+        if (missing_only && d->op_seq) {
+            publish_note_closed(fs, b, d);
             continue;
+        }
         publish_name(fs, b, d, PUBLISH_CONTENT);
         d->stamp = meta_next_seq(fs->meta);
         meta_dentry_put(b, d);
@@ -163,6 +142,7 @@ int record_vid(struct inode *in, uint64_t vid)
     mutex_unlock(&in->mu);
     int r = commit(fs, in, b, 0, &before);
     mutex_unlock(&fs->ns);
+    CRASH_POINT(vid_recorded);
     meta_batch_free(b);
     return r;
 }
@@ -195,18 +175,19 @@ int content_set_base(struct inode *in, const struct cache_source *src)
 
 /* ---- states ---- */
 
-static void open_locked(struct inode *in) REQUIRES(in->mu)
+static int open_locked(struct inode *in) REQUIRES(in->mu)
 {
     struct meta_inode *rec = &in->rec;
     if (rec->content != CONTENT_OPEN || in->snap_gen == rec->gen)
         rec->gen++;
     if (rec->content == CONTENT_CLEAN || rec->content == CONTENT_QUARANTINED)
         rec->flags &= ~(uint32_t)INODE_DATA_SYNCED;
-    move_to(in, CONTENT_OPEN);
+    int r = content_move(rec, CONTENT_OPEN);
     in->changed = true;
     if (!rec->dirty_since_ns)
         rec->dirty_since_ns = clock_wall_ns();
     g_strlcpy(rec->boot_id, clock_boot_id(), sizeof(rec->boot_id));
+    return r;
 }
 
 int record_open(struct inode *in)
@@ -218,13 +199,13 @@ int record_open(struct inode *in)
     mutex_lock(&in->mu);
     save_locked(in, &before);
     struct meta_inode *rec = &in->rec;
-    open_locked(in);
+    int r = open_locked(in);
     if (!in->gone) {
         meta_inode_put(b, rec);
         open_put(b, in->ino, in->io.kept);
     }
     mutex_unlock(&in->mu);
-    int r = commit(fs, in, b, 0, &before);
+    r = commit(fs, in, b, r, &before);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     return r;
@@ -247,8 +228,7 @@ static int closing(struct inode *in, bool detach)
     mutex_lock(&in->mu);
     save_locked(in, &before);
     struct meta_inode *rec = &in->rec;
-    if (detach)
-        open_locked(in);
+    int r = detach ? open_locked(in) : 0;
     if (in->changed && in->snap_gen == rec->gen)
         rec->gen++;
     rec->base_limit = limit;
@@ -256,13 +236,15 @@ static int closing(struct inode *in, bool detach)
     if (limit == 0)
         g_clear_pointer(&rec->base_key, g_free);
     note_synced_locked(in);
-    move_to(in, CONTENT_CLOSING);
+    if (r == 0)
+        r = content_move(rec, CONTENT_CLOSING);
     if (!in->gone)
         meta_inode_put(b, rec);
     if (!in->gone && detach)
         open_put(b, in->ino, NULL);
     mutex_unlock(&in->mu);
-    int r = journal_names(fs, b, in->ino, false);
+    if (r == 0)
+        r = journal_names(fs, b, in->ino, false);
     r = commit(fs, in, b, r, &before);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
@@ -291,12 +273,31 @@ int record_sealed(struct inode *in)
         in->rec.gen++; /* a write that began before a snapshot and ended after it: two contents never share a token */
     in->flushed_changes = in->n_changes;
     note_synced_locked(in);
-    move_to(in, CONTENT_SEALED);
+    int r = content_move(&in->rec, CONTENT_SEALED);
     if (!in->gone)
         meta_inode_put(b, &in->rec);
     open_del(b, in->ino);
     mutex_unlock(&in->mu);
-    int r = journal_names(fs, b, in->ino, true); /* a snapshot may have used up the record */
+    if (r == 0)
+        r = journal_names(fs, b, in->ino, true); /* a snapshot may have used up the record */
+    r = commit(fs, in, b, r, &before);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r;
+}
+
+int record_quarantined(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    struct before before;
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    save_locked(in, &before);
+    int r = content_move(&in->rec, CONTENT_QUARANTINED);
+    if (!in->gone)
+        meta_inode_put(b, &in->rec);
+    mutex_unlock(&in->mu);
     r = commit(fs, in, b, r, &before);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
@@ -390,7 +391,7 @@ int record_restored(struct inode *in, const struct io_kept *kept)
     mutex_lock(&in->mu);
     save_locked(in, &before);
     struct meta_inode *rec = &in->rec;
-    move_to(in, CONTENT_CLEAN);
+    int r = content_move(rec, CONTENT_CLEAN);
     g_free(rec->base_key);
     rec->base_key = g_strdup(kept->key);
     rec->base_etag = kept->etag;
@@ -403,7 +404,7 @@ int record_restored(struct inode *in, const struct io_kept *kept)
         meta_inode_put(b, rec);
     open_del(b, in->ino);
     mutex_unlock(&in->mu);
-    int r = commit(fs, in, b, 0, &before);
+    r = commit(fs, in, b, r, &before);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     return r;

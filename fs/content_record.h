@@ -21,6 +21,7 @@ int record_detached(struct inode *in) MUST_CHECK;
 /* The bytes are on the disk as of in->synced_changes. */
 int record_synced(struct inode *in) MUST_CHECK;
 /* CLOSING becomes SEALED. */
+int record_quarantined(struct inode *in) MUST_CHECK;
 int record_sealed(struct inode *in) MUST_CHECK;
 /* OPEN becomes CLEAN with its old origin. 1: that is not what it was, so the file is to be published. */
 int record_restored(struct inode *in, const struct io_kept *kept) MUST_CHECK;

@@ -14,6 +14,7 @@
 #include "rebuild.h"
 #include "recover.h"
 #include "replay.h"
+#include "states.h"
 #include "tree.h"
 
 #include <sys/stat.h>
@@ -155,7 +156,7 @@ static int rebuild_lost(struct fs *fs, char **ret_msg)
 static void restore_caps(struct fs *fs)
 {
     uint64_t caps = 0;
-    if (meta_value_get_u64(fs->meta, STORE_CAPS_VALUE, &caps) < 0)
+    if (meta_value_get_u64(fs->meta, STORE_CAPS_VALUE, &caps) < 0 || caps >> 32 != PROBE_REVISION)
         return; /* probed when it matters */
     objstore_set_caps(fs->store, (uint32_t)caps);
     atomic_store(&fs->probed, true);
@@ -259,6 +260,17 @@ static void name_lost(void *ctx, uint64_t ino, const char *disk)
             r == 0 ? path : "?", ino, disk);
 }
 
+/* What the records say, whatever the cache's own mark does. */
+static bool may_drop(void *ctx, uint64_t ino, uint64_t vid)
+{
+    struct fs *fs = ctx;
+    struct meta_inode rec = {0};
+    int r = meta_inode_get(fs->meta, ino, &rec);
+    bool may = r == 0 ? rec.vid != vid || states_drop_gate(&rec) : r == -ENOENT;
+    meta_inode_clear(&rec);
+    return may;
+}
+
 static int open_cache(struct fs *fs, int memory_fd, char **ret_msg)
 {
     const struct config *cfg = fs->cfg;
@@ -277,6 +289,7 @@ static int open_cache(struct fs *fs, int memory_fd, char **ret_msg)
         .get_bytes = 8u << 20,
         .readahead_bytes = cfg->readahead,
         .op_timeout_ns = cfg->op_timeout_ns,
+        .may_drop = may_drop,
         .dropped = io_mode_dropped,
         .dropped_ctx = fs,
         .lost = name_lost,

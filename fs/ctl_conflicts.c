@@ -3,6 +3,7 @@
 #include "content.h"
 #include "ctl_verbs.h"
 #include "publish.h"
+#include "states.h"
 #include "tree.h"
 
 static void add_int(json_t *o, const char *name, uint64_t value)

@@ -4,6 +4,7 @@
 #include "ctl_verbs.h"
 #include "io_mode.h"
 #include "publish.h"
+#include "states.h"
 #include "tree.h"
 
 static void add_int(json_t *o, const char *name, uint64_t value)
@@ -14,13 +15,12 @@ static void add_int(json_t *o, const char *name, uint64_t value)
 /* Before publish_describe(), which knows better for names with a journal record. */
 static const char *state_name(const struct meta_inode *rec, const struct meta_dentry *d)
 {
-    static const char *const contents[] = {"clean", "open", "closing", "sealed", "quarantined"};
     if (rec->flags & INODE_LOCAL_ONLY)
         return "local";
     if (S_ISDIR(rec->mode))
         return d->op_seq ? "sealed" : "clean";
     if (S_ISREG(rec->mode) && rec->content != CONTENT_CLEAN)
-        return rec->content < G_N_ELEMENTS(contents) ? contents[rec->content] : "unknown";
+        return content_state_name(rec->content);
     return d->op_seq ? "sealed" : "clean";
 }
 

@@ -124,6 +124,7 @@ static json_t *kernel_features(struct fs *fs)
         {FUSE_CAP_PASSTHROUGH, "passthrough"},
         {FUSE_CAP_NO_EXPORT_SUPPORT, "no-export"},
         {FUSE_CAP_HANDLE_KILLPRIV_V2, "handle-killpriv-v2"},
+        {FUSE_CAP_DIRECT_IO_ALLOW_MMAP, "direct-io-allow-mmap"},
     };
     uint64_t caps = atomic_load(&fs->fuse_caps);
     json_t *list = json_array();

@@ -22,6 +22,7 @@
 #include "io_state.h"
 #include "meta.h"
 #include "objstore.h"
+#include "read_mode.h"
 #include "session.h"
 
 #include <fuse_lowlevel.h>
@@ -61,12 +62,13 @@ struct inode {
     uint64_t flushed_changes; /* n_changes as of the last flush or seal that was stored */
     uint64_t synced_changes;  /* n_changes + 1 as of the last fdatasync, 0 none */
     struct io_state io;
-    bool flushed_watched;    /* in fs.mapped.flushed */
-    bool mapped;             /* no handle writes any more, but a mapping may (mapped.h) */
-    uint64_t list_cost_ns;   /* directories: what the last listing took */
-    uint64_t largest_closed; /* directories: size of the largest file closed in it, as far as memory reaches back */
-    uint64_t dir_seen;       /* directories: fs.ns_changes + 1 as of the last opendir, 0 none */
-    uint64_t mapped_at_ns;   /* since when */
+    bool flushed_watched;       /* in fs.mapped.flushed */
+    bool mapped;                /* no handle writes any more, but a mapping may (mapped.h) */
+    uint64_t list_cost_ns;      /* directories: what the last listing took */
+    uint64_t largest_closed;    /* directories: size of the largest file closed in it, as far as memory reaches back */
+    enum read_habit read_habit; /* directories: of its large files, as far as memory reaches back */
+    uint64_t dir_seen;          /* directories: fs.ns_changes + 1 as of the last opendir, 0 none */
+    uint64_t mapped_at_ns;      /* since when */
     uint64_t
         snap_gen; /* content generation of which a snapshot is published, 0 none: the next write begins a new one */
     struct io_mark snap_mark;     /* of that snapshot */

@@ -22,10 +22,12 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "cache.h"
+#include "cache_scan.h"
 #include "conflict.h"
 #include "daemon.h"
 #include "meta.h"
 #include "rebuild.h"
+#include "states.h"
 
 #include <fcntl.h>
 #include <stdarg.h>
@@ -240,8 +242,8 @@ static void check_bytes(struct fsck *f, const struct meta_inode *in)
     if (!f->repair)
         return;
     struct meta_inode fixed = *in;
-    fixed.content = CONTENT_QUARANTINED;
-    meta_inode_put(f->b, &fixed);
+    if (content_quarantine(&fixed))
+        meta_inode_put(f->b, &fixed);
 }
 
 static int check_name(void *ctx, const struct meta_dentry *d)
@@ -348,8 +350,8 @@ static void relink_file(struct fsck *f, const struct dirty_file *df, const struc
     meta_cached_put(f->b, &c);
     if (!df->has_base || meta_inode_get(f->m, df->ino, &in) < 0)
         return;
-    in.content = CONTENT_QUARANTINED;
-    meta_inode_put(f->b, &in);
+    if (content_quarantine(&in))
+        meta_inode_put(f->b, &in);
     meta_inode_clear(&in);
 }
 

@@ -67,6 +67,7 @@ static void fill_slot(struct sess_handle *s, const struct sess_handle *what)
     s->writable = what->writable;
     s->dir = what->dir;
     s->virt = what->virt;
+    s->direct = 0;
     atomic_store(&s->wrote, 0);
     atomic_store(&s->fresh, atomic_load(&what->fresh));
     atomic_store(&s->state, SLOT_OPENING);

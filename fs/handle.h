@@ -14,6 +14,7 @@ struct handle {
     uint64_t fh;
     unsigned news; /* io_mode_news() at the open */
     char *text;    /* virtual files */
+    struct read_watch watch;
     /* guarded by in->mu */
     bool given_up; /* counts as no writer, until a request for it comes (attach.h) */
 };

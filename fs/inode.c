@@ -5,6 +5,7 @@
  * An inode enters the table before its record is read, with its own lock held, so that two threads never load two copies: whoever
  * finds it waits on that lock. It leaves when nobody refers to it; the record in the database is then the newest.
  */
+#include "base/crash.h"
 #include "conflict.h"
 #include "io_mode.h"
 
@@ -62,6 +63,7 @@ static void reap_run(void *arg)
     mutex_unlock(&fs->ns);
     if (reap && rec.vid)
         cache_forget(fs->cache, rec.vid); /* an upload begun for it is aborted behind */
+    CRASH_POINT(reap_content);
     mutex_lock(&fs->ns);
     if (reap && is_left_over(fs, job->ino, &again)) {
         meta_inode_del(b, job->ino);

@@ -4,6 +4,7 @@
 #include "backing.h"
 #include "content.h"
 #include "no_open.h"
+#include "read_mode.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -303,8 +304,10 @@ static int enter_gated(struct inode *in, bool writes, bool avoid, struct fuse_fi
         return id;
     if (id < 0)
         mode = IO_CACHED;
+    bool direct = first && !writes && mode == IO_CACHED && read_mode_wants_direct(in);
     mutex_lock(&in->mu);
     in->io.mode = mode;
+    in->io.direct = direct;
     in->io.n_handles++;
     in->io.n_writers += writes;
     fi->keep_cache =
@@ -313,8 +316,8 @@ static int enter_gated(struct inode *in, bool writes, bool avoid, struct fuse_fi
     backing_save_locked(in);
     mutex_unlock(&in->mu);
     fi->backing_id = mode == IO_PASSTHROUGH ? id : 0;
-    fi->direct_io =
-        mode == IO_CACHED && (fi->flags & O_ACCMODE) == O_WRONLY; /* whole writes instead of pages; cannot be mapped */
+    bool write_only = mode == IO_CACHED && (fi->flags & O_ACCMODE) == O_WRONLY;
+    fi->direct_io = direct || write_only; /* of a writer: whole writes instead of pages, and it cannot be mapped */
     fi->parallel_direct_writes = 1;
     fi->noflush = !writes;
     return 0;
@@ -428,7 +431,7 @@ const char *io_mode_name(struct inode *in)
 {
     static const char *const names[] = {[IO_NONE] = "closed", [IO_CACHED] = "cached", [IO_PASSTHROUGH] = "passthrough"};
     mutex_lock(&in->mu);
-    enum io_mode mode = in->io.mode;
+    const char *name = in->io.mode == IO_CACHED && in->io.direct ? "direct" : names[in->io.mode];
     mutex_unlock(&in->mu);
-    return names[mode];
+    return name;
 }

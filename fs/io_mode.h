@@ -37,7 +37,7 @@ void io_mode_mark(struct inode *in, struct cfile *cf, struct io_mark *ret);
 /* No writer is left, and no name either: the kernel's writing ends for the cache, whoever still maps the file. */
 void io_mode_unnamed(struct inode *in);
 
-/* "closed", "cached" or "passthrough": static. */
+/* "closed", "cached", "direct" (as long as its first handle is the only one) or "passthrough": static. */
 const char *io_mode_name(struct inode *in);
 
 /* The cache file of ino is being dropped (cache.h). */

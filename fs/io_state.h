@@ -26,6 +26,7 @@ struct io_state {
     unsigned n_handles, n_writers; /* open in the kernel */
     bool kernel_writes;            /* handles or mappings may write past us */
     unsigned n_news;               /* looks that found it written */
+    bool direct;                   /* the only handle since then does direct I/O (read_mode.h) */
     bool was_passed;               /* the kernel's page cache may be older than the file */
     uint64_t seen_size;            /* of the cache file, as of the last look */
     int64_t seen_mtime_ns;

@@ -57,8 +57,10 @@ static int new_handle(fuse_req_t req, struct inode *in, struct fuse_file_info *f
         handle_free(fs, fi->fh);
         return r;
     }
-    if (!writes)
+    if (!writes) {
         copy_note_open(in, tid);
+        read_mode_opened(h, fi->direct_io);
+    }
     h->news = io_mode_news(in);
     attach_replaces(fs, request_unique());
     return 0;
@@ -251,6 +253,8 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
     ssize_t n =
         h ? cache_file_read(h->in->cf, buf, size, (uint64_t)off) : no_open_read(fs, ino, buf, size, (uint64_t)off);
     metric_inc(M_fuse_requests);
+    if (h && n > 0) /* before the reply: the handle is the kernel's then */
+        read_mode_note(h, fuse_req_ctx(req)->pid, (size_t)n);
     if (n < 0)
         reply_err(req, OP_ID_read, (int)n);
     else
@@ -349,6 +353,7 @@ void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct handle *h = handle_get(fs, fi->fh);
     handle_releasing(fs, fi->fh);
     if (h && h->in) {
+        read_mode_released(h);
         io_mode_leave(h->in, h->slot->writable);
         content_release(h->in, h->slot->writable);
     }

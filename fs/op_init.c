@@ -24,9 +24,9 @@ static void keep_agreement(struct session *session, struct fuse_conn_info *conn)
 void op_init(void *userdata, struct fuse_conn_info *conn)
 {
     static const uint64_t wanted[] = {
-        FUSE_CAP_HANDLE_KILLPRIV_V2, FUSE_CAP_PARALLEL_DIROPS,     FUSE_CAP_ASYNC_DIO,
-        FUSE_CAP_ASYNC_READ,         FUSE_CAP_EXPLICIT_INVAL_DATA, FUSE_CAP_READDIRPLUS,
-        FUSE_CAP_READDIRPLUS_AUTO,   FUSE_CAP_ATOMIC_O_TRUNC,      FUSE_CAP_NO_EXPORT_SUPPORT,
+        FUSE_CAP_HANDLE_KILLPRIV_V2,  FUSE_CAP_PARALLEL_DIROPS,      FUSE_CAP_ASYNC_DIO,        FUSE_CAP_ASYNC_READ,
+        FUSE_CAP_EXPLICIT_INVAL_DATA, FUSE_CAP_READDIRPLUS,          FUSE_CAP_READDIRPLUS_AUTO, FUSE_CAP_ATOMIC_O_TRUNC,
+        FUSE_CAP_NO_EXPORT_SUPPORT,   FUSE_CAP_DIRECT_IO_ALLOW_MMAP,
     };
     static const uint64_t unwanted[] = {
         FUSE_CAP_AUTO_INVAL_DATA, FUSE_CAP_WRITEBACK_CACHE, FUSE_CAP_SPLICE_READ, FUSE_CAP_SPLICE_WRITE,

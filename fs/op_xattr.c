@@ -2,6 +2,7 @@
 #include "content.h"
 #include "op.h"
 #include "replay.h"
+#include "states.h"
 #include "tree.h"
 
 #include <sys/xattr.h>

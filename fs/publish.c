@@ -4,10 +4,12 @@
  * Changes asked for while a batch is being built are kept in `pending` and reach the queue only when the batch is committed.
  */
 #include "publish_internal.h"
+#include "states.h"
 
 #include <fnmatch.h>
 
 #define LAZY_DELAY_NS    (5 * NS_PER_S)
+#define SUMS_DELAY_NS    (5 * NS_PER_S)
 #define SMALL_KEEP_BYTES (32u << 20)
 
 struct change {
@@ -104,8 +106,7 @@ static void set_delay(struct fs *fs, struct op *o)
     if (o->why == PUBLISH_META || o->why == PUBLISH_MARKER) {
         o->not_before_ns = clock_mono_ns() + LAZY_DELAY_NS;
         o->lazy = true;
-    } else if (o->rec.kind == OP_SYNC && publish_is_held_name(fs, o->key)) {
-        o->rec.state = OPS_HELD;
+    } else if (o->rec.kind == OP_SYNC && publish_is_held_name(fs, o->key) && op_move(&o->rec, OPS_HELD) == 0) {
         o->not_before_ns = clock_mono_ns() + fs->cfg->hold_delay_ns;
     }
 }
@@ -120,6 +121,9 @@ static void add_sync_op(struct fs *fs, struct meta_batch *b, struct meta_dentry 
         .parent = d->parent,
         .name = g_strdup(d->name),
         .created_ns = clock_wall_ns(),
+        .place = o->place                                                      ? o->place
+                 : o->content == CONTENT_SEALED || o->content == CONTENT_CLEAN ? seq
+                                                                               : 0,
     };
     set_delay(fs, o);
     meta_op_put(b, &o->rec);
@@ -147,6 +151,39 @@ void publish_again(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
     uint64_t seq = d->op_seq;
     publish_drop_name(fs, b, d);
     add_sync_op(fs, b, d, sync_op(fs, d, PUBLISH_CONTENT), seq ? seq : meta_next_seq(fs->meta));
+}
+
+void publish_note_closed(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d)
+{
+    mutex_assert_held(&fs->ns);
+    struct publisher *p = fs->pub;
+    mutex_lock(&p->mu);
+    struct op *o = g_hash_table_lookup(p->by_seq, &d->op_seq);
+    if (o && o->rec.place == 0) {
+        o->rec.place = o->place;
+        meta_op_put(b, &o->rec);
+    }
+    mutex_unlock(&p->mu);
+}
+
+void publish_succeed(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d, uint64_t old_seq)
+{
+    mutex_assert_held(&fs->ns);
+    struct publisher *p = fs->pub;
+    for (unsigned i = 0; d->op_seq && i < p->pending->len; i++) {
+        const struct change *c = p->pending->pdata[i];
+        if (!c->add || c->add->rec.seq != d->op_seq)
+            continue;
+        mutex_lock(&p->mu);
+        const struct op *old = g_hash_table_lookup(p->by_seq, &old_seq);
+        if (old)
+            queue_succeed_locked(p, old, c->add);
+        mutex_unlock(&p->mu);
+        if (c->add->place) {
+            c->add->rec.place = c->add->place;
+            meta_op_put(b, &c->add->rec);
+        }
+    }
 }
 
 void publish_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
@@ -223,6 +260,8 @@ void publish_apply(struct fs *fs, bool committed)
             struct op *o = c->remove ? g_hash_table_lookup(p->by_seq, &c->remove) : NULL;
             if (o)
                 queue_remove_locked(p, o);
+            if (c->add && c->add->content == CONTENT_SEALED && S_ISREG(c->add->type))
+                sums_note_locked(p, c->add->ino); /* of an earlier run, or a name made meanwhile */
             if (c->add)
                 queue_insert_locked(p, g_steal_pointer(&c->add));
         }
@@ -243,6 +282,8 @@ void publish_content_state(struct fs *fs, uint64_t ino, uint32_t state)
         o->content = state;
         queue_relink_locked(p, o);
     }
+    if (state == CONTENT_SEALED)
+        sums_note_locked(p, ino);
     queue_wake_locked(p);
     mutex_unlock(&p->mu);
 }
@@ -288,10 +329,9 @@ bool publish_key_deleted(struct publisher *p, const char *key, uint64_t stamp)
 
 static const char *state_name(const struct op *o)
 {
-    static const char *const names[] = {"queued", "held", "parked", "conflict"};
     if (o->running)
         return "uploading";
-    return o->failures > 0 && o->rec.state == OPS_QUEUED ? "retrying" : names[o->rec.state];
+    return o->failures > 0 && o->rec.state == OPS_QUEUED ? "retrying" : op_state_name(o->rec.state);
 }
 
 void publish_describe(struct publisher *p, uint64_t op_seq, json_t *obj)
@@ -337,7 +377,8 @@ int publish_retry(struct publisher *p, const char *path)
         struct op *o = g_sequence_get(it);
         if (!tree_path_below(o->key, path) || (o->rec.state == OPS_CONFLICT && !plain_conflict(o)))
             continue;
-        o->rec.state = OPS_QUEUED; /* stored again when it fails again */
+        if (op_move(&o->rec, OPS_QUEUED) < 0) /* stored again when it fails again */
+            continue;
         o->not_before_ns = 0;
         o->failures = 0;
         n++;
@@ -417,6 +458,17 @@ int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
     }
 }
 
+void publish_probe_soon(struct fs *fs)
+{
+    struct publisher *p = fs->pub;
+    if (atomic_load(&fs->probed))
+        return;
+    mutex_lock(&p->mu);
+    p->probe_wanted = true;
+    cond_signal(&p->work);
+    mutex_unlock(&p->mu);
+}
+
 /* ---- life ---- */
 
 static enum publish_why derive_why(struct fs *fs, const struct meta_dentry *d, struct inode *in)
@@ -454,6 +506,8 @@ static int load_op(void *ctx, const struct meta_op *rec) NO_TSA /* under ns: pub
     o->rec.name = g_strdup(rec->name);
     o->rec.key = g_strdup(rec->key);
     o->last_err = rec->err;
+    o->place = rec->place;
+    o->closed = rec->place != 0;
     o->settle = rec->state == OPS_CONFLICT && !pubop_aside(o) && fs->cfg->conflict == CONFLICT_KEEP;
     if (rec->state == OPS_QUEUED || rec->state == OPS_HELD)
         set_delay(fs, o);
@@ -465,6 +519,7 @@ int publish_open(struct fs *fs, struct publisher **ret)
 {
     struct publisher *p = g_new0(struct publisher, 1);
     p->fs = fs;
+    p->sums_delay_ns = SUMS_DELAY_NS;
     p->pending = g_ptr_array_new_with_free_func(change_free);
     queue_init(p);
     fs->pub = p;
@@ -488,6 +543,15 @@ static void *publish_thread(void *arg)
     mutex_lock(&p->mu);
     while (!p->stopping) {
         uint64_t wake = 0;
+        if (p->probe_wanted && !p->probing) {
+            p->probe_wanted = false;
+            mutex_unlock(&p->mu);
+            int r = publish_probe(p->fs);
+            mutex_lock(&p->mu);
+            if (r < 0)
+                log_debug("publish", "the store could not be probed yet r=%s", err_name(r));
+            continue;
+        }
         struct op *o = queue_pick_locked(p, &wake);
         if (!o) {
             if (wake)
@@ -516,7 +580,9 @@ int publish_start(struct publisher *p)
             return r;
         p->n_threads++;
     }
-    return 0;
+    int r = thread_start(&p->sums, "sums", sums_thread, p);
+    p->sums_running = r == 0;
+    return r;
 }
 
 void publish_interrupt(struct publisher *p)
@@ -525,6 +591,7 @@ void publish_interrupt(struct publisher *p)
     p->stopping = true;
     cond_broadcast(&p->work);
     cond_broadcast(&p->done);
+    cond_broadcast(&p->sums_work);
     mutex_unlock(&p->mu);
 }
 
@@ -534,6 +601,9 @@ void publish_stop(struct publisher *p)
     for (unsigned i = 0; i < p->n_threads; i++)
         pthread_join(p->threads[i], NULL);
     p->n_threads = 0;
+    if (p->sums_running)
+        pthread_join(p->sums, NULL);
+    p->sums_running = false;
 }
 
 void publish_close(struct publisher *p)

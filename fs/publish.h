@@ -5,7 +5,7 @@
  * there under another key, or rewrites metadata, or puts a directory's marker; then queues the delete of what the name left behind. OP_DELETE removes a key.
  *
  * Order (--order ancestor): an op's visible step waits for everything earlier in its directory or below; a delete waits for every earlier publish of the
- * link; ops on one key, or on a key that another op still copies from (a rename, or a file whose absent bytes are there), are serial. Markers and metadata-only ops take no part in the order.
+ * link, and for those that succeed them (written again, renamed over), so that what a marker names is not removed before the marker is replaced; ops on one key, or on a key that another op still copies from (a rename, or a file whose absent bytes are there), are serial. Markers and metadata-only ops take no part in the order.
  * Failures are tried again for ever with capped backoff; what cannot succeed is parked and named.
  */
 #pragma once
@@ -34,6 +34,11 @@ enum publish_why {
 void publish_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, enum publish_why why) REQUIRES(fs->ns);
 /* A loser's name that has gone back into the tree: its record is made anew with the same place in the order. */
 void publish_again(struct fs *fs, struct meta_batch *b, struct meta_dentry *d) REQUIRES(fs->ns);
+/* Its content was closed, so what was closed later waits for it, also when it is opened again and after the next start. */
+void publish_note_closed(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d) REQUIRES(fs->ns);
+/* The name, which was given a record in this batch, replaces one whose record was old_seq: what waited for that waits for it. */
+void publish_succeed(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d, uint64_t old_seq)
+    REQUIRES(fs->ns);
 /* The name's record goes away. */
 void publish_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d) REQUIRES(fs->ns);
 /* Queues a delete of key while it has etag. keep_ino: an open, deleted file that still reads from it, or 0. */
@@ -52,9 +57,12 @@ void publish_apply(struct fs *fs, bool committed) REQUIRES(fs->ns);
 
 /* ---- any time ---- */
 
-#define STORE_CAPS_VALUE "store-caps" /* what it gave, for the next start */
+#define STORE_CAPS_VALUE "store-caps" /* what it gave, for the next start; above 32 bits the revision of the probe */
+#define PROBE_REVISION   1u           /* grows with what is probed: what an earlier one gave is probed again */
 /* What the store can do is found out before the first change, once. */
 int publish_probe(struct fs *fs) MUST_CHECK;
+/* Has a publisher thread do that behind: parts are sent before the first change is made. */
+void publish_probe_soon(struct fs *fs);
 /* Is the object at key being changed, moved or deleted by us, or about to be? */
 bool publish_key_busy(struct publisher *p, const char *key);
 /* Does --hold name this path? */

@@ -2,7 +2,10 @@
  * Recording what an op achieved. Between the op's start and now the name may have been renamed, removed or written again, so the name is looked up by its id;
  * what the store holds under the op's key is accounted for in every case: by the name, by a name that took its place, or by a delete.
  */
+#include "base/crash.h"
+#include "cache_sums.h"
 #include "publish_internal.h"
+#include "states.h"
 
 struct find_name {
     uint64_t id, vid, gen;
@@ -166,9 +169,9 @@ static bool update_inode(struct inode *in, struct meta_batch *b, const struct ou
         in->snap_gen = rec->gen;
         in->snap_mark = out->mark;
     }
-    bool clean = same && !in->changed && rec->content == CONTENT_SEALED && !others_unpublished;
+    bool clean = same && !in->changed && rec->content == CONTENT_SEALED && !others_unpublished &&
+                 content_move(rec, CONTENT_CLEAN) == 0;
     if (clean) {
-        rec->content = CONTENT_CLEAN;
         rec->flags &= ~(uint32_t)INODE_ARCHIVED;
         rec->dirty_since_ns = 0;
         rec->boot_id[0] = '\0';
@@ -214,9 +217,9 @@ static void mark_clean(struct inode *in, const struct outcome *out, bool was_dir
 {
     struct cfile *cf = NULL;
     mutex_lock(&in->mu);
-    bool idle = !in->cf && !was_dirty;
+    bool idle = !in->cf && !was_dirty, may = states_drop_gate(&in->rec);
     mutex_unlock(&in->mu);
-    if (idle || content_use(in, &cf) < 0) /* the next open takes the source from the record */
+    if (idle || !may || content_use(in, &cf) < 0) /* the next open takes the source from the record */
         return;
     struct cache_source src = {.key = out->key, .etag = out->etag, .limit = out->size};
     int r = cache_file_set_published(cf, &src);
@@ -270,6 +273,8 @@ static int record_locked(struct op *o, const struct meta_dentry *before, struct 
     note_clear(fs, b, out->key);
     if (S_ISREG(o->type))
         *ret_clean = update_inode(in, b, out, f.others_unpublished, &unsent);
+    if (*ret_clean)
+        cache_sums_del(b, out->vid);
     if (f.found.id) {
         update_name(o, b, &f.found, in, out, unsent);
         meta_dentry_clear(&f.found);
@@ -301,8 +306,10 @@ int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *i
     publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
+    CRASH_POINT(publish_recorded);
     if (r == 0 && clean)
         mark_clean(in, out, was_dirty);
+    CRASH_POINT(publish_clean);
     if (regular)
         content_gate_leave(in);
     if (r == 0 && regular)
@@ -377,6 +384,7 @@ int pubop_forget(struct op *o)
     mutex_unlock(&o->p->mu);
     int r = dropped ? 0 : forget_locked(o, b);
     mutex_unlock(&fs->ns);
+    CRASH_POINT(op_forgotten);
     meta_batch_free(b);
     return r;
 }
@@ -387,9 +395,8 @@ void pubop_park(struct op *o, enum op_state state, int err)
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     mutex_lock(&o->p->mu);
-    bool dropped = o->dropped;
+    bool dropped = o->dropped || op_move(&o->rec, state) < 0;
     if (!dropped) {
-        o->rec.state = state;
         o->rec.err = -err;
         meta_op_put(b, &o->rec);
     }

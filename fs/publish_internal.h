@@ -41,11 +41,13 @@ struct op {
     bool running, dropped; /* dropped: no longer in the journal; freed by who runs it */
     bool staged;           /* parts are stored, waits for its turn */
     bool settle;           /* a conflict: whether it can be set aside is to be looked at */
-    bool untangle;    /* what it copies from is waited for by what it waits for: the content is to be sent from here */
-    bool hasty;       /* that cannot be done: it does not wait for its turn */
-    uint32_t content; /* enum content_state of the inode */
-    bool closed;      /* the content was closed, though it may be open again: the op stays in the order */
-    uint64_t place;   /* in the order, for those that wait for it; its seq, or the place of the op it succeeds */
+    bool untangle;     /* what it copies from is waited for by what it waits for: the content is to be sent from here */
+    bool hasty;        /* that cannot be done: it does not wait for its turn */
+    uint32_t content;  /* enum content_state of the inode */
+    bool closed;       /* the content was closed, though it may be open again: the op stays in the order */
+    uint64_t place;    /* in the order, for those that wait for it; its seq, or the place of the op it succeeds */
+    bool late;         /* place is what deletes see of it: others that wait for it, and it for them, go by its seq */
+    bool past_deletes; /* it does not wait for deletes that wait for it */
     uint64_t not_before_ns;
     bool lazy; /* not_before_ns only gives what would make the op needless time to come */
     unsigned failures;
@@ -59,13 +61,19 @@ struct publisher {
     struct fs *fs;
     pthread_t *threads;
     unsigned n_threads;
+    pthread_t sums;
+    bool sums_running;
+    uint64_t sums_delay_ns;
 
     struct mutex mu; /* class PUBLISH */
     /* guarded by mu */
     struct cond work; /* something may be runnable: one worker looks at a time */
+    struct cond sums_work;
+    GQueue sums_due;  /* closed files, by when their checksums are due */
     struct cond done; /* an op ended, came or changed: for those who wait for others */
     bool stopping;
     bool probing;             /* somebody is finding out what the store can do */
+    bool probe_wanted;        /* a thread should, when none does */
     GSequence *all;           /* every op by seq */
     GHashTable *by_seq;       /* &rec.seq -> op */
     GHashTable *by_ino;       /* ino -> GPtrArray of op */
@@ -140,6 +148,14 @@ void note_clear(struct fs *fs, struct meta_batch *b, const char *key);
 int note_find(struct fs *fs, const char *key, struct obj_info *ret) MUST_CHECK;
 /* For cache_on_stale(): the object at key is a version of the content vid, and not recorded yet. */
 int note_newer(void *fs, uint64_t vid, const char *key, struct etag *ret_etag) MUST_CHECK;
+
+/* ---- publish_sums.c ---- */
+
+/* A file was sealed: its checksums are due a little later. */
+void sums_note_locked(struct publisher *p, uint64_t ino) REQUIRES(p->mu);
+/* Takes and stores them now. 0 also when there is nothing to do; -EAGAIN: a writer came. */
+int sums_make(struct publisher *p, uint64_t ino) MUST_CHECK;
+void *sums_thread(void *publisher);
 
 /* ---- publish_done.c ---- */
 

@@ -1,11 +1,12 @@
 /*
  * Notes of visible steps: what may stand in the store though no record says so.
  *
- * Between the moment at which an object becomes visible and the commit that records it the daemon may be killed, or the reply lost. So before the step a note
- * is committed under the key: by what token (and size) the object would be known as ours. The commit that records the object removes the note. Whoever finds a
+ * Between the moment at which an object becomes visible and the commit that records it the daemon may be killed, the power or the reply lost. So before the step a
+ * note is committed and synced under the key: by what token (and size) the object would be known as ours. The commit that records the object removes the note. Whoever finds a
  * note at a key before he publishes there, or deletes it, asks the store once: an object that fits is ours to replace or delete, any other is somebody else's.
  * Value "note/KEY": kind, token or its beginning, token recorded before (only later ones are meant) or size; one a line.
  */
+#include "base/crash.h"
 #include "publish_internal.h"
 
 #include <stdlib.h>
@@ -20,8 +21,9 @@ static int note_put(struct fs *fs, const char *key, const char *text)
     g_autofree char *name = note_name(key);
     struct meta_batch *b = meta_batch_new(fs->meta);
     meta_value_put(b, name, text, strlen(text));
-    int r = meta_commit(b, false);
+    int r = meta_commit(b, true);
     meta_batch_free(b);
+    CRASH_POINT(upload_noted);
     return r;
 }
 

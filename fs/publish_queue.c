@@ -60,6 +60,8 @@ void queue_init(struct publisher *p)
     mutex_init(&p->mu, LOCK_PUBLISH);
     cond_init(&p->work);
     cond_init(&p->done);
+    cond_init(&p->sums_work);
+    g_queue_init(&p->sums_due);
     p->all = g_sequence_new(NULL);
     p->by_seq = g_hash_table_new(g_int64_hash, g_int64_equal);
     p->by_ino = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, (GDestroyNotify)g_ptr_array_unref);
@@ -91,6 +93,8 @@ void queue_fini(struct publisher *p)
     g_hash_table_unref(p->recent);
     cond_fini(&p->work);
     cond_fini(&p->done);
+    cond_fini(&p->sums_work);
+    g_queue_clear_full(&p->sums_due, g_free);
     mutex_fini(&p->mu);
 }
 
@@ -289,14 +293,18 @@ static struct op *first_of(GSequence *seq)
     return g_sequence_is_empty(seq) ? NULL : g_sequence_get(g_sequence_get_begin_iter(seq));
 }
 
-/* The first other op of the sequence whose place is before o's seq, or NULL. */
-static struct op *older(GSequence *seq, const struct op *o)
+/* The first other op of the sequence whose place is before this one, or NULL. Deletes see no op as late. */
+static struct op *older(GSequence *seq, const struct op *o, uint64_t place)
 {
     GSequenceIter *it = g_sequence_get_begin_iter(seq);
-    if (!g_sequence_iter_is_end(it) && g_sequence_get(it) == o)
-        it = g_sequence_iter_next(it);
-    struct op *first = g_sequence_iter_is_end(it) ? NULL : g_sequence_get(it);
-    return first && first->place < o->rec.seq ? first : NULL;
+    for (; !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
+        struct op *c = g_sequence_get(it);
+        if (c->place >= place)
+            return NULL;
+        if (c != o && !(c->late && o->rec.kind == OP_SYNC && c->rec.seq >= place))
+            return c;
+    }
+    return NULL;
 }
 
 static struct op *order_blocker(struct publisher *p, const struct op *o)
@@ -306,7 +314,7 @@ static struct op *order_blocker(struct publisher *p, const struct op *o)
     struct dirnode *root = g_hash_table_lookup(p->dirs, "");
     struct op *b = NULL;
     if (o->rec.kind == OP_DELETE)
-        return root ? older(root->pubs, o) : NULL;
+        return root ? older(root->pubs, o, o->rec.seq) : NULL;
     struct dirnode *n = root;
     if (p->fs->cfg->order == ORDER_ANCESTOR) {
         size_t len = strlen(o->key);
@@ -315,8 +323,9 @@ static struct op *order_blocker(struct publisher *p, const struct op *o)
         n = g_hash_table_lookup(p->dirs, prefix);
     }
     if (n)
-        b = older(n->pubs, o);
-    return b ? b : n ? older(n->dels, o) : NULL;
+        b = older(n->pubs, o, o->rec.seq);
+    /* A delete that waits for what this one succeeds waits for this one. */
+    return b ? b : n && !o->past_deletes ? older(n->dels, o, o->place) : NULL;
 }
 
 /* Another op that copies from what this one would overwrite or delete; names of one file do not keep each other. */
@@ -458,19 +467,36 @@ static bool waits_for_itself(struct publisher *p, const struct op *o) REQUIRES(p
     return b == o;
 }
 
-/* True if ops waited for each other, as no two do whose place is their seq, and now do no more. */
+/* One that stands at an earlier place than its seq stands there for deletes only from now on. */
+static bool make_late(struct publisher *p, struct op *o) REQUIRES(p->mu)
+{
+    bool can = o->place != o->rec.seq && !o->late && o->links->len > 0;
+    o->late |= can && waits_for_itself(p, o);
+    return can && o->late;
+}
+
+/* A file appears before something older is deleted. */
+static bool let_past_deletes(struct publisher *p, struct op *o) REQUIRES(p->mu)
+{
+    const struct op *b = o->rec.kind == OP_SYNC && !o->past_deletes ? order_blocker(p, o) : NULL;
+    bool can = b && b->rec.kind == OP_DELETE;
+    o->past_deletes |= can && waits_for_itself(p, o);
+    return can && o->past_deletes;
+}
+
+/*
+ * True if ops waited for each other, as none do whose place is their seq, and now do no more. What a delete waits for stays: an object that may still be
+ * named by a marker is the last thing to go.
+ */
 static bool break_circle(struct publisher *p) REQUIRES(p->mu)
 {
-    unsigned n = 0;
-    GSequenceIter *it = g_sequence_get_begin_iter(p->all);
-    for (; !g_sequence_iter_is_end(it) && n < SCAN_LIMIT; it = g_sequence_iter_next(it), n++) {
-        struct op *o = g_sequence_get(it);
-        if (o->place == o->rec.seq || o->links->len == 0 || !waits_for_itself(p, o))
-            continue;
-        unlink_all(p, o);
-        o->place = o->rec.seq;
-        queue_relink_locked(p, o);
-        return true;
+    static bool (*const ways[])(struct publisher * p, struct op * o) = {make_late, let_past_deletes};
+    for (unsigned i = 0; i < G_N_ELEMENTS(ways); i++) {
+        unsigned n = 0;
+        GSequenceIter *it = g_sequence_get_begin_iter(p->all);
+        for (; !g_sequence_iter_is_end(it) && n < SCAN_LIMIT; it = g_sequence_iter_next(it), n++)
+            if (ways[i](p, g_sequence_get(it)))
+                return true;
     }
     return false;
 }

@@ -3,9 +3,12 @@
  *
  * Everything is convergent: an op looks at what its name needs now (content, place, metadata, marker), so that doing it twice, or after a crash, is harmless.
  */
+#include "base/crash.h"
+#include "cache_sums.h"
 #include "conflict.h"
 #include "io_mode.h"
 #include "publish_internal.h"
+#include "states.h"
 
 #define BACKOFF_MIN_NS (250 * NS_PER_MS)
 #define BACKOFF_MAX_NS (60 * NS_PER_S)
@@ -63,6 +66,9 @@ static int upload_gate(void *ctx)
 {
     struct job *j = ctx;
     int r = gate(j);
+    mutex_lock(&j->in->mu);
+    r = r < 0 ? r : states_publish_gate(j->in->rec.content, j->snapshot);
+    mutex_unlock(&j->in->mu);
     return r < 0 ? r : note_upload(j->o->p->fs, j->o->key, j->in->rec.vid, j->d.token);
 }
 
@@ -138,7 +144,11 @@ static int run_delete(struct op *o)
         if (r < 0 && r != -ESTALE && r != -ENOENT)
             return r == -EFBIG ? -EBUSY : r; /* it is not kept whole here: the object stays while it is open */
     }
-    int r = delete_object(o);
+    int r = meta_sync(
+        fs->meta); /* or a power loss brings a record back that counts on the object: of a copy to be made, say */
+    if (r == 0)
+        r = delete_object(o);
+    CRASH_POINT(delete_sent);
     if (r == -ESTALE) {
         log_warn("publish", "object was changed elsewhere, it is kept key='%s'", o->key);
         metric_inc(M_conflicts_total);
@@ -184,6 +194,7 @@ static int run_marker(struct job *j)
     r = note_upload(fs, j->o->key, j->d.ino, "");
     if (r == 0)
         r = put_marker(fs->store, j->o->key, &meta, &out.etag);
+    CRASH_POINT(marker_put);
     if (r == 1)
         return pubop_forget(j->o);
     return r < 0 ? r : pubop_record(j->o, &j->d, j->in, &out);
@@ -205,6 +216,7 @@ static int run_symlink(struct job *j)
     int r = note_upload(fs, j->o->key, j->d.ino, j->d.token);
     if (r == 0)
         r = objstore_put(fs->store, j->o->key, "", 0, &meta, &cond, &out.etag);
+    CRASH_POINT(symlink_put);
     return r < 0 ? r : pubop_record(j->o, &j->d, j->in, &out);
 }
 
@@ -264,10 +276,13 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
     int r = copy_token(j, src, &meta, &new_meta, token);
     if (r == 0)
         r = note_copy(fs, j->o->key, token, out.size);
+    CRASH_POINT(copy_noted);
     if (r == 0)
         r = objstore_copy(fs->store, src, src_etag, j->o->key, new_meta ? &meta : NULL, &cond, &out.etag);
+    CRASH_POINT(copy_visible);
     if (r == 0)
         r = verify_copy(j, &out);
+    CRASH_POINT(copy_verified);
     if (r < 0)
         return r;
     if (!in_place)
@@ -333,7 +348,7 @@ static int check_size(const struct job *j, uint64_t size, uint64_t closed_size)
     log_err("publish",
             "content of a closed file has another size key='%s' size=%" G_GUINT64_FORMAT "/%" G_GUINT64_FORMAT,
             j->o->key, size, closed_size);
-    return -EBADMSG;
+    return -EUCLEAN;
 }
 
 static int upload_content(struct job *j, struct cfile *cf)
@@ -353,8 +368,8 @@ static int upload_content(struct job *j, struct cfile *cf)
     if (r < 0)
         return r;
     mutex_lock(&in->mu);
-    bool sealed = in->rec.content == CONTENT_SEALED;
-    in->changed = false;
+    r = states_publish_gate(in->rec.content, j->snapshot);
+    in->changed = r < 0 && in->changed;
     posix_of(&in->rec, &req.meta.posix);
     out.vid = in->rec.vid;
     out.gen = in->rec.gen;
@@ -363,14 +378,15 @@ static int upload_content(struct job *j, struct cfile *cf)
     uint64_t closed_size = in->rec.size;
     req.copy_unchanged = in->rec.base_key != NULL;
     mutex_unlock(&in->mu);
-    if (!sealed && !j->snapshot)
-        return -EAGAIN;
-    r = check_size(j, cache_file_size(cf), closed_size);
+    if (r == 0)
+        r = check_size(j, cache_file_size(cf), closed_size);
     if (r < 0)
         return r;
     char token[TOKEN_MAX + 1];
     write_token(fs, out.vid, out.gen, token);
     req.meta.token = token;
+    g_autoptr(GBytes) sums = j->snapshot ? NULL : cache_sums_load(fs->meta, out.vid, out.gen);
+    req.sums = sums;
     struct publish_result res = {0};
     r = cache_publish(cf, &req, &res);
     if (r == -ESTALE && own_version(j, out.vid, &req.cond.etag)) {
@@ -379,6 +395,7 @@ static int upload_content(struct job *j, struct cfile *cf)
         if (r == 0)
             r = cache_publish(cf, &req, &res);
     }
+    CRASH_POINT(upload_verified);
     if (r == 0)
         r = check_size(j, res.size, closed_size);
     if (r < 0)
@@ -393,10 +410,15 @@ static int upload_content(struct job *j, struct cfile *cf)
 static int run_upload(struct job *j)
 {
     struct cfile *cf = NULL;
+    mutex_lock(&j->in->mu);
+    uint64_t gen = j->in->rec.gen;
+    mutex_unlock(&j->in->mu);
     int r = content_use(j->in, &cf);
     if (r < 0)
         return r;
     r = upload_content(j, cf);
+    if (r == -EUCLEAN)
+        r = content_give_up(j->in, gen);
     content_unuse(j->in, cf);
     return r;
 }
@@ -595,7 +617,7 @@ static int probe(struct fs *fs)
     if (r < 0)
         return 0;
     struct meta_batch *b = meta_batch_new(fs->meta);
-    meta_value_put_u64(b, STORE_CAPS_VALUE, caps);
+    meta_value_put_u64(b, STORE_CAPS_VALUE, (uint64_t)PROBE_REVISION << 32 | caps);
     if (meta_commit(b, false) < 0)
         log_debug("publish", "capabilities could not be stored");
     meta_batch_free(b);
@@ -659,11 +681,13 @@ static void back_off_locked(struct op *o, int r) /* under the publisher\'s mu */
 static void note_failure(struct op *o, int r)
 {
     if (r == -ESTALE) {
+        CRASH_POINT(conflict_found);
         log_warn("publish",
                  "conflict: the object was changed elsewhere, the local copy is kept key='%s'; see `sluice conflicts`",
                  o->key);
         metric_inc(M_conflicts_total);
         pubop_park(o, OPS_CONFLICT, r);
+        CRASH_POINT(conflict_parked);
         mutex_lock(&o->p->mu);
         o->settle = o->p->fs->cfg->conflict == CONFLICT_KEEP;
         mutex_unlock(&o->p->mu);

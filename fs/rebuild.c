@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "cache.h"
+#include "cache_scan.h"
 
 #include <jansson.h>
 #include <stdlib.h>

@@ -9,7 +9,9 @@
  */
 #include "recover.h"
 
+#include "base/crash.h"
 #include "content.h"
+#include "states.h"
 #include "tree.h"
 
 #include <stdlib.h>
@@ -73,12 +75,12 @@ static int take_size(struct fs *fs, struct meta_inode *rec)
     /* Written past us after a close, through another descriptor that was still open, or still can be: nobody said that this is whole. */
     bool news = size != rec->size || mtime_ns > rec->mtime_ns + CLOSE_SLACK_NS;
     if (rec->content == CONTENT_CLOSING && (news || cache_file_has_writers(cf)))
-        rec->content = CONTENT_OPEN;
+        r = content_move(rec, CONTENT_OPEN);
     rec->size = size;
     rec->base_limit = cache_file_limit(cf);
     rec->mtime_ns = mtime_ns;
     cache_file_unref(cf);
-    return 0;
+    return r;
 }
 
 static int collect_unjournalled(void *ctx, const struct meta_dentry *d)
@@ -103,6 +105,7 @@ static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino)
             .name = d->name,
             .created_ns = clock_wall_ns(),
         };
+        op.place = op.seq;
         meta_op_put(b, &op);
         d->op_seq = d->stamp = op.seq;
         meta_dentry_put(b, d);
@@ -137,10 +140,10 @@ static int settle_open(struct fs *fs, struct meta_batch *b, uint64_t ino)
     r = 0;
     if (lost) {
         log_err("recover", "unpublished content did not survive, it is quarantined ino=%" G_GUINT64_FORMAT, ino);
-        rec.content = CONTENT_QUARANTINED;
+        (void)content_quarantine(&rec);
     } else if (rec.content == CONTENT_CLOSING) {
-        rec.content = CONTENT_SEALED;
-        r = journal_names(fs, b, ino);
+        r = content_move(&rec, CONTENT_SEALED);
+        r = r < 0 ? r : journal_names(fs, b, ino);
     } else if (rec.content == CONTENT_OPEN) {
         rec.gen++; /* a snapshot of the present generation may be published: what is written from now on is another */
         g_strlcpy(rec.boot_id, clock_boot_id(), sizeof(rec.boot_id)); /* what its writer had synced is what is here */
@@ -205,7 +208,7 @@ static int check_dirty(void *ctx, uint64_t vid, uint64_t ino)
             "recover",
             "unpublished content may not have reached the disk before the machine went down, it is quarantined ino=%" G_GUINT64_FORMAT,
             ino);
-        rec.content = CONTENT_QUARANTINED;
+        (void)content_quarantine(&rec);
         meta_inode_put(c->b, &rec);
     }
     meta_inode_clear(&rec);
@@ -226,10 +229,13 @@ int fs_recover(struct fs *fs)
 {
     bool takeover = session_is_takeover(fs->session);
     int r = takeover ? 0 : drop_orphans(fs);
+    CRASH_POINT(recover_orphans);
     if (r == 0 && !takeover)
         r = settle_open_files(fs);
+    CRASH_POINT(recover_open);
     if (r == 0)
         r = settle_dirty(fs);
+    CRASH_POINT(recover_dirty);
     return r;
 }
 

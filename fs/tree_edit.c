@@ -1,6 +1,7 @@
 /*
  * Changes of the tree but for rename: each is one batch under ns, then publish_apply() makes its journal records effective.
  */
+#include "base/crash.h"
 #include "content.h"
 #include "pin.h"
 #include "publish.h"
@@ -262,6 +263,7 @@ int tree_create(struct fs *fs, const struct node_spec *spec, bool open, struct i
     }
     publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
+    CRASH_POINT(create_named);
     meta_batch_free(b);
     return r < 0 ? r : inode_get(fs, ino, ret);
 }
@@ -372,6 +374,7 @@ int tree_link(struct fs *fs, uint64_t ino, uint64_t parent, const char *name, st
     }
     publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
+    CRASH_POINT(link_named);
     meta_batch_free(b);
     if (r < 0)
         return r;
@@ -410,6 +413,7 @@ static int drop_child(struct fs *fs, uint64_t parent, const char *name, bool dir
     }
     publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
+    CRASH_POINT(unlink_committed);
     meta_batch_free(b);
     meta_dentry_clear(&d);
     return r;

@@ -7,6 +7,7 @@
  */
 #include "tree_list.h"
 
+#include "base/crash.h"
 #include "pin.h"
 #include "publish.h"
 #include "tree_apply.h"
@@ -192,6 +193,7 @@ static int flush_rows(struct listing *l)
     publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
+    CRASH_POINT(list_rows);
     g_ptr_array_set_size(l->rows, 0);
     return r;
 }
@@ -317,6 +319,7 @@ static int listing_do(struct listing *l)
     publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
+    CRASH_POINT(list_finished);
     return r;
 }
 

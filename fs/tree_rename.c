@@ -4,6 +4,7 @@
  * A name takes its object along as `ukey`; what stands at the new path is remembered as the condition under which it may be overwritten. A directory's rename
  * rewrites the records of all names below in the same batch, so that after a crash either all of them are here or none.
  */
+#include "base/crash.h"
 #include "content.h"
 #include "pin.h"
 #include "publish.h"
@@ -191,6 +192,7 @@ static int move_name(struct move *m) NO_TSA /* under ns */
         return -ENAMETOOLONG;
     struct etag dest = {0};
     bool have_dest;
+    uint64_t replaced_seq = m->dst.id ? m->dst.op_seq : 0;
     int r = dir ? check_below(m, m->src.ino, strlen(new_key), 0) : 0;
     if (r < 0)
         return r;
@@ -210,6 +212,8 @@ static int move_name(struct move *m) NO_TSA /* under ns */
     if (dir)
         set_dir_place(m, m->in, m->p2, m->n2);
     relocate(m, &m->src, old_key, new_key, have_dest, &dest);
+    if (replaced_seq)
+        publish_succeed(fs, m->b, &m->src, replaced_seq);
     meta_dentry_put(m->b, &m->src);
     touch_ctime(m, m->in);
     return dir ? relocate_below(m, m->src.ino, old_key, new_key) : 0;
@@ -466,8 +470,10 @@ static int rename_try(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, c
     meta_batch_free(m.b);
     meta_dentry_clear(&m.src);
     meta_dentry_clear(&m.dst);
+    CRASH_POINT(rename_committed);
     if (r == 0)
         rewrite_intents(fs, dirty);
+    CRASH_POINT(rename_intents);
     return r;
 }
 

@@ -203,6 +203,8 @@ struct meta_op {
     char *key;          /* owned; OP_DELETE */
     struct etag etag;   /* OP_DELETE: what may be deleted, "" = whatever is there */
     int64_t created_ns; /* wall clock */
+    uint64_t
+        place; /* OP_SYNC: where those that wait for it see it in the order; 0: as seq, and only once its content is closed */
 };
 void meta_op_clear(struct meta_op *op);
 void meta_op_put(struct meta_batch *b, const struct meta_op *op);

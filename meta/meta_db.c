@@ -3,7 +3,7 @@
  *
  * Durability: a batch is one WAL record, handed to the kernel before commit returns (survives kill -9); with sync the WAL is synced
  * as well (survives power loss). Recovery tolerates a torn last record and refuses anything else: the default mode of RocksDB would
- * silently drop all that follows a damaged record. For the same reason a folder that has data files but no CURRENT is refused
+ * silently drop all that follows a damaged record. What a power loss makes of an unsynced end is cut off before (meta_wal.c). For the same reason a folder that has data files but no CURRENT is refused
  * instead of being started afresh.
  *
  * Failure: after a write that failed nothing more is written; what the disk holds then is not known, and writing on could put
@@ -208,6 +208,7 @@ int meta_db_open(const char *path, struct meta_db **ret_db, char **ret_msg)
         *ret_msg = open_message(path, create, "CURRENT is missing");
         return create;
     }
+    meta_wal_mend(path);
     rocksdb_options_t *options = make_options(create == 1);
     char *text = NULL;
     rocksdb_t *rocks = rocksdb_open(options, path, &text);

@@ -36,6 +36,9 @@ void meta_space_look(struct meta_space *s);
 int meta_space_try(const struct meta_space *s, uint64_t need) MUST_CHECK;
 void meta_space_close(struct meta_space *s);
 
+/* Cuts off what a power loss left of an unsynced end of the last log in dir. While the database is open, here or elsewhere, nothing is done. */
+void meta_wal_mend(const char *dir);
+
 struct meta_ids {
     uint64_t next, limit;
     bool refilling;

@@ -108,6 +108,7 @@ static int dump_op(GString *out, const struct meta_key *key, const void *val, si
     put_text(out, "key", op.key);
     put_text(out, "etag", op.etag.s);
     put_time(out, "created_ns", op.created_ns);
+    put_num(out, "place", op.place);
     meta_op_clear(&op);
     return 0;
 }

@@ -469,6 +469,10 @@ static void walk_op(struct codec *c, struct meta_op *op)
     codec_check(c, op->kind == OP_SYNC ? op->name != NULL : op->key != NULL);
     codec_chars(c, op->etag.s, sizeof(op->etag.s));
     codec_i64(c, &op->created_ns);
+    if (c->out ? op->place != 0 : c->p != c->end) {
+        codec_u64(c, &op->place);
+        codec_check(c, op->place != 0);
+    }
 }
 
 GString *meta_enc_op(const struct meta_op *op)

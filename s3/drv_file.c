@@ -19,6 +19,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/crash.h"
 #include "base/metric.h"
 #include "s3_meta.h"
 #include "s3_uri.h"
@@ -341,7 +342,7 @@ static int parents_make(struct drv_file *f, const char *key)
     return 0;
 }
 
-/* Removes directories above key that are empty and no markers. */
+/* Removes directories above key that are empty and no markers. Those that are gone already are no reason to stop: whoever removed them was perhaps cut off. */
 static void parents_prune(struct drv_file *f, const char *key)
 {
     g_autofree char *path = g_strdup(key);
@@ -352,6 +353,8 @@ static void parents_prune(struct drv_file *f, const char *key)
             return;
         *slash = '\0';
         CLEANUP_FD int fd = openat(f->root_fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0 && errno == ENOENT)
+            continue;
         if (fd < 0 || fgetxattr(fd, FILE_XATTR_DIR, &c, 1) >= 0 || unlinkat(f->root_fd, path, AT_REMOVEDIR) < 0)
             return;
     }
@@ -399,6 +402,7 @@ int file_commit(struct drv_file *f, int fd, const char *tmp, const char *key, co
 {
     struct stat st;
     int r = seal(fd); /* takes long: before the lock */
+    CRASH_POINT(store_written);
     CLEANUP_FD int lock = r < 0 ? -1 : file_lock(f);
     if (r == 0)
         r = lock < 0 ? lock : commit_locked(f, fd, tmp, key, cond);
@@ -407,6 +411,7 @@ int file_commit(struct drv_file *f, int fd, const char *tmp, const char *key, co
         return r;
     }
     (void)close(steal_fd(&lock)); /* the name is given */
+    CRASH_POINT(store_renamed);
     r = dir_sync(f, key);
     if (r == 0)
         r = RET_ERRNO(fstat(fd, &st));
@@ -497,8 +502,12 @@ static int file_delete(struct objstore *st, const char *key, const struct obj_co
     if (lock < 0)
         return lock;
     int r = RET_ERRNO(fstatat(f->root_fd, key, &sb, AT_SYMLINK_NOFOLLOW));
-    if (r < 0)
-        return file_read_error(r) == -ENOENT ? 0 : r;
+    if (r < 0) {
+        if (file_read_error(r) != -ENOENT)
+            return r;
+        parents_prune(f, key); /* a delete of it that was cut off may have left them */
+        return 0;
+    }
     r = cond_check(f, key, cond);
     if (r < 0)
         return r;

@@ -4,6 +4,7 @@
  * commits it like a PUT. Concurrent parts touch different files; no lock but the commit's.
  */
 #include "base/cleanup.h"
+#include "base/crash.h"
 #include "base/crc32c.h"
 #include "base/metric.h"
 #include "drv_file.h"
@@ -209,6 +210,7 @@ int file_mpu_complete(struct objstore *st, const char *key, const char *upload_i
         return r;
     }
     r = file_commit(f, fd, tmp, key, cond, ret_etag);
+    CRASH_POINT(store_joined);
     if (r == 0)
         (void)mpu_remove(f, upload_id); /* the object stands; leftovers are listed by mpu_list or are only waste */
     return r;

@@ -1,9 +1,6 @@
 /*
- * The S3 driver: open and close, and the ops on single objects. Lists, multipart, copies and the probe have files of their own; what
- * happens around each request is in s3_exec.c.
- *
- * A GET that breaks off goes on where it stopped, with If-Match on the version it began with, so the sink sees one version, each
- * byte once. No lock here; the struct's is used by s3_exec.c only.
+ * The S3 driver: open and close, and the ops on single objects. Reads, lists, multipart, copies and the probe have files of their own; what
+ * happens around each request is in s3_exec.c. No lock here; the struct's is used by s3_exec.c only.
  */
 #include "drv_s3.h"
 
@@ -41,7 +38,7 @@ static bool is_archived(const struct http_response *resp)
 }
 
 /* Everything but the size. */
-static void info_fill(const struct http_response *resp, struct obj_info *info)
+void s3_info_fill(const struct http_response *resp, struct obj_info *info)
 {
     GHashTableIter it;
     gpointer name;
@@ -104,7 +101,7 @@ static void keep_fill(const struct http_response *resp, GPtrArray *keep)
     }
 }
 
-static bool size_of(const struct http_response *resp, uint64_t *ret)
+bool s3_size_of(const struct http_response *resp, uint64_t *ret)
 {
     guint64 v = 0;
     const char *text = http_header(resp, "content-length");
@@ -121,11 +118,11 @@ int s3_head_full(struct drv_s3 *d, const char *key, uint64_t timeout_ns, struct 
     s3_call_init(d, &c, "HEAD", key, M_requests_head);
     c.timeout_ns = timeout_ns;
     int r = s3_exec(d, &c);
-    if (r == 0 && !size_of(&c.resp, &size))
+    if (r == 0 && !s3_size_of(&c.resp, &size))
         r = -EBADMSG;
     if (r == 0) {
         struct obj_info info = {0};
-        info_fill(&c.resp, &info);
+        s3_info_fill(&c.resp, &info);
         info.size = size;
         if (size == 0)
             s3_etag_of_empty(key, info.token, &info.etag);
@@ -143,167 +140,6 @@ static int s3_head(struct objstore *st, const char *key, struct obj_info *ret_in
     if (s3_key_check(d, key) < 0)
         return -ENOENT;
     return s3_head_full(d, key, 0, ret_info, NULL);
-}
-
-/* ---- GET ---- */
-
-struct get {
-    uint64_t off, len; /* as asked */
-    uint64_t pos;      /* next byte for the sink */
-    uint64_t end;      /* behind the last; once known */
-    bool known;        /* a first reply told size and version */
-    struct etag want;  /* "" until known, if none was given */
-    obj_sink_fn *sink;
-    void *ctx;
-    struct obj_info *info;
-    bool user_stop;
-};
-
-static void get_prepare(void *ctx, struct s3_req *req)
-{
-    struct get *g = ctx;
-    if (g->known)
-        s3_req_headerf(req, "Range", "bytes=%" G_GUINT64_FORMAT "-%" G_GUINT64_FORMAT, g->pos, g->end - 1);
-    else if (g->len)
-        s3_req_headerf(req, "Range", "bytes=%" G_GUINT64_FORMAT "-%" G_GUINT64_FORMAT, g->off, g->off + g->len - 1);
-    else if (g->off)
-        s3_req_headerf(req, "Range", "bytes=%" G_GUINT64_FORMAT "-", g->off);
-    if (etag_is_set(&g->want))
-        s3_etag_header(req, "If-Match", &g->want, true);
-}
-
-/* What part of the object this reply carries: [first, end) of total. */
-static int get_extent(const struct http_response *resp, uint64_t *ret_first, uint64_t *ret_end, uint64_t *ret_total)
-{
-    unsigned long long a = 0;
-    unsigned long long b = 0;
-    unsigned long long total = 0;
-    uint64_t len = 0;
-    bool has_len = size_of(resp, &len);
-    if (resp->status == 200) {
-        if (!has_len)
-            return -EBADMSG;
-        *ret_first = 0;
-        *ret_end = *ret_total = len;
-        return 0;
-    }
-    const char *range = http_header(resp, "content-range");
-    if (resp->status != 206 || !range || sscanf(range, "bytes %llu-%llu/%llu", &a, &b, &total) != 3)
-        return -EBADMSG;
-    if (b < a || b >= total || (has_len && len != b - a + 1))
-        return -EBADMSG;
-    *ret_first = a;
-    *ret_end = b + 1;
-    *ret_total = total;
-    return 0;
-}
-
-static int get_head(void *ctx, const struct http_response *resp)
-{
-    struct get *g = ctx;
-    uint64_t first = 0;
-    uint64_t end = 0;
-    uint64_t total = 0;
-    struct etag etag;
-    if (resp->status / 100 != 2)
-        return 0;
-    const char *text = http_header(resp, "etag");
-    s3_etag_parse(text ? text : "", &etag);
-    if (etag_is_set(&g->want) && etag_is_set(&etag) && !etag_equal(&etag, &g->want)) {
-        g->user_stop = true;
-        return -ESTALE;
-    }
-    int r = get_extent(resp, &first, &end, &total);
-    if (r < 0)
-        return r;
-    uint64_t want_end = g->len == 0 || g->off > total || g->len > total - g->off ? total : g->off + g->len;
-    if (!etag_is_set(&etag) || first != g->pos || end != want_end || (g->known && end != g->end))
-        return -EBADMSG;
-    if (!g->known) {
-        info_fill(resp, g->info);
-        g->info->size = total;
-        g->end = end;
-        g->want = etag;
-        g->known = true;
-    }
-    return 0;
-}
-
-static int get_data(void *ctx, const void *buf, size_t len)
-{
-    struct get *g = ctx;
-    if (!g->known || len > g->end - g->pos)
-        return -EBADMSG;
-    int r = g->sink(g->ctx, g->pos, buf, len);
-    if (r) {
-        g->user_stop = true;
-        return r;
-    }
-    g->pos += len;
-    return 0;
-}
-
-static int get_done(void *ctx, const struct http_response *resp)
-{
-    struct get *g = ctx;
-    return g->known && g->pos == g->end ? 0 : -EIO;
-}
-
-static bool get_stopped(void *ctx)
-{
-    struct get *g = ctx;
-    return g->user_stop;
-}
-
-/* 416: the range begins at or behind the end, perhaps of another version: not every store looks at If-Match first or names the etag. */
-static int get_beyond(struct drv_s3 *d, const char *key, struct get *g, const struct http_response *resp)
-{
-    unsigned long long total = 0;
-    const char *range = http_header(resp, "content-range");
-    int r = 0;
-    if (g->known)
-        return -ESTALE; /* it was longer when this read began */
-    info_fill(resp, g->info);
-    if (range && sscanf(range, "bytes */%llu", &total) == 1)
-        g->info->size = total;
-    if (!etag_is_set(&g->want))
-        return 0;
-    if (!etag_is_set(&g->info->etag)) {
-        obj_info_clear(g->info);
-        r = s3_head_full(d, key, 0, g->info, NULL);
-    }
-    bool is_end = etag_equal(&g->want, &g->info->etag) && g->info->size <= g->off;
-    return r == 0 && !is_end ? -ESTALE : r;
-}
-
-static int s3_get(struct objstore *st, const char *key, uint64_t off, uint64_t len, const struct etag *if_match,
-                  obj_sink_fn *sink, void *ctx, struct obj_info *ret_info)
-{
-    struct drv_s3 *d = s3_of(st);
-    struct s3_call c;
-    struct get g = {.off = off, .len = len, .pos = off, .sink = sink, .ctx = ctx, .info = ret_info};
-    if (s3_key_check(d, key) < 0)
-        return -ENOENT;
-    if (len > UINT64_MAX - off)
-        g.len = 0;
-    if (if_match)
-        g_strlcpy(g.want.s, if_match->s, etag_bare_len(if_match) + 1);
-    s3_call_init(d, &c, "GET", key, M_requests_get);
-    c.ctx = &g;
-    c.prepare = get_prepare;
-    c.on_head = get_head;
-    c.sink = get_data;
-    c.on_done = get_done;
-    c.stopped = get_stopped;
-    int r = s3_exec(d, &c);
-    if (r == -ERANGE && c.resp.status == 416)
-        r = get_beyond(d, key, &g, &c.resp);
-    else if (g.known && g.pos == g.end && !g.user_stop && r < 0)
-        r = 0; /* the last byte came, the connection broke behind it */
-    if (r == 0 && ret_info->size == 0)
-        s3_etag_of_empty(key, ret_info->token, &ret_info->etag);
-    s3_call_fini(&c);
-    return r;
 }
 
 /* ---- PUT, DELETE ---- */
@@ -349,16 +185,21 @@ void s3_cond_apply(struct drv_s3 *d, struct s3_call *c, const struct obj_cond *c
         s3_etag_header(&c->req, "If-Match", &cond->etag, !(caps & CAP_IF_MATCH_UNQUOTED));
 }
 
+void s3_md5_hex(const void *buf, size_t len, unsigned char ret[16], char ret_hex[33])
+{
+    unsigned n = 0;
+    int ok = EVP_Digest(buf, len, ret, &n, EVP_md5(), NULL);
+    g_assert(ok == 1 && n == 16);
+    for (int i = 0; i < 16; i++)
+        g_snprintf(ret_hex + 2 * (size_t)i, 3, "%02x", ret[i]);
+}
+
 void s3_md5_header(struct s3_req *req, const void *buf, size_t len, char ret_hex[33])
 {
     unsigned char md[16];
-    unsigned n = 0;
-    int ok = EVP_Digest(buf, len, md, &n, EVP_md5(), NULL);
-    g_assert(ok == 1 && n == 16);
+    s3_md5_hex(buf, len, md, ret_hex);
     g_autofree char *base64 = g_base64_encode(md, sizeof md);
     s3_req_header(req, "Content-MD5", base64);
-    for (int i = 0; i < 16; i++)
-        g_snprintf(ret_hex + 2 * (size_t)i, 3, "%02x", md[i]);
 }
 
 bool s3_etag_wrong(const struct drv_s3 *d, const struct http_response *resp, const char *md5_hex)
@@ -393,7 +234,7 @@ struct put {
     struct drv_s3 *d;
     const char *key;
     const char *token;
-    char md5[33];
+    const struct s3_call *call;
     struct etag etag;
 };
 
@@ -402,7 +243,7 @@ static int put_done(void *ctx, const struct http_response *resp)
     struct put *p = ctx;
     const char *etag = http_header(resp, "etag");
     s3_etag_parse(etag ? etag : "", &p->etag);
-    return !etag_is_set(&p->etag) || s3_etag_wrong(p->d, resp, p->md5) ? -EBADMSG : 0;
+    return !etag_is_set(&p->etag) || s3_etag_wrong(p->d, resp, p->call->md5) ? -EBADMSG : 0;
 }
 
 static int put_settle(void *ctx)
@@ -411,11 +252,16 @@ static int put_settle(void *ctx)
     return s3_settle_token(p->d, p->key, p->token, NULL, &p->etag);
 }
 
-static void crc_header(struct s3_req *req, const void *buf, size_t len)
+char *s3_crc_base64(const void *buf, size_t len)
 {
     uint32_t crc = crc32c(0, buf, len);
     const guchar be[4] = {(guchar)(crc >> 24), (guchar)(crc >> 16), (guchar)(crc >> 8), (guchar)crc};
-    g_autofree char *base64 = g_base64_encode(be, sizeof be);
+    return g_base64_encode(be, sizeof be);
+}
+
+static void crc_header(struct s3_req *req, const void *buf, size_t len)
+{
+    g_autofree char *base64 = s3_crc_base64(buf, len);
     s3_req_header(req, "x-amz-checksum-crc32c", base64);
     s3_req_header(req, "x-amz-sdk-checksum-algorithm", "CRC32C");
 }
@@ -425,7 +271,7 @@ static int s3_put(struct objstore *st, const char *key, const void *buf, size_t 
 {
     struct drv_s3 *d = s3_of(st);
     struct s3_call c;
-    struct put p = {.d = d, .key = key, .token = meta ? meta->token : NULL};
+    struct put p = {.d = d, .call = &c, .key = key, .token = meta ? meta->token : NULL};
     int r = s3_key_check(d, key);
     if (r < 0)
         return r;
@@ -436,7 +282,7 @@ static int s3_put(struct objstore *st, const char *key, const void *buf, size_t 
     if (objstore_caps(st) & CAP_CHECKSUM_CRC32C)
         crc_header(&c.req, buf, len);
     else
-        s3_md5_header(&c.req, buf, len, p.md5);
+        c.check_body = true;
     c.body = buf;
     c.body_len = len;
     c.ctx = &p;

@@ -21,6 +21,7 @@ struct drv_s3 {
     uint64_t op_timeout_ns;
     /* atomic */
     int stopping;
+    int worked; /* the keys did, once */
     int64_t offline_since_ns;
     int64_t skew_ns; /* server's clock minus ours */
 
@@ -45,6 +46,8 @@ struct s3_call {
     const void *body;
     size_t body_len;
     size_t reply_cap;                               /* most bytes of a reply kept; 0: 64 KiB */
+    bool check_body;                                /* it carries a digest that the store compares, see s3_exec() */
+    const char *claim;                              /* SHA-256 to sign instead of the body's own (probe) */
     bool slow;                                      /* the store may work long before it answers: Complete, Copy */
     bool once;                                      /* no retries: the failure itself is of interest */
     bool body_may_err;                              /* a 200 may carry <Error> */
@@ -58,6 +61,7 @@ struct s3_call {
     bool (*stopped)(void *ctx);                                  /* the failure is the caller's own wish: no retry */
     int (*settle)(void *ctx); /* after an ambiguous failure: 1 it was carried out, 0 not, -errno give up */
     /* out */
+    char md5[33];              /* of the body, if it was sent with its MD5 */
     struct http_response resp; /* of the last attempt */
     struct s3_xml_error error;
     bool settled;      /* success was found by settle, resp tells nothing */
@@ -87,7 +91,13 @@ void s3_cond_apply(struct drv_s3 *d, struct s3_call *c, const struct obj_cond *c
 /* HEADs key: 0 the condition holds, -ESTALE it does not, and then whether nothing is there. timeout_ns 0: the store's.
  * cond may be NULL. */
 int s3_cond_look(struct drv_s3 *d, const char *key, const struct obj_cond *cond, uint64_t timeout_ns, bool *ret_absent);
-/* Content-MD5 as a header; raw digest to md5. */
+/* What a reply tells of its object: everything but the size. */
+void s3_info_fill(const struct http_response *resp, struct obj_info *info);
+bool s3_size_of(const struct http_response *resp, uint64_t *ret);
+void s3_md5_hex(const void *buf, size_t len, unsigned char ret[16], char ret_hex[33]);
+/* CRC32C as x-amz-checksum-crc32c has it. */
+char *s3_crc_base64(const void *buf, size_t len);
+/* Content-MD5 as a header; the digest in hex to ret_hex. */
 void s3_md5_header(struct s3_req *req, const void *buf, size_t len, char ret_hex[33]);
 /* Whether an ETag contradicts the MD5 of what was sent. */
 bool s3_etag_wrong(const struct drv_s3 *d, const struct http_response *resp, const char *md5_hex);
@@ -96,6 +106,10 @@ int s3_settle_token(struct drv_s3 *d, const char *key, const char *token, const 
                     struct etag *ret_etag);
 /* "bucket/full%20key" for x-amz-copy-source. */
 char *s3_copy_source(const struct drv_s3 *d, const char *key);
+
+/* s3_get.c */
+int s3_get(struct objstore *st, const char *key, uint64_t off, uint64_t len, const struct etag *if_match,
+           obj_sink_fn *sink, void *ctx, struct obj_info *ret_info);
 
 /* s3_list.c */
 int s3_list(struct objstore *st, const struct obj_list_req *req, obj_list_fn *fn, void *ctx, bool *ret_truncated);

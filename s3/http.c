@@ -56,6 +56,8 @@ struct transfer { /* one request; lives on the caller's stack */
     size_t header_bytes;
     bool head_done;
     bool too_big;
+    bool begun;      /* the request was handed to a connection */
+    bool sent_twice; /* it was about to be handed to a second one */
     int cb_error;
 };
 
@@ -244,6 +246,19 @@ static size_t on_write(char *buf, size_t size, size_t n, void *ctx)
     return len;
 }
 
+/*
+ * libcurl hands a request to a second connection by itself when a kept one ends without a byte of reply. The peer may have carried out
+ * the first, so only what changes nothing goes that way; anything else counts as a broken connection, for the caller to settle.
+ */
+static int on_send(void *ctx, char *peer, char *own, int peer_port, int own_port)
+{
+    struct transfer *t = ctx;
+    bool changes_nothing = strcmp(t->req->method, "GET") == 0 || strcmp(t->req->method, "HEAD") == 0;
+    t->sent_twice = t->begun && !changes_nothing;
+    t->begun = true;
+    return t->sent_twice ? CURL_PREREQFUNC_ABORT : CURL_PREREQFUNC_OK;
+}
+
 static int on_progress(void *ctx, curl_off_t dl_total, curl_off_t dl_now, curl_off_t ul_total, curl_off_t ul_now)
 {
     return pool_stopping(ctx) ? 1 : 0;
@@ -371,6 +386,8 @@ static bool set_request(CURL *curl, struct transfer *t, struct write_ctx *w, str
     SET(CURLOPT_HEADERDATA, t);
     SET(CURLOPT_WRITEFUNCTION, on_write);
     SET(CURLOPT_WRITEDATA, w);
+    SET(CURLOPT_PREREQFUNCTION, on_send);
+    SET(CURLOPT_PREREQDATA, t);
     SET(CURLOPT_XFERINFOFUNCTION, on_progress);
     SET(CURLOPT_XFERINFODATA, t->pool);
     SET(CURLOPT_NOPROGRESS, 0L);
@@ -408,12 +425,8 @@ static struct curl_slist *headers_build(const struct http_request *req)
 static int transfer_result(struct transfer *t, CURL *curl, CURLcode code)
 {
     struct http_response *resp = t->resp;
-    long n_connects = 0;
-    curl_off_t pretransfer_us = 0;
-    (void)curl_easy_getinfo(curl, CURLINFO_NUM_CONNECTS, &n_connects);           /* stays 0 */
-    (void)curl_easy_getinfo(curl, CURLINFO_PRETRANSFER_TIME_T, &pretransfer_us); /* stays 0 */
-    (void)curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &resp->status);        /* stays as it is */
-    resp->sent = pretransfer_us > 0 || t->sent_off > 0 || resp->status != 0;
+    (void)curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &resp->status); /* stays as it is */
+    resp->sent = t->begun;
     if (code == CURLE_OK && !t->head_done) { /* a reply without a body */
         t->cb_error = head_done(t, curl);
         if (t->cb_error) {
@@ -436,6 +449,10 @@ static int transfer_result(struct transfer *t, CURL *curl, CURLcode code)
     }
     if (t->too_big)
         resp->fail = HTTP_FAIL_TOO_BIG;
+    if (t->sent_twice) {
+        resp->fail = HTTP_FAIL_BROKEN;
+        g_strlcpy(resp->error, "the kept connection ended without a reply", sizeof resp->error);
+    }
     if (resp->fail == HTTP_FAIL_TIMEOUT && !resp->sent)
         resp->fail = HTTP_FAIL_CONNECT;
     if (resp->error[0] == '\0')

@@ -50,7 +50,7 @@ enum http_fail {
 struct http_response {
     long status; /* 0 when no reply came */
     enum http_fail fail;
-    bool sent;           /* a connection stood: the peer may have acted on the request */
+    bool sent;           /* a connection took the request: the peer may have acted on it */
     char error[256];     /* text of a transport failure, free of secrets */
     GHashTable *headers; /* owned; lower-case name -> last value */
     GString *body;       /* owned; what did not go to the sink */

@@ -16,9 +16,9 @@
 static const struct objstore_driver *const drivers[] = {&drv_s3, &drv_file};
 
 static const char *const cap_names[] = {
-    "put-if-none-match", "put-if-match",       "if-match-unquoted", "complete-conditions",
-    "delete-if-match",   "copy-if-match",      "part-copy",         "content-md5",
-    "checksum-crc32c",   "checksum-crc64nvme", "etag-is-md5",       "range-if-match",
+    "put-if-none-match", "put-if-match",   "if-match-unquoted", "complete-conditions", "delete-if-match",
+    "copy-if-match",     "part-copy",      "content-md5",       "checksum-crc32c",     "checksum-crc64nvme",
+    "etag-is-md5",       "range-if-match", "payload-sha256",
 };
 
 const char *objstore_cap_name(unsigned bit)
@@ -28,9 +28,16 @@ const char *objstore_cap_name(unsigned bit)
 
 const char *objstore_err_text(int err)
 {
-    return err == -ENOMEDIUM || err == ENOMEDIUM
-               ? "archived (storage class GLACIER, DEEP_ARCHIVE or alike): restore it in the store first"
-               : err_text(err);
+    switch (ABS(err)) {
+    case ENOMEDIUM:
+        return "archived (storage class GLACIER, DEEP_ARCHIVE or alike): restore it in the store first";
+    case ENODEV:
+        return "the bucket is not there: check its name and the endpoint";
+    case EKEYEXPIRED:
+        return "the credentials have expired: renew them";
+    default:
+        return err_text(err);
+    }
 }
 
 void obj_info_clear(struct obj_info *info)

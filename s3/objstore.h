@@ -34,6 +34,7 @@ enum objstore_cap {
     CAP_CHECKSUM_CRC64NVME = 1 << 9,
     CAP_ETAG_IS_MD5 = 1 << 10,    /* the etag of a plain PUT is the MD5 of the body */
     CAP_RANGE_IF_MATCH = 1 << 11, /* GET with Range honours If-Match */
+    CAP_PAYLOAD_SHA256 = 1 << 12, /* a body that has not the SHA-256 it was signed with is refused */
 };
 /* "put-if-none-match", ... for status and objbench; NULL past the last. */
 const char *objstore_cap_name(unsigned bit);

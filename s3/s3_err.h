@@ -7,7 +7,7 @@ enum s3_retry_class {
     S3_RETRY_TRANSIENT,   /* the same again, after a short while */
     S3_RETRY_THROTTLE,    /* the store asks for less: longer waits, smaller window */
     S3_RETRY_CLOCK,       /* after taking over the server's time, once */
-    S3_RETRY_CREDENTIALS, /* after reading the credentials again, once */
+    S3_RETRY_CREDENTIALS, /* after reading the credentials again: once, or while keys that worked are expired */
     S3_RETRY_PROBLEM,     /* the reply makes no sense: a few times, then it is what it is */
 };
 

@@ -5,6 +5,9 @@
  * (a lost reply, a 500) the call's settle hook looks at the store before anything is sent again, so a request is not carried out twice
  * and its own success is not taken for somebody else's change. A condition that the store does not know is looked at before every
  * attempt, since others may have changed the object while this one waited to be sent again. The lock covers window, budget and signing key and is never held over I/O.
+ *
+ * A body that the store is to check carries one digest, because each costs as much as sending it: the SHA-256 in the signature, which plain http needs
+ * anyway, where the store has been seen to compare it; else Content-MD5. Over https it is the faster of the two.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -13,8 +16,9 @@
 #include <string.h>
 
 #define PROBLEM_TRIES    3
-#define UPLOAD_MIN_BYTES (1u << 20) /* bodies of this size may take long: a failed attempt renews the deadline, */
-#define UPLOAD_RENEWALS  4u         /* at most so often */
+#define UPLOAD_MIN_BYTES (1u << 20)     /* bodies of this size may take long: a failed attempt renews the deadline, */
+#define UPLOAD_RENEWALS  4u             /* at most so often */
+#define LAST_TRY_NS      (2 * NS_PER_S) /* before the deadline, or an eighth of the time limit */
 #define SKEW_MAX_NS      (5 * 60 * (int64_t)NS_PER_S)
 
 void s3_call_init(struct drv_s3 *d, struct s3_call *c, const char *method, const char *key, enum metric metric)
@@ -84,6 +88,23 @@ static int64_t server_now_ns(struct drv_s3 *d)
     return clock_wall_ns() + __atomic_load_n(&d->skew_ns, __ATOMIC_RELAXED);
 }
 
+/* Whether the store compares the SHA-256 that a request is signed with. */
+static bool signed_sum_counts(struct drv_s3 *d)
+{
+    return (objstore_caps(&d->base) & CAP_PAYLOAD_SHA256) != 0;
+}
+
+static void payload_hash_of(struct drv_s3 *d, const struct s3_call *c, char ret[65])
+{
+    bool unsigned_ok = d->ep.tls && !(c->check_body && signed_sum_counts(d) && s3_sha256_is_fast());
+    if (c->claim)
+        g_strlcpy(ret, c->claim, 65);
+    else if (c->body_len && unsigned_ok)
+        g_strlcpy(ret, S3_HASH_UNSIGNED, 65);
+    else if (c->body_len)
+        s3_sha256_hex(c->body, c->body_len, ret);
+}
+
 /* Signs and sends once. */
 static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_hash, bool fresh)
 {
@@ -98,6 +119,9 @@ static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_ha
     if (r < 0)
         return r;
     s3_amz_date(server_now_ns(d) / (int64_t)NS_PER_S, amz_date);
+    if (c->check_body && !c->md5[0] &&
+        (keys.anonymous || !signed_sum_counts(d) || strcmp(payload_hash, S3_HASH_UNSIGNED) == 0))
+        s3_md5_header(&c->req, c->body, c->body_len, c->md5);
     if (!keys.anonymous)
         sign_key_get(d, &keys, amz_date, &sign_key);
     struct s3_req_site site = {.ep = &d->ep,
@@ -127,9 +151,16 @@ static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_ha
     return http_perform(d->pool, &hr, &c->resp);
 }
 
+static bool keys_worked(struct drv_s3 *d)
+{
+    return __atomic_load_n(&d->worked, __ATOMIC_RELAXED) != 0; /* a flag */
+}
+
 static void note_reachability(struct drv_s3 *d, const struct http_response *resp)
 {
     int64_t zero = 0;
+    if (resp->status / 100 == 2 && !keys_worked(d))
+        __atomic_store_n(&d->worked, 1, __ATOMIC_RELAXED);
     if (resp->status && resp->status / 100 != 5) {
         if (__atomic_load_n(&d->offline_since_ns, __ATOMIC_RELAXED))
             __atomic_store_n(&d->offline_since_ns, 0, __ATOMIC_RELAXED);
@@ -170,7 +201,8 @@ static void verdict_of_bare(struct drv_s3 *d, const struct s3_call *c, struct s3
         v->retry = S3_RETRY_CLOCK;
     else if (resp->status == 400)
         v->retry = S3_RETRY_CREDENTIALS;
-    v->err = v->err == -EINVAL ? -EACCES : v->err;
+    if (v->err == -EINVAL) /* 400: what else could be wrong with a HEAD, where HEADs worked? */
+        v->err = is_head && keys_worked(d) ? -EKEYEXPIRED : -EACCES;
 }
 
 static struct s3_verdict judge(struct drv_s3 *d, struct s3_call *c, int r)
@@ -190,9 +222,11 @@ static struct s3_verdict judge(struct drv_s3 *d, struct s3_call *c, int r)
     }
     if (v.err == 0 && c->on_done) {
         int e = c->on_done(c->ctx, resp);
+        bool wish = e && c->stopped && c->stopped(c->ctx);
         if (e)
             v = (struct s3_verdict){.err = e,
-                                    .retry = e == -EIO       ? S3_RETRY_TRANSIENT
+                                    .retry = wish            ? S3_RETRY_NO
+                                             : e == -EIO     ? S3_RETRY_TRANSIENT
                                              : e == -EBADMSG ? S3_RETRY_PROBLEM
                                                              : S3_RETRY_NO,
                                     .ambiguous = true};
@@ -255,8 +289,8 @@ static bool may_retry(struct drv_s3 *d, struct s3_call *c, struct progress *p, c
         __atomic_store_n(&d->skew_ns, c->resp.date_ns - clock_wall_ns(), __ATOMIC_RELAXED);
         return true;
     case S3_RETRY_CREDENTIALS:
-        if (p->creds_fixed)
-            return false;
+        if (p->creds_fixed && !(v->err == -EKEYEXPIRED && keys_worked(d)))
+            return false; /* keys that worked and expired are renewed by somebody, perhaps a little late */
         p->creds_fixed = true;
         s3_cred_invalidate(d->cred);
         return true;
@@ -273,9 +307,9 @@ static int back_off(struct drv_s3 *d, struct s3_call *c, struct progress *p, con
     bool budget_ok = s3_budget_take(&d->budget, v->retry);
     uint64_t delay = s3_retry_delay_ns(v->retry, ++p->attempt, g_random_double(), server_ns, budget_ok);
     uint64_t now = clock_mono_ns();
-    uint64_t until = now + delay;
-    int r = until >= p->deadline_ns ? -ETIMEDOUT : 0;
-    until = MIN(until, p->deadline_ns);
+    uint64_t last = p->deadline_ns - MIN(p->timeout_ns / 8, LAST_TRY_NS);
+    int r = now >= last ? -ETIMEDOUT : 0;
+    uint64_t until = r < 0 ? now : MIN(now + delay, last); /* the store may be there again before its next turn comes */
     while (now < until && !stopping(d)) {
         (void)cond_wait_until(&d->cv, &d->mu, until);
         now = clock_mono_ns();
@@ -321,10 +355,7 @@ int s3_exec(struct drv_s3 *d, struct s3_call *c)
     char sum[65] = S3_HASH_EMPTY;
     struct progress p = {.timeout_ns = c->timeout_ns ? c->timeout_ns : d->op_timeout_ns};
     p.deadline_ns = clock_mono_ns() + p.timeout_ns;
-    if (c->body_len && d->ep.tls)
-        g_strlcpy(sum, S3_HASH_UNSIGNED, sizeof sum);
-    else if (c->body_len)
-        s3_sha256_hex(c->body, c->body_len, sum);
+    payload_hash_of(d, c, sum);
     for (;;) {
         int r = guard(d, c, &p);
         if (r < 0)

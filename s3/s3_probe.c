@@ -15,6 +15,7 @@ static const char body[] = "sluice capability probe";
 #define BODY_LEN       (sizeof body - 1)
 #define BODY_CRC64NVME "yG+fb2ReKjE="
 #define WRONG_ETAG     "00000000000000000000000000000000"
+#define SIGNED_SUM     "x-amz-content-sha256" /* set by the signature */
 
 struct probe {
     struct drv_s3 *d;
@@ -36,7 +37,8 @@ static enum answer ask(struct probe *p, struct s3_call *c)
     int r = s3_exec(p->d, c);
     if (r == 0)
         return ANSWER_OK;
-    if (r == -ESTALE || strstr(c->error.code, "Digest") || strstr(c->error.code, "Checksum"))
+    if (r == -ESTALE || strstr(c->error.code, "Digest") || strstr(c->error.code, "Checksum") ||
+        strstr(c->error.code, "SHA256Mismatch"))
         return ANSWER_REFUSED;
     if (c->resp.status / 100 == 4 || c->resp.status == 501)
         return ANSWER_BAD;
@@ -50,12 +52,14 @@ static enum answer put(struct probe *p, const char *key, const char *name, const
     s3_call_init(p->d, &c, "PUT", key, M_requests_put);
     c.body = body;
     c.body_len = BODY_LEN;
-    if (name)
-        s3_req_header(&c.req, name, value);
     if (name && g_str_has_prefix(name, "x-amz-checksum-crc32c"))
         s3_req_header(&c.req, "x-amz-sdk-checksum-algorithm", "CRC32C");
     if (name && g_str_has_prefix(name, "x-amz-checksum-crc64nvme"))
         s3_req_header(&c.req, "x-amz-sdk-checksum-algorithm", "CRC64NVME");
+    if (name && strcmp(name, SIGNED_SUM) == 0)
+        c.claim = value;
+    else if (name)
+        s3_req_header(&c.req, name, value);
     if (!name)
         s3_md5_header(&c.req, body, BODY_LEN, p->md5);
     enum answer a = ask(p, &c);
@@ -97,6 +101,9 @@ static void probe_checksums(struct probe *p)
     g_autofree char *right = g_base64_encode(be, sizeof be);
     if (put(p, p->a, "Content-MD5", "AAAAAAAAAAAAAAAAAAAAAA==") == ANSWER_REFUSED)
         p->caps |= CAP_CONTENT_MD5;
+    char sum[65];
+    s3_sha256_hex(body, BODY_LEN, sum);
+    put_pair(p, CAP_PAYLOAD_SHA256, SIGNED_SUM, WRONG_ETAG WRONG_ETAG, sum);
     put_pair(p, CAP_CHECKSUM_CRC32C, "x-amz-checksum-crc32c", "AAAAAA==", right);
     put_pair(p, CAP_CHECKSUM_CRC64NVME, "x-amz-checksum-crc64nvme", "AAAAAAAAAAA=", BODY_CRC64NVME);
 }

@@ -36,7 +36,7 @@ void s3_budget_refund(struct s3_budget *b)
 
 uint64_t s3_retry_delay_ns(enum s3_retry_class cls, unsigned attempt, double rnd, uint64_t server_ns, bool budget_ok)
 {
-    if (cls == S3_RETRY_CLOCK || cls == S3_RETRY_CREDENTIALS)
+    if (cls == S3_RETRY_CLOCK || (cls == S3_RETRY_CREDENTIALS && attempt == 1))
         return 0;
     uint64_t span = cls == S3_RETRY_THROTTLE ? BASE_SLOW_NS : BASE_NS;
     for (unsigned i = 1; i < attempt && span < CAP_NS; i++)

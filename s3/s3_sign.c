@@ -9,6 +9,11 @@
 #include <openssl/hmac.h>
 #include <string.h>
 #include <time.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
 
 static void hex(const uint8_t *bin, size_t n, char *ret)
 {
@@ -18,6 +23,18 @@ static void hex(const uint8_t *bin, size_t n, char *ret)
         ret[2 * i + 1] = digits[bin[i] & 15];
     }
     ret[2 * n] = '\0';
+}
+
+bool s3_sha256_is_fast(void)
+{
+#if defined(__x86_64__)
+    unsigned a, b = 0, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_SHA);
+#elif defined(__aarch64__)
+    return (getauxval(AT_HWCAP) & HWCAP_SHA2) != 0;
+#else
+    return false;
+#endif
 }
 
 static void hmac(const void *key, size_t key_len, const char *text, uint8_t ret[32])

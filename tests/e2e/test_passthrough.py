@@ -71,7 +71,7 @@ def test_a_large_file_is_served_at_once_and_passed_through_when_complete(make_mo
     data = blob(2, 24 * MIB)
     store.put("big.bin", data)
     with open(m.path / "big.bin", "rb") as f:
-        assert io(m, "big.bin") == "cached"
+        assert io(m, "big.bin") in ("direct", "cached")
         assert f.read(MIB) == data[:MIB]
         f.seek(0)
         assert f.read() == data

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Checks sizes, words, file modes and that every test is registered.
+"""Checks sizes, words, file modes, that every test is registered and every crash point placed and described.
 
-usage: tidy.py sizes|words|modes|registered ...     (default: all). One line per offence; exit 1 if there is any.
+usage: tidy.py sizes|words|modes|registered|points ...     (default: all). One line per offence; exit 1 if there is any.
 """
 import pathlib
 import re
@@ -79,7 +79,18 @@ def registered():
                 yield f"{path.relative_to(ROOT)}: {test} is never run"
 
 
-CHECKS = {"sizes": sizes, "words": words, "modes": modes, "registered": registered}
+def points():
+    names = re.findall(r"^CRASH\((\w+)\)", (ROOT / "meta/base/crash_points.def").read_text(), re.M)
+    text = (ROOT / "meta/FORMAT.md").read_text().split("\n## Crash points\n")[-1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \|", text, re.M)
+    used = [x for name, path in tracked(".c") if not name.startswith("tests/") for x in re.findall(r"\bCRASH_POINT\((\w+)\)", path.read_text())]
+    for name in sorted({*names, *rows, *used}):
+        for where, found in (("meta/base/crash_points.def", names), ("meta/FORMAT.md, Crash points", rows), ("CRASH_POINT() in the code", used)):
+            if found.count(name) != 1:
+                yield f"crash point {name}: {found.count(name)} times in {where}, not once"
+
+
+CHECKS = {"sizes": sizes, "words": words, "modes": modes, "registered": registered, "points": points}
 
 
 def main():

@@ -1,5 +1,6 @@
 #include "fs_fixture.h"
 
+#include "base/sm.h"
 #include "fs/content.h"
 #include "fs/tree.h"
 
@@ -17,6 +18,7 @@ static void make_dirs(const char *path)
 void fs_fixture_init(struct fs_fixture *fx)
 {
     *fx = (struct fs_fixture){0};
+    sm_strict(true);
     fx->dir = g_strdup("/tmp/sluice-unit-XXXXXX");
     ck_assert_ptr_nonnull(g_mkdtemp(fx->dir));
     fx->lake = g_build_filename(fx->dir, "lake", NULL);

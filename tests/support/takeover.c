@@ -98,6 +98,8 @@ struct handle *takeover_new_handle(struct inode *in, bool writes, struct fuse_fi
     const struct sess_handle what = {.ino = in->ino, .tid = 1, .writable = writes};
     ck_assert_int_eq(handle_new(fx.fs, in, &what, &h), 0);
     ck_assert_int_eq(io_mode_enter(in, writes, false, fi), 0);
+    if (!writes)
+        read_mode_opened(h, fi->direct_io);
     h->news = io_mode_news(in);
     shared->fh = h->fh;
     shared->ino = in->ino;

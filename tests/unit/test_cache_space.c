@@ -1,5 +1,6 @@
 /* What survives restarts and crashes, what is dropped for space, and what never is. */
 #include "cache/cache_file.h"
+#include "cache/cache_scan.h"
 #include "cache_fixture.h"
 
 #include <fcntl.h>

@@ -1,5 +1,6 @@
 /* Several disks and the memory tier: where files go, and how they leave a tier that fails or may not hold what they become. */
 #include "cache/cache_file.h"
+#include "cache/cache_scan.h"
 #include "cache_fixture.h"
 
 #include <fcntl.h>

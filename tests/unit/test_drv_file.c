@@ -156,6 +156,22 @@ START_TEST(markers_and_deletes_are_on_the_disk)
 }
 END_TEST
 
+/* Whoever was to remove them was ended between the file and them. */
+START_TEST(directories_that_a_delete_left_go_when_it_is_asked_again)
+{
+    g_autofree char *gone = g_build_filename(dir, "a", "gone", NULL), *above = g_build_filename(dir, "a", NULL);
+    g_autofree char *inside = g_build_filename(dir, "m", NULL);
+    struct obj_cond any = {.kind = OBJ_COND_NONE};
+    struct etag etag;
+    ck_assert_int_eq(g_mkdir_with_parents(gone, 0700), 0);
+    ck_assert_int_eq(objstore_put(st, "m/", "", 0, NULL, NULL, &etag), 0);
+    ck_assert_int_eq(objstore_delete(st, "a/gone/x/y", &any), 0);
+    ck_assert_int_eq(objstore_delete(st, "m/x", &any), 0);
+    ck_assert_int_ne(access(above, F_OK), 0);
+    ck_assert_int_eq(access(inside, F_OK), 0); /* a marker stays */
+}
+END_TEST
+
 START_TEST(listing_with_a_disk_error_is_no_short_listing)
 {
     static const char *const names[] = {"readdir", "fstatat", "fgetxattr"};
@@ -209,6 +225,7 @@ int main(void)
     tcase_add_test(t, object_is_on_the_disk_before_it_has_its_name);
     tcase_add_test(t, joined_upload_is_on_the_disk_before_it_has_its_name);
     tcase_add_test(t, markers_and_deletes_are_on_the_disk);
+    tcase_add_test(t, directories_that_a_delete_left_go_when_it_is_asked_again);
     tcase_add_test(t, listing_with_a_disk_error_is_no_short_listing);
     tcase_add_test(t, marker_that_cannot_be_looked_at_is_not_absent);
     tcase_add_test(t, parts_of_an_upload_are_all_told_or_none);

@@ -159,6 +159,55 @@ START_TEST(put_whose_etag_contradicts_the_body_fails)
 }
 END_TEST
 
+START_TEST(body_carries_the_one_digest_that_the_store_compares)
+{
+    static const uint32_t caps[] = {CAP_CONTENT_MD5 | CAP_ETAG_IS_MD5,
+                                    CAP_CONTENT_MD5 | CAP_ETAG_IS_MD5 | CAP_PAYLOAD_SHA256};
+    static const char md5_of_body[] = "ETag: \"841a2d689ad86bd1611447453c22c6fc\"\r\n";
+    g_autofree char *signed_sum = g_compute_checksum_for_string(G_CHECKSUM_SHA256, "body", 4);
+    for (unsigned i = 0; i < 2; i++) {
+        struct obj_part part = {.number = 1, .size = 4};
+        objstore_set_caps(st, caps[i]);
+        for (int n = 0; n < 2; n++)
+            http_stub_reply(stub, 200, md5_of_body, "");
+        ck_assert_int_eq(objstore_put(st, "k", "body", 4, NULL, NULL, NULL), 0);
+        ck_assert_int_eq(objstore_mpu_part(st, "k", "U", "body", &part), 0);
+        for (unsigned n = 2 * i; n < 2 * i + 2; n++) {
+            ck_assert(asked(n, signed_sum));
+            ck_assert(asked(n, "Content-MD5: hBotaJrYa9FhFEdFPCLG/A==") == (i == 0));
+        }
+    }
+}
+END_TEST
+
+START_TEST(anonymous_body_carries_its_md5)
+{
+    g_autofree char *msg = NULL;
+    struct objstore *anonymous = NULL;
+    struct objstore_config cfg = {.source = "s3://bucket/pre",
+                                  .endpoint_url = http_stub_url(stub),
+                                  .region = "us-east-1",
+                                  .no_sign_request = true};
+    ck_assert_int_eq(objstore_open(&cfg, &anonymous, &msg), 0);
+    objstore_set_caps(anonymous, CAP_PAYLOAD_SHA256); /* as a signed mount before found */
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\n", "");
+    ck_assert_int_eq(objstore_put(anonymous, "k", "body", 4, NULL, NULL, NULL), 0);
+    ck_assert(asked(0, "Content-MD5: hBotaJrYa9FhFEdFPCLG/A=="));
+    objstore_close(anonymous);
+}
+END_TEST
+
+START_TEST(body_that_arrived_changed_is_sent_again)
+{
+    struct obj_part part = {.number = 1, .size = 4};
+    objstore_set_caps(st, CAP_PAYLOAD_SHA256);
+    http_stub_reply(stub, 400, "", ERROR_XML("XAmzContentSHA256Mismatch"));
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\n", "");
+    ck_assert_int_eq(objstore_mpu_part(st, "k", "U", "body", &part), 0);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 2);
+}
+END_TEST
+
 START_TEST(broken_body_goes_on_where_it_stopped)
 {
     struct obj_info info = {0};
@@ -266,17 +315,37 @@ START_TEST(skewed_clock_is_repaired_from_the_date)
 }
 END_TEST
 
-START_TEST(expired_token_is_tried_once_more_and_then_told)
+static int get_k(void)
 {
     g_autoptr(GString) out = g_string_new(NULL);
+    return objstore_get(st, "k", 0, 0, NULL, to_string, out, NULL);
+}
+
+START_TEST(expired_token_is_tried_once_more_and_then_told)
+{
     http_stub_reply(stub, 400, "", ERROR_XML("ExpiredToken"));
+    http_stub_reply(stub, 400, "", ERROR_XML("ExpiredToken"));
+    ck_assert_int_eq(get_k(), -EKEYEXPIRED);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 2);
+}
+END_TEST
+
+START_TEST(token_that_worked_before_it_expired_is_waited_for)
+{
+    struct obj_info info = {0};
     http_stub_reply(stub, 200, "ETag: \"e\"\r\n", "x");
-    ck_assert_int_eq(objstore_get(st, "k", 0, 0, NULL, to_string, out, NULL), 0);
-    http_stub_reply(stub, 400, "", ERROR_XML("ExpiredToken"));
-    http_stub_reply(stub, 400, "", ERROR_XML("ExpiredToken"));
-    g_string_truncate(out, 0);
-    ck_assert_int_eq(objstore_get(st, "k", 0, 0, NULL, to_string, out, NULL), -EKEYEXPIRED);
-    ck_assert_uint_eq(http_stub_n_requests(stub), 4);
+    ck_assert_int_eq(get_k(), 0);
+    for (int i = 0; i < 4; i++)
+        http_stub_reply(stub, 400, "", ERROR_XML("ExpiredToken"));
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\n", "x");
+    ck_assert_int_eq(get_k(), 0);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 6);
+    for (int i = 0; i < 3; i++)
+        http_stub_reply(stub, 400, "", ""); /* to a HEAD there is no more to say */
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 1\r\n", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 10);
+    obj_info_clear(&info);
 }
 END_TEST
 
@@ -615,6 +684,9 @@ int main(void)
     tcase_add_test(t, empty_objects_are_told_apart_by_their_tokens);
     tcase_add_test(t, condition_on_an_empty_object_is_on_its_token_too);
     tcase_add_test(t, put_whose_etag_contradicts_the_body_fails);
+    tcase_add_test(t, body_carries_the_one_digest_that_the_store_compares);
+    tcase_add_test(t, anonymous_body_carries_its_md5);
+    tcase_add_test(t, body_that_arrived_changed_is_sent_again);
     tcase_add_test(t, broken_body_goes_on_where_it_stopped);
     tcase_add_test(t, change_between_two_ranges_is_estale);
     tcase_add_test(t, replies_for_another_range_give_no_byte);
@@ -622,6 +694,7 @@ int main(void)
     tcase_add_test(t, slow_down_waits_as_long_as_the_store_asks);
     tcase_add_test(t, skewed_clock_is_repaired_from_the_date);
     tcase_add_test(t, expired_token_is_tried_once_more_and_then_told);
+    tcase_add_test(t, token_that_worked_before_it_expired_is_waited_for);
     tcase_add_test(t, listing_that_does_not_come_to_an_end_is_refused);
     tcase_add_test(t, listing_that_goes_in_circles_is_refused);
     tcase_add_test(t, list_of_uploads_that_goes_in_circles_is_refused);

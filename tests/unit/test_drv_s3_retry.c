@@ -99,6 +99,86 @@ START_TEST(credentials_that_end_within_a_body_end_the_call)
 }
 END_TEST
 
+START_TEST(last_attempt_comes_before_the_deadline)
+{
+    struct obj_info info = {0};
+    objstore_close(st);
+    open_with_timeout(2 * NS_PER_S);
+    http_stub_reply(stub, 503, "Retry-After: 30\r\n", "");
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 1\r\n", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    obj_info_clear(&info);
+    http_stub_reply(stub, 503, "Retry-After: 30\r\n", "");
+    http_stub_reply(stub, 503, "Retry-After: 30\r\n", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), -ETIMEDOUT);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 4);
+}
+END_TEST
+
+#define MD5_OF_BODY "841a2d689ad86bd1611447453c22c6fc" /* "body" */
+#define OURS        "x-amz-meta-sluice-token: tok\r\n"
+
+static int get_k(GString *out)
+{
+    g_string_truncate(out, 0);
+    return objstore_get(st, "k", 0, 0, NULL, to_string, out, NULL);
+}
+
+START_TEST(flipped_byte_of_a_small_object_is_noticed)
+{
+    g_autoptr(GString) out = g_string_new(NULL);
+    objstore_set_caps(st, CAP_ETAG_IS_MD5);
+    http_stub_reply(stub, 200, "ETag: \"" MD5_OF_BODY "\"\r\n" OURS, "bodx");
+    http_stub_reply(stub, 206, "ETag: \"" MD5_OF_BODY "\"\r\n" OURS "Content-Range: bytes 0-3/4\r\n", "body");
+    ck_assert_int_eq(get_k(out), 0);
+    ck_assert_str_eq(out->str, "body");
+    for (int i = 0; i < 3; i++)
+        http_stub_reply(stub, i ? 206 : 200, "ETag: \"" MD5_OF_BODY "\"\r\n" OURS "Content-Range: bytes 0-3/4\r\n",
+                        "bodx");
+    ck_assert_int_eq(get_k(out), -EBADMSG);
+    ck_assert_str_eq(out->str, "");
+    ck_assert_uint_eq(http_stub_n_requests(stub), 5);
+}
+END_TEST
+
+START_TEST(flipped_byte_is_noticed_by_the_checksum_the_store_tells)
+{
+    g_autoptr(GString) out = g_string_new(NULL);
+    g_autofree char *crc = s3_crc_base64("body", 4);
+    g_autofree char *headers =
+        g_strdup_printf("ETag: \"e\"\r\nx-amz-checksum-crc32c: %s\r\nContent-Range: bytes 0-3/4\r\n", crc);
+    objstore_set_caps(st, CAP_CHECKSUM_CRC32C);
+    http_stub_reply(stub, 206, headers, "bodx");
+    http_stub_reply(stub, 206, headers, "body");
+    ck_assert_int_eq(objstore_get(st, "k", 0, 4, NULL, to_string, out, NULL), 0);
+    ck_assert_str_eq(out->str, "body");
+    ck_assert(asked(0, "x-amz-checksum-mode: ENABLED"));
+}
+END_TEST
+
+START_TEST(etag_of_others_that_only_looks_like_a_sum_is_believed_in_the_end)
+{
+    g_autoptr(GString) out = g_string_new(NULL);
+    objstore_set_caps(st, CAP_ETAG_IS_MD5);
+    http_stub_reply(stub, 200, "ETag: \"" MD5_OF_BODY "\"\r\n", "other");
+    http_stub_reply(stub, 206, "ETag: \"" MD5_OF_BODY "\"\r\nContent-Range: bytes 0-4/5\r\n", "other");
+    ck_assert_int_eq(get_k(out), 0);
+    ck_assert_str_eq(out->str, "other");
+}
+END_TEST
+
+START_TEST(body_that_breaks_off_before_it_was_checked_is_asked_for_anew)
+{
+    g_autoptr(GString) out = g_string_new(NULL);
+    objstore_set_caps(st, CAP_ETAG_IS_MD5);
+    http_stub_reply_cut(stub, 200, "ETag: \"" MD5_OF_BODY "\"\r\n" OURS, "body", 2);
+    http_stub_reply(stub, 206, "ETag: \"" MD5_OF_BODY "\"\r\n" OURS "Content-Range: bytes 0-3/4\r\n", "body");
+    ck_assert_int_eq(get_k(out), 0);
+    ck_assert_str_eq(out->str, "body");
+    ck_assert(asked(1, "Range: bytes=0-3") && asked(1, "If-Match"));
+}
+END_TEST
+
 /* ---- conditions that the store does not know ---- */
 
 static void head_is(const char *etag, const char *more)
@@ -290,6 +370,55 @@ START_TEST(attributes_of_a_large_object_are_settled_by_its_upload)
 }
 END_TEST
 
+static void keep_a_connection(void)
+{
+    struct obj_info info = {0};
+    http_stub_reply(stub, 200, "ETag: \"before\"\r\nContent-Length: 4\r\n", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    obj_info_clear(&info);
+}
+
+START_TEST(put_lost_with_a_kept_connection_is_settled_too)
+{
+    struct obj_meta meta = {.token = "tok"};
+    struct etag etag = {0};
+    keep_a_connection();
+    http_stub_drop(stub);
+    http_stub_reply(stub, 200, "ETag: \"mine\"\r\nx-amz-meta-sluice-token: tok\r\nContent-Length: 4\r\n", "");
+    ck_assert_int_eq(objstore_put(st, "k", "body", 4, &meta, NULL, &etag), 0);
+    ck_assert_str_eq(etag.s, "mine");
+    ck_assert(asked(1, "PUT ") && asked(2, "HEAD "));
+    ck_assert_uint_eq(http_stub_n_requests(stub), 3);
+}
+END_TEST
+
+START_TEST(complete_lost_with_a_kept_connection_is_settled_too)
+{
+    struct etag etag = {0};
+    struct obj_part p = one_part();
+    keep_a_connection();
+    http_stub_drop(stub);
+    http_stub_reply(stub, 200, "ETag: \"mine-1\"\r\nx-amz-meta-sluice-token: tok\r\nContent-Length: 1\r\n", "");
+    ck_assert_int_eq(objstore_mpu_complete(st, "k", "U", &p, 1, "tok", NULL, &etag), 0);
+    ck_assert_str_eq(etag.s, "mine-1");
+    ck_assert(asked(1, "POST ") && asked(2, "HEAD "));
+    ck_assert_uint_eq(http_stub_n_requests(stub), 3);
+}
+END_TEST
+
+START_TEST(read_lost_with_a_kept_connection_is_asked_again)
+{
+    struct obj_info info = {0};
+    keep_a_connection();
+    http_stub_drop(stub);
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 4\r\n", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    ck_assert_str_eq(info.etag.s, "e");
+    ck_assert_uint_eq(http_stub_n_requests(stub), 3);
+    obj_info_clear(&info);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("drv_s3_retry");
@@ -297,12 +426,22 @@ int main(void)
     tcase_add_test(t, range_behind_the_end_of_another_version_is_estale);
     tcase_add_test(t, slot_that_gets_free_at_the_deadline_is_not_lost);
     tcase_add_test(t, credentials_that_end_within_a_body_end_the_call);
+    tcase_add_test(t, last_attempt_comes_before_the_deadline);
     t = add_case(s, "conditions");
     tcase_add_test(t, delete_sent_again_spares_what_came_meanwhile);
     tcase_add_test(t, put_sent_again_spares_what_came_meanwhile);
     tcase_add_test(t, complete_sent_again_spares_what_came_meanwhile);
     tcase_add_test(t, copy_sent_again_spares_what_came_meanwhile);
     tcase_add_test(t, copy_of_a_source_that_changed_meanwhile_is_estale);
+    t = add_case(s, "sums");
+    tcase_add_test(t, flipped_byte_of_a_small_object_is_noticed);
+    tcase_add_test(t, flipped_byte_is_noticed_by_the_checksum_the_store_tells);
+    tcase_add_test(t, etag_of_others_that_only_looks_like_a_sum_is_believed_in_the_end);
+    tcase_add_test(t, body_that_breaks_off_before_it_was_checked_is_asked_for_anew);
+    t = add_case(s, "kept connections");
+    tcase_add_test(t, put_lost_with_a_kept_connection_is_settled_too);
+    tcase_add_test(t, complete_lost_with_a_kept_connection_is_settled_too);
+    tcase_add_test(t, read_lost_with_a_kept_connection_is_asked_again);
     t = add_case(s, "attributes");
     tcase_add_test(t, attributes_that_did_not_get_there_are_sent_again);
     tcase_add_test(t, attributes_that_got_there_are_not_sent_again);

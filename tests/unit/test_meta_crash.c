@@ -78,6 +78,85 @@ START_TEST(flipped_byte_inside_the_wal_is_refused)
 }
 END_TEST
 
+/* Batches of many sizes, so that pieces of records end everywhere in sectors and blocks. */
+static void write_numbered(void)
+{
+    g_autofree char *text = g_strnfill(40000, 'x');
+    for (unsigned i = 0; i < 60; i++) {
+        struct meta_batch *b = meta_batch_new(m);
+        g_autofree char *name = g_strdup_printf("number.%03u", i);
+        meta_value_put(b, name, text, i % 7 == 3 ? 40000 : (i * 331) % 3000);
+        commit(b);
+    }
+}
+
+static int next_number(void *ctx, const char *name, const void *value, size_t len)
+{
+    unsigned *n = ctx;
+    ck_assert_uint_eq(strtoul(strchr(name, '.') + 1, NULL, 10), *n); /* none without those before it */
+    ++*n;
+    return 0;
+}
+
+static void zero(char *bytes, size_t size, size_t from, size_t len)
+{
+    if (from < size)
+        memset(bytes + from, 0, MIN(len, size - from));
+}
+
+static void copy_over(const char *from, const char *to)
+{
+    g_autofree char *cmd = g_strdup_printf("rm -rf %s/%s && cp -a %s/%s %s/%s", dir, to, dir, from, dir, to);
+    ck_assert_int_eq(system(cmd), 0);
+}
+
+/* Sectors, pages and whole ends that were appended, but had not reached the disk. */
+START_TEST(wal_with_lost_sectors_opens_with_what_was_before_them)
+{
+    static const size_t lengths[] = {512, 4096, 40960, G_MAXSIZE / 2};
+    unsigned best = 0, n_less = 0;
+    gsize size;
+    crash_after(write_numbered);
+    g_autofree char *wal = meta_file(".log"), *all = NULL;
+    ck_assert(g_file_get_contents(wal, &all, &size, NULL));
+    ck_assert_uint_gt(size, 200000);
+    copy_over("meta", "saved");
+    for (size_t from = 4096, i = 0; from < size;
+         from += (size_t)512 * 13, i++) { /* everywhere in a page and a block; behind the header record */
+        g_autofree char *some = g_memdup2(all, size);
+        zero(some, size, from, lengths[i % G_N_ELEMENTS(lengths)]);
+        ck_assert(g_file_set_contents(wal, some, (gssize)size, NULL));
+        m = open_as("link", 0, NULL);
+        unsigned n = 0;
+        ck_assert_int_eq(meta_value_each(m, "number.", next_number, &n), 0);
+        ck_assert_uint_ge(n, best); /* all that was whole before the gap */
+        n_less += n < 60;
+        best = n;
+        meta_close(m);
+        copy_over("saved", "meta");
+    }
+    m = NULL;
+    ck_assert_uint_gt(best, 50);
+    ck_assert_uint_gt(n_less, 20);
+}
+END_TEST
+
+START_TEST(log_that_is_in_use_is_left_alone)
+{
+    write_numbered();
+    g_autofree char *wal = meta_file(".log"), *path = g_path_get_dirname(wal);
+    GStatBuf before, after;
+    ck_assert_int_eq(g_stat(wal, &before), 0);
+    int fd = open(wal, O_RDWR);
+    ck_assert_int_eq(ftruncate(fd, before.st_size + 8192), 0); /* looks like a gap */
+    meta_wal_mend(path);
+    ck_assert_int_eq(g_stat(wal, &after), 0);
+    ck_assert_int_eq(after.st_size, before.st_size + 8192);
+    ck_assert_int_eq(ftruncate(fd, before.st_size), 0);
+    close(fd);
+}
+END_TEST
+
 START_TEST(database_of_another_format_is_refused)
 {
     char identity[] = "link";
@@ -402,6 +481,8 @@ int main(void)
     tcase_add_checked_fixture(t, setup, teardown);
     ADD(unsynced_commits_survive_kill);
     ADD(torn_wal_tail_opens_and_loses_whole_batches_only);
+    ADD(wal_with_lost_sectors_opens_with_what_was_before_them);
+    ADD(log_that_is_in_use_is_left_alone);
     ADD(flipped_byte_inside_the_wal_is_refused);
     ADD(database_of_another_format_is_refused);
     ADD(database_without_header_but_with_records_is_refused);

@@ -124,6 +124,7 @@ static void rnd_op(struct meta_op *op)
         .err = (int32_t)rnd_signed(),
         .state = (uint32_t)g_rand_int_range(rng, 0, OPS_CONFLICT + 1),
         .created_ns = rnd_signed(),
+        .place = g_rand_boolean(rng) ? rnd64() | 1 : 0,
         .name = rnd_string(200, 0),
         .key = rnd_string(1024, 0),
     };
@@ -202,6 +203,7 @@ START_TEST(random_ops_survive_the_round_trip)
         ck_assert_uint_eq(out.state, in.state);
         ck_assert_int_eq(out.err, in.err);
         ck_assert_int_eq(out.created_ns, in.created_ns);
+        ck_assert_uint_eq(out.place, in.place);
         same_string(out.name, in.name);
         same_string(out.key, in.key);
         same_string(out.etag.s, in.etag.s);
@@ -378,6 +380,7 @@ static GString *sample(int kind)
         break;
     case 2:
         rnd_op(&op);
+        op.place = 0; /* likewise */
         v = meta_enc_op(&op);
         meta_op_clear(&op);
         break;

@@ -76,6 +76,30 @@ START_TEST(parts_are_stored_before_publish_and_invisible)
 }
 END_TEST
 
+static uint32_t n_on_their_way(struct cfile *cf)
+{
+    struct upload *u = upload_of(cf);
+    mutex_lock(&u->mu);
+    uint32_t n = u->n_active;
+    mutex_unlock(&u->mu);
+    return n;
+}
+
+START_TEST(stream_begins_with_few_parts_at_once)
+{
+    fault("op=part,action=delay:500ms");
+    struct cfile *cf = streamed("a", 12);
+    EVENTUALLY(n_on_their_way(cf) > 0);
+    g_usleep(50000);
+    ck_assert_uint_le(n_on_their_way(cf), 2);
+    EVENTUALLY(cache_uploaded_bytes(cf) >= 2 * PART);
+    EVENTUALLY(n_on_their_way(cf) > 2); /* one more for each that is stored */
+    fault("");
+    EVENTUALLY(cache_uploaded_bytes(cf) == 11 * PART);
+    cache_file_unref(cf);
+}
+END_TEST
+
 START_TEST(a_file_of_two_parts_creates_no_upload)
 {
     int64_t before = metric_get(M_requests_multipart);
@@ -425,6 +449,7 @@ static void add_plain(Suite *s)
     tcase_add_test(tc, progress_grows_to_the_size);
     tc = add_case(s, "stream");
     tcase_add_test(tc, parts_are_stored_before_publish_and_invisible);
+    tcase_add_test(tc, stream_begins_with_few_parts_at_once);
     tcase_add_test(tc, a_file_of_two_parts_creates_no_upload);
     tcase_add_test(tc, rewritten_header_is_sent_again_alone);
     tcase_add_test(tc, same_bytes_written_again_are_not_sent);

@@ -109,6 +109,107 @@ START_TEST(marker_written_again_waits_for_what_it_points_to_now)
 }
 END_TEST
 
+/* What a delete that is queued waits for. */
+static void assert_delete_waits(const char *key, const char *want)
+{
+    struct publisher *p = fx.fs->pub;
+    mutex_lock(&p->mu);
+    struct op *o = g_hash_table_lookup(p->tombs, key);
+    ck_assert_ptr_nonnull(o);
+    struct op *b = queue_blocker_locked(p, o);
+    g_autofree char *got = g_strdup(b ? b->key : "(nothing)");
+    mutex_unlock(&p->mu);
+    ck_assert_str_eq(got, want ? want : "(nothing)");
+}
+
+static void unlink_file(const char *dir, const char *name)
+{
+    g_autofree char *path = g_build_filename(dir, name, NULL);
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    INODE_REF parent = fs_fixture_inode(&fx, dir);
+    ck_assert_int_eq(tree_unlink(fx.fs, parent->ino, name), 0);
+}
+
+static void open_again(void)
+{
+    fs_fixture_close(&fx);
+    fs_fixture_open(&fx);
+}
+
+/* Whoever reads the store must find what the marker there names. */
+START_TEST(delete_waits_for_the_marker_however_often_that_is_replaced)
+{
+    fs_fixture_object(&fx, "run/step_1/shard", "1", 1);
+    fs_fixture_object(&fx, "run/latest", "1", 1);
+    fs_fixture_write(&fx, "run/step_2/shard", "2", 1);
+    write_again("run/latest", "2");
+    struct inode *run = fs_fixture_inode(&fx, "run");
+    unlink_file("run/step_1", "shard");
+    fs_fixture_write(&fx, "run/step_3/shard", "3", 1);
+    fs_fixture_write(&fx, "run/new", "3", 1);
+    ck_assert_int_eq(tree_rename(fx.fs, run->ino, "new", run->ino, "latest", 0), 0);
+    unlink_file("run/step_2", "shard");
+    assert_delete_waits("run/step_1/shard", "run/latest");
+    assert_waits("run/latest", "run/step_3/shard");
+    inode_put(run);
+    publish_all();
+    assert_object("run/latest", "3");
+    ck_assert(!fs_fixture_object_exists(&fx, "run/step_1/shard"));
+}
+END_TEST
+
+/* Where everything waits for each other something has to give way, but never a delete. */
+START_TEST(delete_waits_for_the_marker_also_where_others_wait_in_a_circle)
+{
+    fs_fixture_object(&fx, "run/step_1/shard", "1", 1);
+    fs_fixture_object(&fx, "run/latest", "1", 1);
+    write_again("run/latest", "2");
+    fs_fixture_write(&fx, "run/note", "2", 1); /* waits for the marker, which will wait for it */
+    unlink_file("run/step_1", "shard");
+    fs_fixture_write(&fx, "run/log", "2", 1); /* waits for the delete, which waits for the marker */
+    write_again("run/latest", "3");
+    mutex_lock(&fx.fs->pub->mu);
+    uint64_t wake = 0;
+    g_autoptr(GString) order = g_string_new(NULL);
+    for (struct op *o; (o = queue_pick_locked(fx.fs->pub, &wake)); queue_remove_locked(fx.fs->pub, o)) {
+        g_string_append_printf(order, "%s ", o->key);
+        queue_untake_locked(fx.fs->pub, o);
+    }
+    ck_assert_str_eq(order->str, "run/note run/log run/latest run/step_1/shard ");
+    mutex_unlock(&fx.fs->pub->mu);
+}
+END_TEST
+
+START_TEST(order_is_the_same_after_the_next_start)
+{
+    fs_fixture_write(&fx, "step_1/shard", "1", 1);
+    fs_fixture_write(&fx, "other", "1", 1);
+    fs_fixture_write(&fx, "latest", "1", 1);
+    write_again("step_1/shard", "2");
+    assert_waits("latest", "step_1/shard");
+    open_again();
+    assert_waits("latest", "step_1/shard");
+    assert_waits("other", "step_1/shard");
+    assert_waits("step_1/shard", NULL);
+}
+END_TEST
+
+START_TEST(closed_file_that_is_changed_again_is_waited_for_after_the_next_start)
+{
+    fs_fixture_write(&fx, "step_1/shard", "1", 1);
+    fs_fixture_write(&fx, "latest", "1", 1);
+    struct inode *in = begin_write("step_1/shard", "2");
+    assert_waits("latest", "step_1/shard");
+    content_abandon(in, true); /* as a kill: nobody closes it */
+    inode_put(in);
+    open_again();
+    assert_waits("latest", "step_1/shard");
+    write_again("step_1/shard", "3");
+    publish_all();
+    assert_object("step_1/shard", "3");
+}
+END_TEST
+
 START_TEST(files_of_one_directory_changed_in_turn_do_not_wait_for_ever)
 {
     fs_fixture_write(&fx, "a", "1", 1);
@@ -251,6 +352,10 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, what_waited_for_a_closed_file_waits_for_what_is_made_of_it);
     tcase_add_test(tc, marker_written_again_waits_for_what_it_points_to_now);
+    tcase_add_test(tc, delete_waits_for_the_marker_however_often_that_is_replaced);
+    tcase_add_test(tc, delete_waits_for_the_marker_also_where_others_wait_in_a_circle);
+    tcase_add_test(tc, order_is_the_same_after_the_next_start);
+    tcase_add_test(tc, closed_file_that_is_changed_again_is_waited_for_after_the_next_start);
     tcase_add_test(tc, files_of_one_directory_changed_in_turn_do_not_wait_for_ever);
     tcase_add_test(tc, many_that_may_not_run_yet_hide_nothing);
     tcase_add_test(tc, delete_of_a_moment_ago_is_remembered);

@@ -11,6 +11,13 @@
 
 static struct fs_fixture fx;
 
+#define EVENTUALLY(cond)                                                                                               \
+    do {                                                                                                               \
+        for (int i_ = 0; i_ < 2000 && !(cond); i_++)                                                                   \
+            g_usleep(10000);                                                                                           \
+        ck_assert(cond);                                                                                               \
+    } while (0)
+
 static void setup(void)
 {
     fs_fixture_init(&fx);
@@ -234,6 +241,38 @@ START_TEST(sealed_file_lost_with_the_power_is_quarantined)
 }
 END_TEST
 
+START_TEST(store_is_probed_again_when_more_is_probed)
+{
+    uint64_t value = 0;
+    fs_fixture_write(&fx, "f", "1", 1);
+    wait_published();
+    uint32_t caps = objstore_caps(fx.fs->store);
+    restart();
+    ck_assert(atomic_load(&fx.fs->probed));
+    ck_assert_uint_eq(objstore_caps(fx.fs->store), caps);
+    ck_assert_int_eq(meta_value_get_u64(fx.fs->meta, STORE_CAPS_VALUE, &value), 0);
+    struct meta_batch *b = meta_batch_new(fx.fs->meta);
+    meta_value_put_u64(b, STORE_CAPS_VALUE, (uint32_t)value); /* of an earlier version */
+    ck_assert_int_eq(meta_commit(b, true), 0);
+    meta_batch_free(b);
+    restart();
+    ck_assert(!atomic_load(&fx.fs->probed));
+    fs_fixture_write(&fx, "g", "2", 1);
+    wait_published();
+    restart();
+    ck_assert(atomic_load(&fx.fs->probed));
+}
+END_TEST
+
+START_TEST(store_is_probed_while_the_first_file_is_written)
+{
+    fs_fixture_start(&fx);
+    (void)begin("f", "text");
+    EVENTUALLY(atomic_load(&fx.fs->probed));
+    ck_assert_uint_eq(content_of("f"), CONTENT_OPEN);
+}
+END_TEST
+
 static char *data_path(uint64_t vid)
 {
     return g_strdup_printf("%s/data/%02x/%016" G_GINT64_MODIFIER "x", fx.cache_dir, (unsigned)(vid & 0xff), vid);
@@ -321,6 +360,8 @@ int main(void)
     tcase_add_loop_test(t, file_written_after_its_sync_does_not, 0, 2);
     tcase_add_test(t, synced_file_never_closed_stays_here_after_power_loss);
     tcase_add_loop_test(t, sealed_file_lost_with_the_power_is_quarantined, 0, 2);
+    tcase_add_test(t, store_is_probed_while_the_first_file_is_written);
+    tcase_add_test(t, store_is_probed_again_when_more_is_probed);
     tcase_add_test(t, published_file_whose_marks_were_left_may_be_evicted);
     tcase_add_test(t, bytes_of_a_file_that_is_no_more_are_removed);
     tcase_add_test(t, published_file_gets_no_intent);

@@ -75,6 +75,8 @@ START_TEST(waits_double_up_to_the_cap_with_full_jitter)
     ck_assert_uint_eq(s3_retry_delay_ns(S3_RETRY_THROTTLE, 1, 0.5, 0, true), NS_PER_S / 2);
     ck_assert_uint_eq(s3_retry_delay_ns(S3_RETRY_TRANSIENT, 1, 0.5, 0, false), 10 * NS_PER_S);
     ck_assert_uint_eq(s3_retry_delay_ns(S3_RETRY_CLOCK, 1, 0.9, 0, true), 0);
+    ck_assert_uint_eq(s3_retry_delay_ns(S3_RETRY_CREDENTIALS, 1, 0.9, 0, true), 0);
+    ck_assert_uint_eq(s3_retry_delay_ns(S3_RETRY_CREDENTIALS, 3, 0.5, 0, true), 100 * NS_PER_MS);
     ck_assert_uint_eq(s3_retry_delay_ns(S3_RETRY_THROTTLE, 1, 0.0, 3 * NS_PER_S, true), 3 * NS_PER_S);
     ck_assert_uint_eq(s3_retry_delay_ns(S3_RETRY_THROTTLE, 1, 0.0, 3600 * NS_PER_S, true), 60 * NS_PER_S);
 }

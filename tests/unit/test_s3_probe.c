@@ -3,16 +3,26 @@
 
 #define REFUSED    412, "", ERROR_XML("PreconditionFailed")
 #define BAD_DIGEST 400, "", ERROR_XML("BadDigest")
+#define BAD_SHA256 400, "", ERROR_XML("XAmzContentSHA256Mismatch")
 #define WRITTEN    200, "ETag: \"5ef5\"\r\n", ""
 #define ALL_CAPS                                                                                                       \
     (CAP_PUT_IF_NONE_MATCH | CAP_PUT_IF_MATCH | CAP_CONTENT_MD5 | CAP_CHECKSUM_CRC32C | CAP_CHECKSUM_CRC64NVME |       \
-     CAP_RANGE_IF_MATCH | CAP_COPY_IF_MATCH | CAP_PART_COPY | CAP_COMPLETE_CONDITIONS | CAP_DELETE_IF_MATCH)
+     CAP_RANGE_IF_MATCH | CAP_COPY_IF_MATCH | CAP_PART_COPY | CAP_COMPLETE_CONDITIONS | CAP_DELETE_IF_MATCH |          \
+     CAP_PAYLOAD_SHA256)
 
 struct scripted {
     int status;
     const char *headers, *body;
 };
-enum { PROBE_RANGE = 11, PROBE_COPY = 13, PROBE_CREATE = 14, PROBE_PART = 15, PROBE_COMPLETE = 18, PROBE_DELETE = 21 };
+enum {
+    PROBE_SHA256 = 6,
+    PROBE_RANGE = 13,
+    PROBE_COPY = 15,
+    PROBE_CREATE = 16,
+    PROBE_PART = 17,
+    PROBE_COMPLETE = 20,
+    PROBE_DELETE = 23
+};
 static const struct scripted probe_script[] = {
     {WRITTEN},    /* PUT a */
     {REFUSED},    /* a must be absent */
@@ -20,6 +30,8 @@ static const struct scripted probe_script[] = {
     {REFUSED},    /* a must have another etag */
     {WRITTEN},    /* a must have this etag */
     {BAD_DIGEST}, /* MD5 */
+    {BAD_SHA256},
+    {WRITTEN}, /* SHA-256 of the signature */
     {BAD_DIGEST},
     {WRITTEN}, /* CRC32C */
     {BAD_DIGEST},
@@ -57,8 +69,8 @@ START_TEST(probe_finds_what_the_store_does)
     script_cleanup(204);
     ck_assert_int_eq(objstore_probe(st, ".p/", &caps), 0);
     ck_assert_uint_eq(caps, ALL_CAPS);
-    ck_assert(asked(13, "x-amz-copy-source-if-match: \"5ef5\"") && asked(18, "If-Match: \"5ef5\""));
-    ck_assert(asked(21, "DELETE /bucket/pre/.p/probe-") && asked(21, "If-Match: \"5ef5\""));
+    ck_assert(asked(15, "x-amz-copy-source-if-match: \"5ef5\"") && asked(20, "If-Match: \"5ef5\""));
+    ck_assert(asked(23, "DELETE /bucket/pre/.p/probe-") && asked(23, "If-Match: \"5ef5\""));
 }
 END_TEST
 
@@ -82,6 +94,19 @@ START_TEST(store_that_refuses_every_condition_has_none)
         ck_assert_int_eq(objstore_probe(st, ".p/", &caps), 0);
         ck_assert_uint_eq(caps, ALL_CAPS & ~rows[i].cap);
     }
+}
+END_TEST
+
+START_TEST(store_that_takes_any_signed_sum_does_not_compare_it)
+{
+    uint32_t caps = 0;
+    script_rows(0, PROBE_SHA256);
+    http_stub_reply(stub, WRITTEN); /* the wrong one: the right one is not sent then */
+    script_rows(PROBE_SHA256 + 2, G_N_ELEMENTS(probe_script));
+    script_cleanup(204);
+    ck_assert_int_eq(objstore_probe(st, ".p/", &caps), 0);
+    ck_assert_uint_eq(caps, ALL_CAPS & ~CAP_PAYLOAD_SHA256);
+    ck_assert(asked(PROBE_SHA256, "x-amz-content-sha256: 0000000000000000"));
 }
 END_TEST
 
@@ -136,6 +161,7 @@ int main(void)
     tcase_set_timeout(t, 30);
     tcase_add_test(t, probe_finds_what_the_store_does);
     tcase_add_test(t, store_that_refuses_every_condition_has_none);
+    tcase_add_test(t, store_that_takes_any_signed_sum_does_not_compare_it);
     tcase_add_test(t, probe_without_an_answer_about_uploads_is_made_again);
     tcase_add_test(t, store_without_uploads_is_probed_all_the_same);
     tcase_add_test(t, probe_that_may_not_delete_keeps_what_it_found);

@@ -1,4 +1,5 @@
 /* A worker is killed while the kernel reads and writes cache files by itself. Its backing ids are made up here. */
+#include "cache/cache_scan.h"
 #include "fs/content.h"
 #include "fs/io_mode.h"
 #include "fs/publish.h"
