@@ -40,8 +40,8 @@ void meta_close(struct meta *m);          /* NULL allowed; flushes the WAL */
 int meta_sync(struct meta *m) MUST_CHECK; /* everything committed so far survives power loss */
 bool meta_failed(const struct meta *m);
 bool meta_is_stuck(const struct meta *m); /* the disk refused a write: nothing more is written by this process */
-/* Whether the disk would take what opening the database writes: 0, or why not. Writes a file beside it and removes it. */
-int meta_try_disk(struct meta *m) MUST_CHECK;
+int meta_try_disk(struct meta *m)
+    MUST_CHECK; /* 0: the disk would take what opening the database writes; tried by a file beside it */
 /* 32 hex digits, made when the database was: names this cache in version tokens. */
 const char *meta_uuid(const struct meta *m);
 
@@ -282,7 +282,6 @@ struct meta_reply {
 };
 void meta_reply_put(struct meta_batch *b, const struct meta_reply *reply);
 void meta_reply_del(struct meta_batch *b, uint64_t generation, uint64_t place);
-/* By generation and place, ascending. */
 int meta_reply_each(struct meta *m, int (*fn)(void *ctx, const struct meta_reply *reply), void *ctx) MUST_CHECK;
 
 /* ---- small named values: capabilities, pin rules, options of the last mount ---- */

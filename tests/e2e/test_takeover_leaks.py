@@ -18,7 +18,7 @@ def held_by(pid):
 
 
 class Opener:
-    """Opens and closes a file without end, so that workers die at any step of it."""
+    """Makes and removes files without end, so that workers die at any step of it."""
 
     def __init__(self, path):
         self.path, self.stop, self.error, self.n = path, threading.Event(), None, 0
@@ -28,8 +28,10 @@ class Opener:
     def main(self):
         try:
             while not self.stop.is_set():
-                with open(self.path, "r+b", buffering=0) as f:
-                    f.write(b"again")
+                name = self.path / f"o{self.n}"
+                with open(name, "wb", buffering=0) as f:
+                    f.write(b"o" * MIB)
+                name.unlink()
                 self.n += 1
         except OSError as e:
             self.error = e
@@ -55,7 +57,7 @@ def test_nothing_is_left_of_workers_that_were(make_mount, store, base):
         m = make_mount(cache_dir=base / "small/cache", free_space="16M", settle="0s")
         if not m.status()["passthrough"]:
             pytest.skip("no passthrough here")
-        (m.path / "busy").write_bytes(b"x")
+        (m.path / "busy").mkdir()
         m.kill_worker()
         m.wait()
         supervisor, before = m.status()["supervisor_pid"], hidden(base / "small")
@@ -74,8 +76,7 @@ def test_nothing_is_left_of_workers_that_were(make_mount, store, base):
         opener.end()
         for f in kept:
             f.close()
-        for name in os.listdir(m.path):
-            os.unlink(m.path / name)
+            os.unlink(m.path / f"f{N_KILLS - len(kept) + kept.index(f)}")
         m.wait()
         assert held_by(supervisor) == held
         assert eventually(lambda: hidden(base / "small") < before + SLACK), (before, hidden(base / "small"))
