@@ -39,9 +39,8 @@ void meta_keep_space(struct meta *m, uint64_t most);
 void meta_close(struct meta *m);          /* NULL allowed; flushes the WAL */
 int meta_sync(struct meta *m) MUST_CHECK; /* everything committed so far survives power loss */
 bool meta_failed(const struct meta *m);
-bool meta_is_stuck(const struct meta *m); /* the disk refused a write: nothing more is written by this process */
-int meta_try_disk(struct meta *m)
-    MUST_CHECK; /* 0: the disk would take what opening the database writes; tried by a file beside it */
+bool meta_is_stuck(const struct meta *m);     /* the disk refused a write: nothing more is written by this process */
+int meta_try_disk(struct meta *m) MUST_CHECK; /* 0: the disk would take what opening the database writes */
 /* 32 hex digits, made when the database was: names this cache in version tokens. */
 const char *meta_uuid(const struct meta *m);
 
