@@ -6,7 +6,9 @@
 #define BEAT_NS NS_PER_S
 
 struct beat {
-    struct fs *fs; /* borrowed */
+    struct fs *fs;       /* borrowed */
+    uint64_t may_end_ns; /* not counted as one of those that die again and again */
+    bool said;           /* owned by the thread */
     pthread_t thread;
     struct mutex mu;
     /* guarded by mu */
@@ -35,12 +37,31 @@ static void look_round(struct fs *fs)
     meta_inode_clear(&rec);
 }
 
+/*
+ * After a write that failed the database takes no more from this process (meta_db.c). So once the disk takes writes again another process has to open it. Not
+ * before it would be followed by others without end: one that cannot open it is given up after a few.
+ */
+static void look_at_database(struct beat *b)
+{
+    struct fs *fs = b->fs;
+    if (!meta_is_stuck(fs->meta) || atomic_load(&fs->supervisor_pid) == 0 || clock_mono_ns() < b->may_end_ns)
+        return;
+    int r = meta_try_disk(fs->meta);
+    if (r == 0)
+        fs_start_anew(fs, "the database could not be written, and its disk takes writes again");
+    if (!b->said)
+        log_err("mount", "the database cannot be written: nothing can be changed until its disk takes writes r=%s",
+                err_name(r));
+    b->said = true;
+}
+
 static void *beat_main(void *arg)
 {
     struct beat *b = arg;
     bool stop = false;
     while (!stop) {
         look_round(b->fs);
+        look_at_database(b);
         atomic_store(&b->fs->session->head->beat_ns, clock_mono_ns());
         uint64_t next = clock_mono_ns() + BEAT_NS;
         mutex_lock(&b->mu);
@@ -63,6 +84,7 @@ int beat_start(struct fs *fs, struct beat **ret)
 {
     struct beat *b = g_new0(struct beat, 1);
     b->fs = fs;
+    b->may_end_ns = clock_mono_ns() + fs->cfg->settle_ns + BEAT_NS;
     mutex_init(&b->mu, LOCK_FUSE_LOOP);
     cond_init(&b->wake);
     int r = thread_start(&b->thread, "beat", beat_main, b);

@@ -163,6 +163,13 @@ void fs_request_stop(struct fs *fs)
     kill(getpid(), SIGTERM);
 }
 
+_Noreturn void fs_start_anew(struct fs *fs, const char *why)
+{
+    if (channel_send(fs->daemon->channel, CHANNEL_FAILED, why) < 0)
+        log_debug("mount", "nobody hears: %s", why);
+    _exit(1);
+}
+
 int fs_request_upgrade(struct fs *fs, const char *program, char **ret_msg)
 {
     struct daemon *d = fs->daemon;

@@ -235,6 +235,8 @@ void notify_inode(struct fs *fs, uint64_t ino);
 
 /* Ends the session: the mount goes away, fs_work() tears down and returns. Any thread, returns at once. */
 void fs_request_stop(struct fs *fs);
+/* Ends this process so that the supervisor starts another one, which takes over; why: a line for the log. */
+_Noreturn void fs_start_anew(struct fs *fs, const char *why);
 /* Lets another program file (absolute path) take over: 0 when it was found fit, and this process is about to end. With a line for the user otherwise. */
 int fs_request_upgrade(struct fs *fs, const char *program, char **ret_msg) MUST_CHECK;
 

@@ -40,6 +40,8 @@ int meta_sync(struct meta *m) MUST_CHECK;                        /* everything c
 uint64_t meta_written(const struct meta *m);                     /* batches committed so far */
 int meta_sync_from(struct meta *m, uint64_t written) MUST_CHECK; /* meta_sync() unless those survive already */
 bool meta_failed(const struct meta *m);
+bool meta_is_stuck(const struct meta *m);     /* the disk refused a write: nothing more is written by this process */
+int meta_try_disk(struct meta *m) MUST_CHECK; /* 0: the disk would take what opening the database writes */
 /* 32 hex digits, made when the database was: names this cache in version tokens. */
 const char *meta_uuid(const struct meta *m);
 
@@ -280,7 +282,6 @@ struct meta_reply {
 };
 void meta_reply_put(struct meta_batch *b, const struct meta_reply *reply);
 void meta_reply_del(struct meta_batch *b, uint64_t generation, uint64_t place);
-/* By generation and place, ascending. */
 int meta_reply_each(struct meta *m, int (*fn)(void *ctx, const struct meta_reply *reply), void *ctx) MUST_CHECK;
 
 /* ---- small named values: capabilities, pin rules, options of the last mount ---- */

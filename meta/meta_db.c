@@ -7,7 +7,7 @@
  * instead of being started afresh.
  *
  * Failure: after a write that failed nothing more is written; what the disk holds then is not known, and writing on could put
- * newer records after a hole. meta_failed() tells; a restart reads what was kept. A full disk need not come to that: meta_space.c.
+ * newer records after a hole. meta_is_stuck() tells; a restart reads what was kept. A full disk need not come to that: meta_space.c.
  *
  * Ranges are removed key by key up to SINGLE_DELETES and by one range tombstone above: many tombstones slow every later read,
  * one is cheap, and most inodes and cache files have only a handful of records.
@@ -47,6 +47,7 @@ struct meta_db {
     /* atomic */
     _Atomic bool failed;                  /* some read or write failed */
     _Atomic bool write_failed;            /* no further writes */
+    _Atomic bool stuck;                   /* because the disk refused one */
     _Atomic uint64_t n_written, n_synced; /* batches: that many are in the log, at least that many on the disk */
 };
 
@@ -93,6 +94,11 @@ bool meta_db_failed(const struct meta_db *db)
     return atomic_load_explicit(&db->failed, memory_order_relaxed);
 }
 
+bool meta_db_is_stuck(const struct meta_db *db)
+{
+    return atomic_load_explicit(&db->stuck, memory_order_relaxed);
+}
+
 void meta_db_set_failed(struct meta_db *db)
 {
     atomic_store_explicit(&db->failed, true, memory_order_relaxed);
@@ -106,6 +112,16 @@ int meta_db_bad(GString *key, int r)
     const char *tag = key->len > 0 ? meta_tag_name((uint8_t)key->str[0]) : NULL;
     log_err("meta", "record cannot be decoded kind=%s key=%s r=%s", tag ? tag : "?", hex->str, err_name(r));
     g_string_free(key, TRUE);
+    return r;
+}
+
+/* What a write came to. After the first that failed there is none; one that damage prevented would meet it again. */
+static int note_write(struct meta_db *db, int r)
+{
+    if (r < 0)
+        atomic_store_explicit(&db->write_failed, true, memory_order_relaxed);
+    if (r < 0 && r != -EBADMSG)
+        atomic_store_explicit(&db->stuck, true, memory_order_relaxed);
     return r;
 }
 
@@ -255,10 +271,8 @@ int meta_db_sync(struct meta_db *db)
         return -EIO;
     char *text = NULL;
     rocksdb_flush_wal(db->rocks, 1, &text);
-    int r = db_error(db, "sync", text);
-    if (r < 0)
-        atomic_store_explicit(&db->write_failed, true, memory_order_relaxed);
-    else
+    int r = note_write(db, db_error(db, "sync", text));
+    if (r == 0)
         note_synced(db, written);
     return r;
 }
@@ -454,11 +468,9 @@ static int batch_write(struct meta_batch *b, bool sync)
     uint64_t written = meta_db_written(db);
     char *text = NULL;
     rocksdb_write(db->rocks, sync ? db->synced_writes : db->writes, b->wb, &text);
-    int r = db_error(db, "commit", text);
-    if (r < 0) {
-        atomic_store_explicit(&db->write_failed, true, memory_order_relaxed);
+    int r = note_write(db, db_error(db, "commit", text));
+    if (r < 0)
         return r;
-    }
     atomic_fetch_add(&db->n_written, 1);
     if (sync)
         note_synced(db, written);

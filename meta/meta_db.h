@@ -32,6 +32,8 @@ void meta_space_open(struct meta_space *s, const char *dir);
 void meta_space_keep(struct meta_space *s, uint64_t most);
 /* Before a commit: gives back what the disk lacks, or makes it whole again. */
 void meta_space_look(struct meta_space *s);
+/* Whether need bytes are free, and can be written. */
+int meta_space_try(const struct meta_space *s, uint64_t need) MUST_CHECK;
 void meta_space_close(struct meta_space *s);
 
 /* Cuts off what a power loss left of an unsynced end of the last log in dir. While the database is open, here or elsewhere, nothing is done. */
@@ -71,6 +73,7 @@ uint64_t meta_db_written(const struct meta_db *db);
 int meta_db_sync_from(struct meta_db *db, uint64_t written) MUST_CHECK;
 bool meta_db_failed(const struct meta_db *db);
 void meta_db_set_failed(struct meta_db *db);
+bool meta_db_is_stuck(const struct meta_db *db);
 
 int meta_db_get(struct meta_db *db, GString *key, struct meta_val *ret) MUST_CHECK;
 typedef int meta_scan_fn(void *ctx, const struct meta_key *key, const void *val, size_t len);

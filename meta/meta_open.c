@@ -15,11 +15,13 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define ID_BLOCK       1024u
 #define POWER_LOSS_GAP (UINT64_C(1) << 32)
 #define COUNTER_INO    "ino"
 #define COUNTER_SEQ    "seq"
+#define OPEN_BYTES     (32u << 20) /* beside what the logs become: more than opening was seen to write */
 
 static GString *encode_limit(uint64_t limit)
 {
@@ -192,6 +194,33 @@ int meta_sync_from(struct meta *m, uint64_t written)
 bool meta_failed(const struct meta *m)
 {
     return meta_db_failed(m->db);
+}
+
+bool meta_is_stuck(const struct meta *m)
+{
+    return meta_db_is_stuck(m->db);
+}
+
+/* Logs that were not yet made tables of: opening does. */
+static uint64_t log_bytes(const char *path)
+{
+    uint64_t n = 0;
+    struct stat st;
+    g_autoptr(GDir) d = g_dir_open(path, 0, NULL);
+    const char *name;
+    while (d && (name = g_dir_read_name(d))) {
+        g_autofree char *file = g_build_filename(path, name, NULL);
+        if (g_str_has_suffix(name, ".log") && stat(file, &st) == 0)
+            n += (uint64_t)st.st_size;
+    }
+    return n;
+}
+
+int meta_try_disk(struct meta *m)
+{
+    g_autofree char *dir = g_path_get_dirname(m->space.path);
+    g_autofree char *path = g_build_filename(dir, "meta", NULL);
+    return meta_space_try(&m->space, 2 * log_bytes(path) + OPEN_BYTES);
 }
 
 const char *meta_uuid(const struct meta *m)

@@ -8,6 +8,7 @@
  *
  * Concurrency: one thread looks at a time, others go on without. No lock is held.
  */
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "meta_db.h"
@@ -25,6 +26,7 @@
 #define RESERVE_SHARE   8u          /* never more than this part of the file system */
 #define KEPT_FREE       (32u << 20) /* as much as the database writes in one go */
 #define LOOK_NS         (2 * NS_PER_MS)
+#define TRY_BYTES       65536u
 
 /* Free for us: the superuser may use what a file system keeps for him. */
 static uint64_t free_bytes(const struct statvfs *v)
@@ -98,6 +100,23 @@ void meta_space_keep(struct meta_space *s, uint64_t most)
     uint64_t want = MIN(MAX(total / 100 * RESERVE_PERCENT, RESERVE_MIN), RESERVE_MAX);
     s->want_bytes = MIN(MIN(want, most), total / RESERVE_SHARE);
     meta_space_look(s);
+}
+
+int meta_space_try(const struct meta_space *s, uint64_t need)
+{
+    static const char block[TRY_BYTES];
+    struct statvfs v;
+    g_autofree char *path = g_strconcat(s->path, ".try", NULL);
+    CLEANUP_FD int fd = RET_ERRNO(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (fd < 0)
+        return fd;
+    int r = RET_ERRNO(fstatvfs(fd, &v));
+    if (r == 0 && free_bytes(&v) < need)
+        r = -ENOSPC;
+    ssize_t n = r < 0 ? r : RET_ERRNO(write(fd, block, sizeof(block)));
+    r = n < 0 ? (int)n : n < (ssize_t)sizeof(block) ? -ENOSPC : RET_ERRNO(fdatasync(fd));
+    (void)unlink(path); /* else the next try overwrites it */
+    return r;
 }
 
 void meta_space_close(struct meta_space *s)

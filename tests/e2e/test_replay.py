@@ -26,7 +26,7 @@ def renameat2(old, new, flags):
 def _mount(request, make_mount, base):
     if not os.access(POINTS, os.X_OK):
         pytest.skip(f"{POINTS} is not built (-Dtest_points=true)")
-    m = make_mount(start=False, passthrough=request.param, settle="0s", log_level="debug")
+    m = make_mount(start=False, passthrough=request.param, settle="0s", log_level="debug", free_space="1M")
     m.program = POINTS
     m.points = base / "points"
     m.points.mkdir()

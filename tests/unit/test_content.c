@@ -323,6 +323,45 @@ START_TEST(closed_file_is_never_open_while_it_loses_its_source)
 }
 END_TEST
 
+struct watch {
+    struct inode *in;
+    atomic_bool stop;
+    unsigned n_open, n_looks;
+};
+
+static void *watch_record(void *arg)
+{
+    struct watch *w = arg;
+    while (!atomic_load(&w->stop)) {
+        w->n_open += stored(w->in).content == CONTENT_OPEN;
+        w->n_looks++;
+    }
+    return NULL;
+}
+
+/* As names that change places are. Nobody has it open, so nobody would close it again if we were killed. */
+START_TEST(closed_file_stays_closed_while_it_is_made_independent_of_the_store)
+{
+    fs_fixture_write(&fx, "f", "text", 4);
+    INODE_REF in = fs_fixture_inode(&fx, "f");
+    struct watch w = {.in = in};
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, watch_record, &w), 0);
+    uint64_t gen = in->rec.gen;
+    for (unsigned i = 0; i < 300; i++) {
+        ck_assert_int_eq(content_detach(in), 0);
+        ck_assert_uint_eq(in->rec.content, CONTENT_CLOSING);
+        content_end_detach(in);
+        ck_assert_uint_eq(in->rec.content, CONTENT_SEALED);
+    }
+    atomic_store(&w.stop, true);
+    pthread_join(thread, NULL);
+    ck_assert_uint_eq(in->rec.gen, gen + 300);
+    ck_assert_uint_gt(w.n_looks, 0);
+    ck_assert_uint_eq(w.n_open, 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("content");
@@ -341,6 +380,7 @@ int main(void)
     tcase_add_test(t, truncated_file_has_the_time_of_its_truncation);
     tcase_add_test(t, closed_file_that_lost_its_source_is_whole_after_a_kill);
     tcase_add_test(t, closed_file_is_never_open_while_it_loses_its_source);
+    tcase_add_test(t, closed_file_stays_closed_while_it_is_made_independent_of_the_store);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

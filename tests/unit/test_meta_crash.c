@@ -272,8 +272,12 @@ START_TEST(failed_write_stops_all_further_writes)
     ck_assert(!meta_failed(m));
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &tight), 0);
     meta_value_put(b, "big", big, strlen(big));
+    ck_assert(!meta_is_stuck(m));
     ck_assert_int_eq(meta_commit(b, false), -EIO);
+    ck_assert(meta_is_stuck(m));
+    ck_assert_int_lt(meta_try_disk(m), 0);
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
+    ck_assert_int_eq(meta_try_disk(m), 0);
     ck_assert(meta_failed(m));
     meta_value_put(b, "after", "1", 1);
     ck_assert_int_eq(meta_commit(b, false), -EIO);
@@ -324,6 +328,7 @@ START_TEST(removal_that_could_not_be_read_stops_all_further_writes)
     meta_inode_del(b, 7);
     ck_assert_int_eq(meta_commit(b, false), -EBADMSG);
     ck_assert(meta_failed(m));
+    ck_assert(!meta_is_stuck(m)); /* another process would find the same */
     meta_value_put(b, "after", "1", 1);
     ck_assert_int_eq(meta_commit(b, false), -EIO);
     meta_batch_free(b);
@@ -387,6 +392,9 @@ START_TEST(full_disk_without_reserve_ends_all_writes)
     fill_disk(filler);
     ck_assert_int_lt(commit_much(PAST_THE_LOG), 0);
     ck_assert(meta_failed(m));
+    ck_assert_int_eq(meta_try_disk(m), -ENOSPC);
+    ck_assert_int_eq(g_unlink(filler), 0);
+    ck_assert_int_eq(meta_try_disk(m), 0);
     end_on_small_disk();
 }
 END_TEST
