@@ -79,9 +79,8 @@ enum inode_flag {
     INODE_MTIME_SET = 1 << 7,  /* mtime was set explicitly (utimens): it goes into object metadata */
     INODE_LOCAL_ONLY = 1 << 8, /* fifo, socket: never upstream */
     INODE_ORPHAN = 1 << 9,     /* nlink 0, kept for open handles; dropped at the next start */
-    INODE_DATA_SYNCED =
-        1
-        << 10, /* fdatasync ran after the last write; of OPEN content: it ran since, there may have been writes after it */
+    /* fdatasync ran after the last write; of OPEN content: it ran since, there may have been writes after it */
+    INODE_DATA_SYNCED = 1 << 10,
     INODE_DIR_HIDDEN = 1 << 11, /* directory: the listing held keys that cannot be shown as names */
     INODE_ARCHIVED =
         1 << 12, /* the listing showed a storage class whose objects have to be restored before they can be read */
