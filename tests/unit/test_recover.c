@@ -207,6 +207,27 @@ START_TEST(synced_and_closed_file_survives_power_loss)
 }
 END_TEST
 
+/* As an exchange does. 0: unsynced, 1: synced, 2: published. */
+START_TEST(file_made_independent_of_the_store_survives_power_loss_as_before)
+{
+    struct inode *in = begin("f", "text");
+    if (_i == 1)
+        ck_assert_int_eq(content_sync(in), 0);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    content_release(in, true);
+    if (_i == 2)
+        wait_published();
+    restart();
+    in = fs_fixture_inode(&fx, "f");
+    ck_assert_int_eq(content_detach(in), 0);
+    before_power_loss(in);
+    content_end_detach(in);
+    inode_put(in);
+    restart();
+    ck_assert_uint_eq(content_of("f"), _i == 0 ? CONTENT_QUARANTINED : CONTENT_SEALED);
+}
+END_TEST
+
 START_TEST(file_written_after_its_sync_does_not)
 {
     struct inode *in = begin("f", "text");
@@ -394,6 +415,7 @@ int main(void)
     tcase_add_test(t, closing_file_whose_snapshot_is_published_becomes_clean);
     tcase_add_test(t, file_written_on_after_a_published_snapshot_is_published_again);
     tcase_add_loop_test(t, synced_and_closed_file_survives_power_loss, 0, 2);
+    tcase_add_loop_test(t, file_made_independent_of_the_store_survives_power_loss_as_before, 0, 3);
     tcase_add_loop_test(t, file_written_after_its_sync_does_not, 0, 2);
     tcase_add_test(t, synced_file_never_closed_stays_here_after_power_loss);
     tcase_add_loop_test(t, sealed_file_lost_with_the_power_is_quarantined, 0, 2);
