@@ -556,7 +556,10 @@ static int keep_time(struct inode *in)
     return ns < 0 ? 0 : RET_ERRNO(futimens(cache_file_fd(in->cf), times));
 }
 
-/* Content that its writers closed stays closed at every moment, or a kill would leave it unpublished until somebody closes it once more. */
+/*
+ * Content that its writers closed stays closed at every moment, or a kill would leave it unpublished until somebody closes it once more. What would survive a power
+ * loss survives it afterwards: the bytes of a published file may have been fetched a moment ago.
+ */
 static int detach_closed(struct inode *in, bool *ret_closed)
 {
     struct cache_source none = {0};
@@ -565,11 +568,14 @@ static int detach_closed(struct inode *in, bool *ret_closed)
     uint32_t state = in->rec.content;
     mutex_unlock(&in->mu);
     bool closed = state == CONTENT_CLEAN || state == CONTENT_SEALED || state == CONTENT_CLOSING;
+    bool sync = closed && is_vouched_for(in);
     int r = closed ? cache_file_set_dirty(in->cf, true) : 0;
     if (r == 0 && closed)
         r = keep_time(in);
+    if (r == 0 && sync)
+        r = sync_bytes(in);
     if (r == 0 && closed)
-        r = record_detached(in);
+        r = record_detached(in, sync);
     CRASH_POINT(detach_recorded);
     if (r == 0 && closed)
         r = cache_file_set_source(in->cf, &none);

@@ -239,7 +239,7 @@ int record_closing(struct inode *in)
     return r;
 }
 
-int record_detached(struct inode *in)
+int record_detached(struct inode *in, bool synced)
 {
     struct fs *fs = in->fs;
     struct meta_batch *b = meta_batch_new(fs->meta);
@@ -253,7 +253,9 @@ int record_detached(struct inode *in)
     if (r == 0)
         r = content_move(rec, CONTENT_CLOSING);
     in->changed = true;
-    in->flushed_changes = ++in->n_changes; /* what was fetched is not synced */
+    synced = synced && in->synced_changes == in->n_changes + 1;
+    in->flushed_changes = ++in->n_changes;
+    in->synced_changes = synced ? in->n_changes + 1 : 0;
     note_synced_locked(in);
     if (!rec->dirty_since_ns)
         rec->dirty_since_ns = clock_wall_ns();

@@ -20,7 +20,7 @@ int record_synced(struct inode *in) MUST_CHECK;
 /* CLOSING becomes SEALED. */
 int record_quarantined(struct inode *in) MUST_CHECK;
 int record_sealed(struct inode *in) MUST_CHECK;
-/* Closed content that is all here needs its source no more: CLOSING, of another generation. */
-int record_detached(struct inode *in) MUST_CHECK;
+/* Closed content that is all here needs its source no more: CLOSING, of another generation. synced: its bytes were synced just now. */
+int record_detached(struct inode *in, bool synced) MUST_CHECK;
 /* OPEN becomes CLEAN with its old origin. 1: that is not what it was, so the file is to be published. */
 int record_restored(struct inode *in, const struct io_kept *kept) MUST_CHECK;

@@ -116,6 +116,8 @@ void queue_succeed_locked(struct publisher *p, const struct op *old, struct op *
 bool queue_eligible_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
 /* What it waits for: an op or NULL. */
 struct op *queue_blocker_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
+/* Does o wait for src only because that copies from what o would overwrite or delete? */
+bool queue_waits_for_copy_locked(struct publisher *p, const struct op *o, const struct op *src) REQUIRES(p->mu);
 /* The next op to run, marked running; NULL with *ret_wake_ns (0: nothing timed) when there is none. */
 struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns) REQUIRES(p->mu);
 /* Is the op's key or file being worked on? */

@@ -356,6 +356,12 @@ struct op *queue_blocker_locked(struct publisher *p, const struct op *o)
     return run && run != o ? run : NULL;
 }
 
+bool queue_waits_for_copy_locked(struct publisher *p, const struct op *o, const struct op *src)
+{
+    mutex_assert_held(&p->mu);
+    return !order_blocker(p, o) && copier_of(p, o) == src;
+}
+
 bool queue_key_busy_locked(struct publisher *p, const char *key)
 {
     mutex_assert_held(&p->mu);

@@ -64,7 +64,7 @@ static bool gets_on_locked(struct publisher *p, const struct op *o, GArray *open
         if (needs_decision(o))
             return false;
         if (o->content == CONTENT_OPEN) {
-            if (waiting && !o->base && !o->hasty) /* it copies from what the other would overwrite: that is untangled */
+            if (waiting && !o->base && !o->hasty && queue_waits_for_copy_locked(p, waiting, o)) /* that is untangled */
                 return true;
             g_array_append_val(open, o->ino);
             return false;

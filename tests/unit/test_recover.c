@@ -123,6 +123,28 @@ START_TEST(file_written_on_and_never_closed_again_needs_a_decision)
 }
 END_TEST
 
+/* Closed once it keeps its place, so what was closed after it waits for a close that nobody makes. */
+START_TEST(what_waits_for_a_file_never_closed_again_needs_a_decision)
+{
+    fs_fixture_write(&fx, "f", "text", 4);
+    struct inode *open = fs_fixture_inode(&fx, "f"); /* never let go: see begin() */
+    ck_assert_int_eq(content_open(open, true, false), 0);
+    ck_assert_int_eq(content_begin_change(open), 0);
+    fs_fixture_pwrite(open, "more", 4, 4);
+    fs_fixture_write(&fx, "g", "text", 4);
+    restart();
+    ck_assert_uint_eq(content_of("f"), CONTENT_OPEN);
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "g", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), -EIO);
+    ck_assert(!fs_fixture_object_exists(&fx, "g"));
+    INODE_REF in = fs_fixture_inode(&fx, "f");
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    content_release(in, true);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+    ck_assert(fs_fixture_object_exists(&fx, "g"));
+}
+END_TEST
+
 START_TEST(closing_file_whose_snapshot_is_published_becomes_clean)
 {
     struct inode *in = begin("f", "text");
@@ -182,6 +204,27 @@ START_TEST(synced_and_closed_file_survives_power_loss)
     wait_published();
     g_autofree char *text = object("f");
     ck_assert_pstr_eq(text, "text");
+}
+END_TEST
+
+/* As an exchange does. 0: unsynced, 1: synced, 2: published. */
+START_TEST(file_made_independent_of_the_store_survives_power_loss_as_before)
+{
+    struct inode *in = begin("f", "text");
+    if (_i == 1)
+        ck_assert_int_eq(content_sync(in), 0);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    content_release(in, true);
+    if (_i == 2)
+        wait_published();
+    restart();
+    in = fs_fixture_inode(&fx, "f");
+    ck_assert_int_eq(content_detach(in), 0);
+    before_power_loss(in);
+    content_end_detach(in);
+    inode_put(in);
+    restart();
+    ck_assert_uint_eq(content_of("f"), _i == 0 ? CONTENT_QUARANTINED : CONTENT_SEALED);
 }
 END_TEST
 
@@ -367,10 +410,12 @@ int main(void)
     tcase_add_test(t, closing_file_is_sealed_and_published);
     tcase_add_test(t, file_never_closed_stays_here_unpublished);
     tcase_add_test(t, file_written_on_and_never_closed_again_needs_a_decision);
+    tcase_add_test(t, what_waits_for_a_file_never_closed_again_needs_a_decision);
     tcase_add_test(t, bringing_a_file_here_does_not_close_it);
     tcase_add_test(t, closing_file_whose_snapshot_is_published_becomes_clean);
     tcase_add_test(t, file_written_on_after_a_published_snapshot_is_published_again);
     tcase_add_loop_test(t, synced_and_closed_file_survives_power_loss, 0, 2);
+    tcase_add_loop_test(t, file_made_independent_of_the_store_survives_power_loss_as_before, 0, 3);
     tcase_add_loop_test(t, file_written_after_its_sync_does_not, 0, 2);
     tcase_add_test(t, synced_file_never_closed_stays_here_after_power_loss);
     tcase_add_loop_test(t, sealed_file_lost_with_the_power_is_quarantined, 0, 2);
