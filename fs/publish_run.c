@@ -22,6 +22,7 @@ struct job {
     struct inode *in; /* owned reference */
     bool snapshot;
     uint64_t deadline_ns;
+    uint64_t vid, gen; /* content that is uploaded */
     /* of content_sync(), which goes on while parts are sent */
     pthread_t sync_thread;
     bool syncing; /* to be joined */
@@ -92,6 +93,18 @@ static int end_sync(struct job *j)
     return j->sync_r;
 }
 
+/* From here on the snapshot's token may stand upstream, whether or not we get to know: what is written later is another generation. */
+static void begin_visible(struct job *j)
+{
+    struct inode *in = j->in;
+    mutex_lock(&in->mu);
+    if (j->snapshot && in->rec.vid == j->vid && in->rec.gen == j->gen) {
+        in->snap_gen = j->gen;
+        in->snap_mark = (struct io_mark){0};
+    }
+    mutex_unlock(&in->mu);
+}
+
 /* The gate of uploads, which make something visible right after it. */
 static int upload_gate(void *ctx)
 {
@@ -102,7 +115,10 @@ static int upload_gate(void *ctx)
     mutex_lock(&j->in->mu);
     r = r < 0 ? r : states_publish_gate(j->in->rec.content, j->snapshot);
     mutex_unlock(&j->in->mu);
-    return r < 0 ? r : note_upload(j->o->p->fs, j->o->key, j->in->rec.vid, j->d.token);
+    if (r < 0)
+        return r;
+    begin_visible(j);
+    return note_upload(j->o->p->fs, j->o->key, j->vid, j->d.token);
 }
 
 static void on_progress(void *ctx, uint64_t bytes)
@@ -427,8 +443,8 @@ static int upload_content(struct job *j, struct cfile *cf)
     int r = states_publish_gate(in->rec.content, j->snapshot);
     in->changed = r < 0 && in->changed;
     posix_of(&in->rec, &req.meta.posix);
-    out.vid = in->rec.vid;
-    out.gen = in->rec.gen;
+    j->vid = out.vid = in->rec.vid;
+    j->gen = out.gen = in->rec.gen;
     out.ctime_ns = in->rec.ctime_ns;
     bool mtime_set = in->rec.flags & INODE_MTIME_SET;
     uint64_t closed_size = in->rec.size;
