@@ -463,7 +463,8 @@ static int upload_content(struct job *j, struct cfile *cf)
     req.sums = sums;
     struct publish_result res = {0};
     r = cache_publish(cf, &req, &res);
-    (void)end_sync(j); /* what it says was asked at the gate */
+    int synced = end_sync(j); /* asked at the gate, but an upload that an earlier run completed has none */
+    r = r == 0 ? synced : r;
     if (r == -ESTALE && own_version(j, out.vid, &req.cond.etag)) {
         req.cond.kind = OBJ_COND_ETAG;
         r = take_as_base(j, &req.cond.etag);
