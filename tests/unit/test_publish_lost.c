@@ -271,6 +271,22 @@ START_TEST(absent_bytes_can_be_read_before_the_version_that_holds_them_is_record
 }
 END_TEST
 
+/* Somebody else publishes it, which takes longer than the time limit, but gets on. */
+START_TEST(publishing_that_gets_on_is_waited_for)
+{
+    g_autofree char *model = bytes();
+    fx.cfg.max_uploads = 2;
+    open_and_start();
+    first_change();
+    fault("op=part,action=delay:300ms");
+    fs_fixture_write(&fx, "big", model, 20 * PART);
+    INODE_REF in = fs_fixture_inode(&fx, "big");
+    g_usleep(300000); /* a thread has it */
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 1500 * NS_PER_MS), 0);
+    assert_object("big", model, 20 * PART);
+}
+END_TEST
+
 START_TEST(version_made_by_a_run_that_was_killed_is_replaced)
 {
     g_autofree char *model = bytes();
@@ -576,6 +592,7 @@ int main(void)
     tcase_add_test(tc, bytes_written_behind_a_snapshot_that_was_not_recorded_go_upstream);
     tcase_add_test(tc, bytes_written_behind_a_lost_snapshot_of_an_open_file_go_upstream);
     tcase_add_test(tc, version_made_by_a_run_that_was_killed_is_replaced);
+    tcase_add_test(tc, publishing_that_gets_on_is_waited_for);
     tcase_add_test(tc, absent_bytes_can_be_read_before_the_version_that_holds_them_is_recorded);
     tcase_add_loop_test(tc, older_version_of_ours_that_somebody_put_back_is_not_overwritten, 0, 2);
     tcase_add_test(tc, link_whose_reply_was_lost_is_no_conflict);
