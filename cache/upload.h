@@ -58,8 +58,9 @@ struct upload {
     int err;           /* first failure since it was cleared */
     bool creating;
     bool publishing, abort_wanted;
-    bool copying; /* parts are copied from the source or fail */
-    int give_up;  /* atomic: requests of its parts end soon */
+    bool dropping; /* a thread is taking the upload away: nobody begins anything */
+    bool copying;  /* parts are copied from the source or fail */
+    int give_up;   /* atomic: requests of its parts end soon */
     bool copy_unchanged;
     GBytes *sums;  /* borrowed from the request while publishing, NULL: none */
     uint64_t size; /* of the file as the running publish or copy sees it; streaming: 0, whole parts only */
@@ -100,6 +101,10 @@ int upload_create(struct upload *u) EXCLUDES(u->mu);
 void upload_reset_locked(struct upload *u) REQUIRES(u->mu);
 /* Aborts the upload in the store and forgets it, records included. Nothing may be active. An upload that could not be aborted keeps its record. */
 void upload_drop(struct upload *u) EXCLUDES(u->mu);
+/* Before the upload is taken away while others may use the session: nothing is begun until upload_end_drop(). False: it is being published. */
+bool upload_begin_drop_locked(struct upload *u) REQUIRES(u->mu);
+/* Drops the upload and lets others in again. */
+void upload_end_drop(struct upload *u) EXCLUDES(u->mu);
 /* Removes the records of vid's upload. */
 int upload_forget_record(struct cache *c, uint64_t vid) MUST_CHECK;
 /* Aborts what rec names, then removes the record if it still names it. 0 when nothing is left. */
