@@ -93,7 +93,7 @@ void upload_queue_part_locked(struct upload *u, uint32_t i) REQUIRES(u->mu);
 void upload_cancel_locked(struct upload *u) REQUIRES(u->mu);
 /* Cancels and waits until no worker is on this session. */
 void upload_quiesce_locked(struct upload *u) REQUIRES(u->mu);
-/* The same, but requests under way are ended too: not for what is to be published. */
+/* The same, but requests under way for parts are ended too: not for what is to be published. */
 void upload_give_up_locked(struct upload *u) REQUIRES(u->mu);
 /* Creates the multipart upload if there is none and records it. One thread does it, others wait. */
 int upload_create(struct upload *u) EXCLUDES(u->mu);
