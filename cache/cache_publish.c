@@ -527,7 +527,7 @@ int cache_publish(struct cfile *cf, const struct publish_req *req, struct publis
     uint64_t size = cache_file_size(cf);
     bool still = quiet(cf, &p.stamp);
     mutex_lock(&u->mu);
-    if (u->publishing) { /* waiting could be for ever: the other one may stand at its gate for us */
+    if (u->publishing || u->dropping) { /* waiting could be for ever: the other one may stand at its gate for us */
         mutex_unlock(&u->mu);
         return -EAGAIN;
     }
@@ -543,12 +543,13 @@ int cache_publish(struct cfile *cf, const struct publish_req *req, struct publis
     upload_quiesce_locked(u);
     u->publishing = false;
     u->sums = NULL;
-    bool aborted = u->abort_wanted;
+    bool drop = u->abort_wanted && r < 0;
     u->abort_wanted = false;
+    u->dropping = drop;
     cond_broadcast(&u->changed);
     mutex_unlock(&u->mu);
-    if (aborted && r < 0)
-        upload_drop(u);
+    if (drop)
+        upload_end_drop(u);
     if (r == -ENODATA)
         tell_bytes_gone(cf, req->key);
     if (r == 0)

@@ -58,8 +58,9 @@ struct upload {
     int err;           /* first failure since it was cleared */
     bool creating;
     bool publishing, abort_wanted;
-    bool copying; /* parts are copied from the source or fail */
-    int give_up;  /* atomic: requests of its parts end soon */
+    bool dropping; /* a thread is taking the upload away: nobody begins anything */
+    bool copying;  /* parts are copied from the source or fail */
+    int give_up;   /* atomic: requests of its parts end soon */
     bool copy_unchanged;
     GBytes *sums;  /* borrowed from the request while publishing, NULL: none */
     uint64_t size; /* of the file as the running publish or copy sees it; streaming: 0, whole parts only */
@@ -92,7 +93,7 @@ void upload_queue_part_locked(struct upload *u, uint32_t i) REQUIRES(u->mu);
 void upload_cancel_locked(struct upload *u) REQUIRES(u->mu);
 /* Cancels and waits until no worker is on this session. */
 void upload_quiesce_locked(struct upload *u) REQUIRES(u->mu);
-/* The same, but requests under way are ended too: not for what is to be published. */
+/* The same, but requests under way for parts are ended too: not for what is to be published. */
 void upload_give_up_locked(struct upload *u) REQUIRES(u->mu);
 /* Creates the multipart upload if there is none and records it. One thread does it, others wait. */
 int upload_create(struct upload *u) EXCLUDES(u->mu);
@@ -100,6 +101,10 @@ int upload_create(struct upload *u) EXCLUDES(u->mu);
 void upload_reset_locked(struct upload *u) REQUIRES(u->mu);
 /* Aborts the upload in the store and forgets it, records included. Nothing may be active. An upload that could not be aborted keeps its record. */
 void upload_drop(struct upload *u) EXCLUDES(u->mu);
+/* Before the upload is taken away while others may use the session: nothing is begun until upload_end_drop(). False: it is being published. */
+bool upload_begin_drop_locked(struct upload *u) REQUIRES(u->mu);
+/* Drops the upload and lets others in again. */
+void upload_end_drop(struct upload *u) EXCLUDES(u->mu);
 /* Removes the records of vid's upload. */
 int upload_forget_record(struct cache *c, uint64_t vid) MUST_CHECK;
 /* Aborts what rec names, then removes the record if it still names it. 0 when nothing is left. */

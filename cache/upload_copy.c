@@ -15,14 +15,13 @@
 static int start_over(struct upload *u, const char *key, const struct obj_meta *meta)
 {
     mutex_lock(&u->mu);
-    if (u->publishing) {
+    if (!upload_begin_drop_locked(u)) {
         mutex_unlock(&u->mu);
         return -EBUSY;
     }
-    u->streaming = false;
     upload_quiesce_locked(u);
     mutex_unlock(&u->mu);
-    upload_drop(u);
+    upload_end_drop(u);
     int r = upload_clear_record(u->cf->c, u->cf->vid);
     if (r < 0)
         return r;

@@ -256,8 +256,9 @@ void upload_part_run(struct upload *u, uint32_t i)
     struct job j = {.i = i};
     struct patience p;
     patience_begin(&p, 0, clock_mono_ns(), 0);
+    int r =
+        upload_create(u); /* never given up: of an upload whose id does not arrive nobody could say that it is ours */
     p.stop = &u->give_up;
-    int r = upload_create(u);
     bool go = begin(u, &j);
     if (r == 0 && go)
         r = run(u, &j);

@@ -297,6 +297,25 @@ void upload_drop(struct upload *u)
     meta_upload_clear(&rec);
 }
 
+bool upload_begin_drop_locked(struct upload *u)
+{
+    mutex_assert_held(&u->mu);
+    while (u->dropping)
+        cond_wait(&u->changed, &u->mu);
+    u->streaming = false;
+    u->dropping = !u->publishing;
+    return u->dropping;
+}
+
+void upload_end_drop(struct upload *u)
+{
+    upload_drop(u);
+    mutex_lock(&u->mu);
+    u->dropping = false;
+    cond_broadcast(&u->changed);
+    mutex_unlock(&u->mu);
+}
+
 uint64_t cache_uploaded_bytes(struct cfile *cf)
 {
     struct upload *u = upload_of(cf);

@@ -115,7 +115,7 @@ void cache_stream_begin(struct cfile *cf, const char *key, const struct obj_meta
     struct upload *u = upload_ensure(cf);
     uint64_t size = cache_file_size(cf);
     mutex_lock(&u->mu);
-    if (!u->streaming && !u->publishing && !u->upload_id && !u->creating && u->n_active == 0) {
+    if (!u->streaming && !u->publishing && !u->dropping && !u->upload_id && !u->creating && u->n_active == 0) {
         g_free(u->key);
         u->key = g_strdup(key);
         u->posix = meta->posix;
@@ -137,13 +137,12 @@ void cache_stream_abort(struct cfile *cf)
     if (!u)
         return;
     mutex_lock(&u->mu);
-    u->streaming = false;
-    if (u->publishing) { /* it gives up at its next step and aborts */
+    if (!upload_begin_drop_locked(u)) { /* it gives up at its next step and aborts */
         u->abort_wanted = true;
         mutex_unlock(&u->mu);
         return;
     }
     upload_give_up_locked(u);
     mutex_unlock(&u->mu);
-    upload_drop(u);
+    upload_end_drop(u);
 }

@@ -71,8 +71,8 @@ struct inode {
     uint64_t dir_seen;          /* directories: fs.ns_changes + 1 as of the last opendir, 0 none */
     uint64_t mapped_at_ns;      /* since when */
     uint64_t
-        snap_gen; /* content generation of which a snapshot is published, 0 none: the next write begins a new one */
-    struct io_mark snap_mark;     /* of that snapshot */
+        snap_gen; /* content generation of which a snapshot is published, or may be, 0 none: the next write begins a new one */
+    struct io_mark snap_mark;     /* of that snapshot, 0 while it is not recorded */
     int64_t posix_asked_ns;       /* last HEAD for metadata */
     uint64_t place_dir, place_id; /* directory and id of the name it was found by last, 0 unknown */
 

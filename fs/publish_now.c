@@ -9,13 +9,25 @@
 
 struct now {
     struct publisher *p;
-    struct inode *in; /* owned reference */
-    uint64_t deadline_ns;
+    struct inode *in;           /* owned reference */
+    uint64_t limit_ns;          /* without progress */
+    uint64_t deadline_ns, seen; /* owned by the thread */
     /* guarded by the publisher's mu */
     unsigned refs; /* the thread's and the waiter's */
     bool done;
     int result;
 };
+
+/* The time is up. Did anything get on meanwhile? Then there is as much again. */
+static bool got_on(struct now *n)
+{
+    uint64_t now = patience_progress_count();
+    if (now == n->seen)
+        return false;
+    n->seen = now;
+    n->deadline_ns = clock_mono_ns() + n->limit_ns;
+    return true;
+}
 
 /* One step: 1 to go on, else what came of it. */
 static int step(struct now *n)
@@ -42,7 +54,7 @@ static int step(struct now *n)
         bool in_time = cond_wait_until(&p->done, &p->mu, n->deadline_ns);
         bool stopping = p->stopping;
         mutex_unlock(&p->mu);
-        return stopping ? -ECANCELED : in_time ? 1 : -ETIMEDOUT;
+        return stopping ? -ECANCELED : in_time || got_on(n) ? 1 : -ETIMEDOUT;
     }
     queue_take_locked(p, o);
     mutex_unlock(&p->mu);
@@ -110,7 +122,13 @@ int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
     struct publisher *p = fs->pub;
     pthread_t thread;
     struct now *n = g_new(struct now, 1);
-    *n = (struct now){.p = p, .in = inode_ref(in), .deadline_ns = deadline_ns, .refs = 2};
+    uint64_t now = clock_mono_ns();
+    *n = (struct now){.p = p,
+                      .in = inode_ref(in),
+                      .limit_ns = deadline_ns > now ? deadline_ns - now : 0,
+                      .deadline_ns = deadline_ns,
+                      .seen = patience_progress_count(),
+                      .refs = 2};
     mutex_lock(&p->mu);
     bool stopping = p->stopping;
     p->n_now += !stopping;

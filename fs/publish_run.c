@@ -22,6 +22,7 @@ struct job {
     struct inode *in; /* owned reference */
     bool snapshot;
     uint64_t deadline_ns;
+    uint64_t vid, gen; /* content that is uploaded */
     /* of content_sync(), which goes on while parts are sent */
     pthread_t sync_thread;
     bool syncing; /* to be joined */
@@ -92,6 +93,18 @@ static int end_sync(struct job *j)
     return j->sync_r;
 }
 
+/* From here on the snapshot's token may stand upstream, whether or not we get to know: what is written later is another generation. */
+static void begin_visible(struct job *j)
+{
+    struct inode *in = j->in;
+    mutex_lock(&in->mu);
+    if (j->snapshot && in->rec.vid == j->vid && in->rec.gen == j->gen) {
+        in->snap_gen = j->gen;
+        in->snap_mark = (struct io_mark){0};
+    }
+    mutex_unlock(&in->mu);
+}
+
 /* The gate of uploads, which make something visible right after it. */
 static int upload_gate(void *ctx)
 {
@@ -102,7 +115,10 @@ static int upload_gate(void *ctx)
     mutex_lock(&j->in->mu);
     r = r < 0 ? r : states_publish_gate(j->in->rec.content, j->snapshot);
     mutex_unlock(&j->in->mu);
-    return r < 0 ? r : note_upload(j->o->p->fs, j->o->key, j->in->rec.vid, j->d.token);
+    if (r < 0)
+        return r;
+    begin_visible(j);
+    return note_upload(j->o->p->fs, j->o->key, j->vid, j->d.token);
 }
 
 static void on_progress(void *ctx, uint64_t bytes)
@@ -427,8 +443,8 @@ static int upload_content(struct job *j, struct cfile *cf)
     int r = states_publish_gate(in->rec.content, j->snapshot);
     in->changed = r < 0 && in->changed;
     posix_of(&in->rec, &req.meta.posix);
-    out.vid = in->rec.vid;
-    out.gen = in->rec.gen;
+    j->vid = out.vid = in->rec.vid;
+    j->gen = out.gen = in->rec.gen;
     out.ctime_ns = in->rec.ctime_ns;
     bool mtime_set = in->rec.flags & INODE_MTIME_SET;
     uint64_t closed_size = in->rec.size;
@@ -447,7 +463,8 @@ static int upload_content(struct job *j, struct cfile *cf)
     req.sums = sums;
     struct publish_result res = {0};
     r = cache_publish(cf, &req, &res);
-    (void)end_sync(j); /* what it says was asked at the gate */
+    int synced = end_sync(j); /* asked at the gate, but an upload that an earlier run completed has none */
+    r = r == 0 ? synced : r;
     if (r == -ESTALE && own_version(j, out.vid, &req.cond.etag)) {
         req.cond.kind = OBJ_COND_ETAG;
         r = take_as_base(j, &req.cond.etag);
@@ -638,70 +655,6 @@ static int run_untangle(struct op *o)
     }
     meta_dentry_clear(&j.d);
     inode_put(j.in);
-    return r;
-}
-
-static int keep_key(void *ctx, const struct obj_entry *e)
-{
-    if (!e->odd)
-        g_ptr_array_add(ctx, g_strndup(e->name, e->name_len));
-    return 0;
-}
-
-static int remove_probes(struct fs *fs, const char *prefix)
-{
-    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
-    struct obj_list_req req = {.prefix = prefix};
-    struct obj_cond any = {.kind = OBJ_COND_NONE};
-    int r = objstore_list(fs->store, &req, keep_key, names, NULL);
-    for (unsigned i = 0; r == 0 && i < names->len; i++) {
-        g_autofree char *key = g_strconcat(prefix, names->pdata[i], NULL);
-        r = objstore_delete(fs->store, key, &any);
-        r = r == -ENOENT ? 0 : r;
-    }
-    return r == -EACCES ? 0 : r;
-}
-
-/* The store's conditions are probed before the first change, so that publishing can rely on them. */
-static int probe(struct fs *fs)
-{
-    uint32_t caps = 0;
-    g_autofree char *prefix = g_strdup_printf(PROBE_DIR "/%s/", meta_uuid(fs->meta));
-    int r = remove_probes(fs, prefix); /* of a run that was killed in the middle of it */
-    if (r == 0)
-        r = objstore_probe(fs->store, prefix, &caps);
-    if (r < 0 && r != -EACCES)
-        return r;
-    atomic_store(&fs->probed, true);
-    if (r < 0)
-        return 0;
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    meta_value_put_u64(b, STORE_CAPS_VALUE, (uint64_t)PROBE_REVISION << 32 | caps);
-    if (meta_commit(b, false) < 0)
-        log_debug("publish", "capabilities could not be stored");
-    meta_batch_free(b);
-    return 0;
-}
-
-int publish_probe(struct fs *fs)
-{
-    struct publisher *p = fs->pub;
-    if (atomic_load(&fs->probed))
-        return 0;
-    mutex_lock(&p->mu);
-    int r = 0;
-    while (r == 0 && p->probing)
-        r = patience_wait(&p->done, &p->mu, UINT64_MAX);
-    bool known = atomic_load(&fs->probed);
-    p->probing |= r == 0 && !known;
-    mutex_unlock(&p->mu);
-    if (known || r < 0)
-        return known ? 0 : r;
-    r = probe(fs);
-    mutex_lock(&p->mu);
-    p->probing = false;
-    cond_broadcast(&p->done);
-    mutex_unlock(&p->mu);
     return r;
 }
 

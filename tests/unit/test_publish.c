@@ -242,6 +242,52 @@ START_TEST(aborted_stream_leaves_nothing)
 }
 END_TEST
 
+/* An upload that the store has made, and whose id does not come here, would stay for ever. */
+START_TEST(upload_that_is_being_created_is_aborted_when_it_is_there)
+{
+    int64_t before = metric_get(M_requests_multipart);
+    fault("op=create,nth=1,action=delay:500ms");
+    struct cfile *cf = streamed("a", 8);
+    EVENTUALLY(n_on_their_way(cf) > 0);
+    cache_stream_abort(cf);
+    ck_assert_int_ge(metric_get(M_requests_multipart) - before, 2);
+    ck_assert_uint_eq(n_uploads(), 0);
+    cache_file_unref(cf);
+}
+END_TEST
+
+static gpointer abort_in_thread(gpointer cf)
+{
+    cache_stream_abort(cf);
+    return NULL;
+}
+
+static bool is_dropping(struct cfile *cf)
+{
+    struct upload *u = upload_of(cf);
+    mutex_lock(&u->mu);
+    bool dropping = u->dropping;
+    mutex_unlock(&u->mu);
+    return dropping;
+}
+
+/* As when the last name goes and the last writer closes just when the publisher has begun. */
+START_TEST(nothing_is_begun_while_a_stream_is_aborted)
+{
+    struct cfile *cf = streamed("a", 8);
+    EVENTUALLY(cache_uploaded_bytes(cf) == 7 * PART);
+    fault("op=abort,nth=1,action=delay:1s");
+    GThread *t = g_thread_new("abort", abort_in_thread, cf);
+    EVENTUALLY(is_dropping(cf));
+    ck_assert_int_eq(publish(cf, "a"), -EAGAIN);
+    g_thread_join(t);
+    ck_assert_int_eq(publish(cf, "a"), 0);
+    assert_published(cf, "a");
+    ck_assert_uint_eq(n_uploads(), 0);
+    cache_file_unref(cf);
+}
+END_TEST
+
 START_TEST(forgotten_file_takes_its_upload_along)
 {
     struct cfile *cf = streamed("a", 8);
@@ -494,6 +540,8 @@ static void add_plain(Suite *s)
     tcase_add_test(tc, truncated_stream_is_published_small);
     tcase_add_test(tc, shrunk_and_grown_again_has_zeros);
     tcase_add_test(tc, aborted_stream_leaves_nothing);
+    tcase_add_test(tc, upload_that_is_being_created_is_aborted_when_it_is_there);
+    tcase_add_test(tc, nothing_is_begun_while_a_stream_is_aborted);
     tcase_add_test(tc, forgotten_file_takes_its_upload_along);
     tcase_add_test(tc, forgotten_closed_file_takes_its_upload_along);
     tcase_add_test(tc, letting_go_of_a_file_does_not_wait_for_its_parts);

@@ -218,6 +218,31 @@ START_TEST(bytes_written_behind_a_snapshot_that_was_not_recorded_go_upstream)
 }
 END_TEST
 
+START_TEST(bytes_written_behind_a_lost_snapshot_of_an_open_file_go_upstream)
+{
+    char model[] = "1";
+    open_and_start();
+    first_change();
+    INODE_REF in = fs_fixture_inode(&fx, "first");
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    write_in(in, model, 0, "2");
+    ck_assert_int_eq(content_flush(in, false), 0);
+    write_in(in, model, 0, "3"); /* another writer: the snapshot is made of an open file */
+    fault("op=head,nth=1,action=error:-EIO");
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 10 * NS_PER_S), -EIO);
+    assert_object("first", "3", 1);
+    write_in(in, model, 0, "4");
+    ck_assert_int_eq(content_flush(in, false), 0);
+    fault("op=put,nth=1,action=error:-EIO");
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 10 * NS_PER_S), -EIO);
+    fault("");
+    content_release(in, true);
+    all_published();
+    assert_object("first", "4", 1);
+    ck_assert(!content_is_dirty(in));
+}
+END_TEST
+
 /* Else they could not be read until the journal record's next try, a minute later at worst. */
 START_TEST(absent_bytes_can_be_read_before_the_version_that_holds_them_is_recorded)
 {
@@ -243,6 +268,22 @@ START_TEST(absent_bytes_can_be_read_before_the_version_that_holds_them_is_record
     fault("");
     all_published();
     assert_object("big", model, SIZE);
+}
+END_TEST
+
+/* Somebody else publishes it, which takes longer than the time limit, but gets on. */
+START_TEST(publishing_that_gets_on_is_waited_for)
+{
+    g_autofree char *model = bytes();
+    fx.cfg.max_uploads = 2;
+    open_and_start();
+    first_change();
+    fault("op=part,action=delay:300ms");
+    fs_fixture_write(&fx, "big", model, 20 * PART);
+    INODE_REF in = fs_fixture_inode(&fx, "big");
+    g_usleep(300000); /* a thread has it */
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 1500 * NS_PER_MS), 0);
+    assert_object("big", model, 20 * PART);
 }
 END_TEST
 
@@ -549,7 +590,9 @@ int main(void)
     tcase_add_test(tc, bytes_written_behind_a_snapshot_are_another_version);
     tcase_add_loop_test(tc, file_that_the_kernel_writes_is_sent_again_only_if_it_changed, 0, 3);
     tcase_add_test(tc, bytes_written_behind_a_snapshot_that_was_not_recorded_go_upstream);
+    tcase_add_test(tc, bytes_written_behind_a_lost_snapshot_of_an_open_file_go_upstream);
     tcase_add_test(tc, version_made_by_a_run_that_was_killed_is_replaced);
+    tcase_add_test(tc, publishing_that_gets_on_is_waited_for);
     tcase_add_test(tc, absent_bytes_can_be_read_before_the_version_that_holds_them_is_recorded);
     tcase_add_loop_test(tc, older_version_of_ours_that_somebody_put_back_is_not_overwritten, 0, 2);
     tcase_add_test(tc, link_whose_reply_was_lost_is_no_conflict);
