@@ -289,9 +289,17 @@ static void take_on_locked(struct fuse_loop *l, struct reader *t, char *buf, siz
         patience_end();
 }
 
-static size_t kept_pages(size_t len)
+/* What a request takes while it is kept: only the data of a large WRITE has to begin with a page. */
+static size_t kept_size(size_t len)
 {
-    return PAGE + (len + PAGE - 1) / PAGE * PAGE;
+    return sizeof(struct kept) + (len <= PAGE ? len : PAGE + (len + PAGE - 1) / PAGE * PAGE);
+}
+
+static bool kept_alloc(size_t len, struct large *ret)
+{
+    char *pages = len <= PAGE ? malloc(len) : aligned_alloc(PAGE, kept_size(len) - sizeof(struct kept));
+    *ret = (struct large){pages, pages && len > PAGE ? pages + PAGE - WRITE_HEAD : pages};
+    return pages;
 }
 
 /* True: kept for later. */
@@ -299,15 +307,15 @@ static bool keep_locked(struct fuse_loop *l, const char *buf, size_t len) REQUIR
 {
     mutex_assert_held(&l->mu);
     const struct fuse_in_header *in = (const void *)buf;
-    if (is_quick(in->opcode) || l->n_waiters < WAITERS_MAX || l->kept_bytes + kept_pages(len) > KEPT_MAX)
+    if (is_quick(in->opcode) || l->n_waiters < WAITERS_MAX || l->kept_bytes + kept_size(len) > KEPT_MAX)
         return false;
-    char *pages = aligned_alloc(PAGE, kept_pages(len));
-    if (!pages)
+    struct large at;
+    if (!kept_alloc(len, &at))
         return false;
     struct kept *k = g_new(struct kept, 1);
-    *k = (struct kept){.read_ns = clock_mono_ns(), .len = len, .at = {pages, pages + PAGE - WRITE_HEAD}};
+    *k = (struct kept){.read_ns = clock_mono_ns(), .len = len, .at = at};
     memcpy(k->at.buf, buf, len);
-    l->kept_bytes += kept_pages(len);
+    l->kept_bytes += kept_size(len);
     g_queue_push_tail(&l->kept, k);
     return true;
 }
@@ -365,7 +373,7 @@ static bool next_kept(struct reader *t) EXCLUDES(t->loop->mu)
     t->kept_pages = NULL;
     struct kept *k = waited && !l->stop ? g_queue_pop_head(&l->kept) : NULL;
     if (k) {
-        l->kept_bytes -= kept_pages(k->len);
+        l->kept_bytes -= kept_size(k->len);
         t->kept_pages = k->at.pages;
         take_on_locked(l, t, k->at.buf, k->len, k->read_ns);
         if (k->asked)
@@ -472,7 +480,7 @@ static bool drop_kept(struct fuse_loop *l, uint64_t unique) EXCLUDES(l->mu)
     if (link) {
         struct kept *k = link->data;
         g_queue_delete_link(&l->kept, link);
-        l->kept_bytes -= kept_pages(k->len);
+        l->kept_bytes -= kept_size(k->len);
         free(k->at.pages);
         g_free(k);
     }
