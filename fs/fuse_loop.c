@@ -5,7 +5,8 @@
  * A thread that waits in read() is told to stop by SIGUSR1, again and again because the signal may come before the read does.
  *
  * Requests that may wait for the store take at most WAITERS_MAX of the threads; what comes beyond that is kept, and taken up by the next of them that is done. So there is always
- * a thread for what is answered at once, and for INTERRUPT, which makes waiting requests end.
+ * a thread for what is answered at once, and for INTERRUPT, which makes waiting requests end. One that is kept ends as one that a thread waits for does (patience.h): the thread
+ * in fuse_loop_join() looks at the programs of those that the kernel sent an INTERRUPT for, again and again because it sends one for the first signal only.
  *
  * Only a thread in read() and one that handles a large WRITE need a large buffer: other requests are moved to a small one of the thread's own.
  */
@@ -28,6 +29,7 @@
 #define FREE_MAX     32u            /* large buffers */
 #define GRACE_NS     (2 * NS_PER_S) /* beyond --op-timeout: whoever works for a request is to say first what is wrong */
 #define KNOCK_NS     (10 * NS_PER_MS)
+#define LOOK_NS      NS_PER_S /* between two looks at the programs of requests that are kept */
 #define BUFFER_BYTES (FS_MAX_WRITE + 4096u)
 /* Bytes of a WRITE before its data: these are to lie at the end of a page, so that the data begins with one. */
 #define WRITE_HEAD (sizeof(struct fuse_in_header) + sizeof(struct fuse_write_in))
@@ -51,6 +53,7 @@ struct kept {
     uint64_t read_ns;
     size_t len;
     struct large at;
+    bool asked; /* the kernel told of a signal */
 };
 
 struct reader {
@@ -85,6 +88,7 @@ struct fuse_loop {
     unsigned n_threads, n_idle, n_waiters;
     GQueue kept; /* struct kept */
     uint64_t kept_bytes;
+    bool asked;            /* for one of them; not looked at yet */
     GPtrArray *free_pages; /* of large buffers that nobody uses */
     bool seen_new;         /* the kernel sends what it sends again before all else */
     bool stop;
@@ -285,20 +289,33 @@ static void take_on_locked(struct fuse_loop *l, struct reader *t, char *buf, siz
         patience_end();
 }
 
+/* What a request takes while it is kept: only the data of a large WRITE has to begin with a page. */
+static size_t kept_size(size_t len)
+{
+    return sizeof(struct kept) + (len <= PAGE ? len : PAGE + (len + PAGE - 1) / PAGE * PAGE);
+}
+
+static bool kept_alloc(size_t len, struct large *ret)
+{
+    char *pages = len <= PAGE ? malloc(len) : aligned_alloc(PAGE, kept_size(len) - sizeof(struct kept));
+    *ret = (struct large){pages, pages && len > PAGE ? pages + PAGE - WRITE_HEAD : pages};
+    return pages;
+}
+
 /* True: kept for later. */
 static bool keep_locked(struct fuse_loop *l, const char *buf, size_t len) REQUIRES(l->mu)
 {
     mutex_assert_held(&l->mu);
     const struct fuse_in_header *in = (const void *)buf;
-    if (is_quick(in->opcode) || l->n_waiters < WAITERS_MAX || l->kept_bytes + len > KEPT_MAX)
+    if (is_quick(in->opcode) || l->n_waiters < WAITERS_MAX || l->kept_bytes + kept_size(len) > KEPT_MAX)
         return false;
-    char *pages = aligned_alloc(PAGE, PAGE + (len + PAGE - 1) / PAGE * PAGE);
-    if (!pages)
+    struct large at;
+    if (!kept_alloc(len, &at))
         return false;
     struct kept *k = g_new(struct kept, 1);
-    *k = (struct kept){clock_mono_ns(), len, {pages, pages + PAGE - WRITE_HEAD}};
+    *k = (struct kept){.read_ns = clock_mono_ns(), .len = len, .at = at};
     memcpy(k->at.buf, buf, len);
-    l->kept_bytes += len;
+    l->kept_bytes += kept_size(len);
     g_queue_push_tail(&l->kept, k);
     return true;
 }
@@ -356,9 +373,11 @@ static bool next_kept(struct reader *t) EXCLUDES(t->loop->mu)
     t->kept_pages = NULL;
     struct kept *k = waited && !l->stop ? g_queue_pop_head(&l->kept) : NULL;
     if (k) {
-        l->kept_bytes -= k->len;
+        l->kept_bytes -= kept_size(k->len);
         t->kept_pages = k->at.pages;
         take_on_locked(l, t, k->at.buf, k->len, k->read_ns);
+        if (k->asked)
+            patience_ask(&t->patience);
         g_free(k);
     }
     mutex_unlock(&l->mu);
@@ -400,8 +419,8 @@ static int of_unique(const void *kept, const void *unique)
     return in->unique != *(const uint64_t *)unique;
 }
 
-/* Whether the request that the program waits for is known here. *ret_end: it was not begun, and is not to be. */
-static bool interrupt_locked(struct fuse_loop *l, uint64_t unique, bool *ret_end) REQUIRES(l->mu)
+/* Whether the request that the program waits for is known here. */
+static bool interrupt_locked(struct fuse_loop *l, uint64_t unique) REQUIRES(l->mu)
 {
     mutex_assert_held(&l->mu);
     for (unsigned i = 0; i < READERS_MAX; i++) {
@@ -414,16 +433,8 @@ static bool interrupt_locked(struct fuse_loop *l, uint64_t unique, bool *ret_end
     GList *link = g_queue_find_custom(&l->kept, &unique, of_unique);
     if (!link)
         return false;
-    struct kept *k = link->data;
-    const struct fuse_in_header *in = (const void *)k->at.buf;
-    /* A close has to be carried out, and what was sent again may have been. */
-    *ret_end = in->opcode != FUSE_FLUSH && !is_patient(in->opcode) && !request_resent(in->unique);
-    if (*ret_end) {
-        g_queue_delete_link(&l->kept, link);
-        l->kept_bytes -= k->len;
-        free(k->at.pages);
-        g_free(k);
-    }
+    ((struct kept *)link->data)->asked = l->asked = true;
+    cond_broadcast(&l->changed);
     return true;
 }
 
@@ -431,16 +442,64 @@ static void interrupt(struct fuse_loop *l, const char *msg, size_t len)
 {
     const struct fuse_in_header *in = (const void *)msg;
     const struct fuse_interrupt_in *arg = (const void *)(msg + sizeof(*in));
-    bool end = false;
     if (len < sizeof(*in) + sizeof(*arg))
         return;
     mutex_lock(&l->mu);
-    bool known = interrupt_locked(l, arg->unique, &end);
+    bool known = interrupt_locked(l, arg->unique);
     mutex_unlock(&l->mu);
     if (!known) /* answered, or between read() and taking on: the kernel sends this again if it still waits */
         answer(l, in->unique, -EAGAIN);
-    else if (end)
-        answer(l, arg->unique, -EINTR);
+}
+
+/* ---- programs of requests that are kept ---- */
+
+struct asker {
+    uint64_t unique;
+    int tid;
+};
+
+/* A close has to be carried out, and what was sent again may have been. */
+static GArray *askers_locked(struct fuse_loop *l) REQUIRES(l->mu)
+{
+    GArray *list = g_array_new(FALSE, FALSE, sizeof(struct asker));
+    for (const GList *link = l->kept.head; link; link = link->next) {
+        const struct kept *k = link->data;
+        const struct fuse_in_header *in = (const void *)k->at.buf;
+        const struct asker a = {in->unique, (int)in->pid};
+        if (k->asked && in->opcode != FUSE_FLUSH && !is_patient(in->opcode) && !request_resent(in->unique))
+            g_array_append_val(list, a);
+    }
+    return list;
+}
+
+/* False: a thread has taken it on. */
+static bool drop_kept(struct fuse_loop *l, uint64_t unique) EXCLUDES(l->mu)
+{
+    mutex_lock(&l->mu);
+    GList *link = g_queue_find_custom(&l->kept, &unique, of_unique);
+    if (link) {
+        struct kept *k = link->data;
+        g_queue_delete_link(&l->kept, link);
+        l->kept_bytes -= kept_size(k->len);
+        free(k->at.pages);
+        g_free(k);
+    }
+    mutex_unlock(&l->mu);
+    return link;
+}
+
+/* Ends what is kept, and so not begun, for programs that do not wait any more. */
+static void look_at_kept(struct fuse_loop *l) EXCLUDES(l->mu)
+{
+    mutex_lock(&l->mu);
+    l->asked = false;
+    g_autoptr(GArray) list = askers_locked(l);
+    mutex_unlock(&l->mu);
+    for (unsigned i = 0; i < list->len; i++) {
+        const struct asker *a = &g_array_index(list, struct asker, i);
+        if (patience_of_task_is_over(a->tid) && drop_kept(l, a->unique))
+            answer(l, a->unique, -EINTR);
+    }
 }
 
 /* ---- the thread ---- */
@@ -546,8 +605,14 @@ static void knock_locked(struct fuse_loop *l) REQUIRES(l->mu)
 int fuse_loop_join(struct fuse_loop *l)
 {
     mutex_lock(&l->mu);
-    while (!l->stop)
-        cond_wait(&l->changed, &l->mu);
+    while (!l->stop) {
+        uint64_t next = clock_mono_ns() + LOOK_NS;
+        while (!l->stop && !l->asked && cond_wait_until(&l->changed, &l->mu, next))
+            ; /* a thread has left */
+        mutex_unlock(&l->mu);
+        look_at_kept(l);
+        mutex_lock(&l->mu);
+    }
     while (l->n_threads > 0) {
         knock_locked(l);
         (void)cond_wait_until(&l->changed, &l->mu, clock_mono_ns() + KNOCK_NS);

@@ -89,13 +89,18 @@ static bool is_in_fault(int tid)
 }
 
 /* A program that cannot be seen (of another pid namespace) gives up by whatever signal. */
-static bool gave_up(const struct patience *p, bool asked)
+static bool gave_up(int tid, bool asked)
 {
     uint64_t s[5];
-    if (!read_signals(p->tid, s))
+    if (!read_signals(tid, s))
         return asked;
     enum patience_signal what = patience_signal_of(s[0] | s[1], s[2], s[3], s[4]);
-    return what == PATIENCE_DIES || (what == PATIENCE_STOPS && !is_in_fault(p->tid));
+    return what == PATIENCE_DIES || (what == PATIENCE_STOPS && !is_in_fault(tid));
+}
+
+bool patience_of_task_is_over(int tid)
+{
+    return gave_up(tid, true);
 }
 
 /* ---- waiting ---- */
@@ -111,7 +116,7 @@ int patience_over(void)
         p->over = -EINTR;
     else if (now >= p->looked_ns + (asked ? SLICE_NS : LOOK_NS)) {
         p->looked_ns = now;
-        p->over = gave_up(p, asked) ? -EINTR : 0;
+        p->over = gave_up(p->tid, asked) ? -EINTR : 0;
     }
     if (!p->over && now >= p->until_ns)
         p->over = -ETIMEDOUT;

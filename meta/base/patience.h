@@ -30,6 +30,8 @@ struct patience *patience_set(struct patience *p);
 void patience_ask(struct patience *p);
 /* What to answer now: -EINTR, -ETIMEDOUT, 0: go on. May read /proc, so with no lock held that others wait for long. */
 int patience_over(void);
+/* The same of a program for whose request there is no thread yet, and whom the kernel told of a signal for: whether it waits no longer. Reads /proc. */
+bool patience_of_task_is_over(int tid);
 /* Something got on: the time counts from now. */
 void patience_renew(void);
 /* Bytes went to or came from the store: that as well, and the count, which is all threads', grows. */

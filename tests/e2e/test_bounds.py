@@ -130,16 +130,24 @@ def test_a_signal_ends_a_program_that_waits_for_the_store(make_mount, store, sig
     store.answer_again()
 
 
+# Reads while alarms come that it handles. Not by Python's own calls: those are made again after EINTR.
+ALARMED = """
+import ctypes
+c, b = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(8)
+signal.signal(signal.SIGALRM, lambda *_: None); signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+go(); f = c.open(os.fsencode(P + '/d/small'), os.O_RDONLY)
+n = c.read(f, b, 8) if f >= 0 else -1
+os._exit(0 if n == 8 else ctypes.get_errno())
+"""
+
+
 def test_a_handled_signal_does_not_end_a_read_but_sigint_does(make_mount, store):
     m = prepare(make_mount, store, op_timeout="10m")
-    ring = "signal.signal(signal.SIGALRM, lambda *_: None); signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1); "
-    p = program(m, ring + "go(); open(P + '/d/small', 'rb').read()")
+    p = program(m, ALARMED)
     code = "signal.signal(signal.SIGINT, lambda *_: os._exit(99)); go(); os.listdir(P + '/unlisted')"
     q = program(m, code)
     time.sleep(1.5)
     assert p.poll() is None and q.poll() is None
-    calls = len([c for c in m.log().splitlines() if "EINTR" in c])
-    assert calls == 0
     q.send_signal(signal.SIGINT)
     assert q.wait(HANG_S) == 99
     store.answer_again()
@@ -242,10 +250,17 @@ def test_hundreds_of_waiting_readers_hold_up_nobody_and_leave_nothing(make_mount
             p = program(m, code)
             assert p.wait(HANG_S) == 0, (code, p.stderr.read())
         waiting.add(m, range(400, 700))  # more than there are threads for them
-        assert eventually(lambda: counts(m)[0] >= threads + 400, 20), counts(m)
+        assert eventually(lambda: counts(m)[0] >= threads + 470, 30), counts(m)
         assert program(m, SERVED["df"]).wait(HANG_S) == 0
+        alarmed, killed = program(m, ALARMED), program(m, ALARMED)
+        time.sleep(1.5)
+        assert alarmed.poll() is None and killed.poll() is None, (alarmed.poll(), killed.poll())
+        killed.kill()
+        assert killed.wait(HANG_S) == -signal.SIGKILL
+        assert alarmed.poll() is None
         m.status()
     store.answer_again()
+    assert alarmed.wait(HANG_S) == 0, alarmed.stderr.read()
     assert (m.path / "many/699").stat().st_size == 70000
     # 16 idle threads and 64 connections stay at most, however many there were before
     assert eventually(lambda: counts(m)[0] <= threads + 24 and counts(m)[1] <= fds + 80, 30), (threads, fds, counts(m))

@@ -129,6 +129,7 @@ START_TEST(a_program_with_a_fatal_signal_is_not_waited_for)
     ck_assert_int_eq(wait_out(UINT64_MAX), -EINTR);
     patience_begin(&patience, pid, clock_mono_ns(), 3600 * NS_PER_S); /* the kernel does not tell of all */
     ck_assert_int_eq(wait_out(UINT64_MAX), -EINTR);
+    ck_assert(patience_of_task_is_over(pid));
     end_child(pid);
 }
 END_TEST
@@ -140,6 +141,7 @@ START_TEST(a_program_with_another_signal_is_waited_for)
     patience_ask(&patience);
     ck_assert_int_eq(wait_out(clock_mono_ns() + 500 * NS_PER_MS), -ETIMEDOUT);
     ck_assert_int_eq(patience_over(), 0);
+    ck_assert(!patience_of_task_is_over(pid));
     end_child(pid);
 }
 END_TEST
@@ -150,6 +152,7 @@ START_TEST(a_program_that_cannot_be_seen_ends_with_any_signal)
     ck_assert_int_eq(wait_out(clock_mono_ns() + 250 * NS_PER_MS), -ETIMEDOUT);
     patience_ask(&patience);
     ck_assert_int_eq(wait_out(UINT64_MAX), -EINTR);
+    ck_assert(patience_of_task_is_over(0));
 }
 END_TEST
 
