@@ -7,6 +7,8 @@
  *
  * Concurrency: the rules are in cache_internal.h. A waiter keeps the fetch by a reference and reads its error from it. A fetch that fails because the
  * source was replaced meanwhile (renamed upstream, published) is no error: the waiter looks again.
+ *
+ * Objects that the store's driver can check only as a whole are asked for as a whole, whatever is wanted of them.
  */
 #include "cache_fetch.h"
 
@@ -50,6 +52,19 @@ static void start_one_locked(struct cfile *cf, uint64_t first, uint64_t end, enu
     queue_push(cf->c, f);
 }
 
+static bool is_asked_whole(const struct cache *c, uint64_t limit)
+{
+    return limit <= objstore_limits(c->store)->checked_bytes;
+}
+
+static void widen_locked(const struct cfile *cf, uint64_t *first, uint64_t *end)
+{
+    if (!is_asked_whole(cf->c, cf->limit))
+        return;
+    *first = 0;
+    *end = chunks_for(cf->limit);
+}
+
 /* End of the run of chunks from `from` that are absent and free. */
 static uint64_t absent_run_locked(const struct cfile *cf, uint64_t from, uint64_t end)
 {
@@ -64,14 +79,16 @@ static uint64_t piece_chunks_locked(const struct cfile *cf, uint64_t chunks, enu
 {
     uint64_t most = MAX(cf->c->cfg.get_bytes / META_CHUNK_BYTES, 1);
     uint64_t share = MAX(2 * chunks / MAX(cf->c->cfg.max_downloads, 1), RA_FIRST_BYTES / META_CHUNK_BYTES);
-    return prio == FETCH_AHEAD ? MIN(share, most) : most;
+    return prio == FETCH_AHEAD && !is_asked_whole(cf->c, cf->limit) ? MIN(share, most) : most;
 }
 
 uint64_t fetch_start_locked(struct cfile *cf, uint64_t first, uint64_t end, enum fetch_prio prio)
 {
     mutex_assert_held(&cf->mu);
-    uint64_t piece = piece_chunks_locked(cf, end - MIN(first, end), prio), n = 0;
     end = MIN(end, chunks_for(cf->limit));
+    if (first < end)
+        widen_locked(cf, &first, &end);
+    uint64_t piece = piece_chunks_locked(cf, end - MIN(first, end), prio), n = 0;
     for (uint64_t i = first; i < end;) {
         uint64_t stop = absent_run_locked(cf, i, MIN(end, i + piece));
         if (stop > i) {
@@ -135,8 +152,10 @@ void fetch_carve_locked(struct cfile *cf, uint64_t first, uint64_t end)
 
 uint64_t fetch_want_locked(struct cfile *cf, uint64_t first, uint64_t end, enum fetch_prio prio)
 {
-    if (first < end)
+    if (first < end) {
+        widen_locked(cf, &first, &end);
         carve_below_locked(cf, first, end, (int)prio);
+    }
     return fetch_start_locked(cf, first, end, prio);
 }
 
@@ -191,6 +210,29 @@ static int fail_locally(struct fetch *f, int r)
     return r;
 }
 
+/* What a sink wants of a whole object. */
+struct window {
+    uint64_t off, end;
+    obj_sink_fn *sink;
+    void *ctx;
+};
+
+static int on_whole_body(void *ctx, uint64_t off, const void *buf, size_t len)
+{
+    const struct window *w = ctx;
+    uint64_t a = MAX(off, w->off), b = MIN(off + len, w->end);
+    return a < b ? w->sink(w->ctx, a, (const uint8_t *)buf + (a - off), b - a) : 0;
+}
+
+/* Gives w what it wants of a source with `limit` bytes. */
+static int get_range(struct cache *c, const char *key, const struct etag *etag, uint64_t limit, struct window *w)
+{
+    const struct etag *match = etag_is_set(etag) ? etag : NULL;
+    return is_asked_whole(c, limit)
+               ? objstore_get(c->store, key, 0, limit, match, on_whole_body, w, NULL)
+               : objstore_get(c->store, key, w->off, w->end - w->off, match, w->sink, w->ctx, NULL);
+}
+
 static int get_into_file(struct fetch *f, const char *key, const struct etag *etag, uint64_t start, uint64_t len)
 {
     uint64_t began = clock_mono_ns();
@@ -198,7 +240,8 @@ static int get_into_file(struct fetch *f, const char *key, const struct etag *et
     int r = arrival_begin(&f->arrival, start, len);
     if (r < 0)
         return fail_locally(f, r);
-    r = objstore_get(f->cf->c->store, key, start, len, etag_is_set(etag) ? etag : NULL, fetch_on_body, f, NULL);
+    struct window w = {start, start + len, fetch_on_body, f};
+    r = get_range(f->cf->c, key, etag, f->limit, &w);
     if (r == 0)
         note_speed(f, began, len, metric_get(M_store_slowdowns) != slowdowns);
     int end_r = fetch_flush(f);
@@ -265,6 +308,7 @@ static void run_fetch(struct fetch *f)
     f->running = true;
     f->cut_bytes = f->first < f->end ? MIN(chunk_start(f->end), cf->limit) : start;
     f->done_bytes = start;
+    f->limit = cf->limit;
     f->src_gen = cf->src_gen;
     f->move_gen = cf->move_gen;
     key = g_strdup(cf->src_key);
@@ -429,7 +473,10 @@ int fetch_wait_locked(struct cfile *cf, uint64_t chunk, uint64_t end, enum fetch
         return -EIO;
     struct fetch *f = fetch_find_locked(cf, chunk);
     if (f && !f->running && prio < f->prio) {
-        fetch_carve_locked(cf, chunk, MAX(end, chunk + 1));
+        uint64_t first = chunk;
+        end = MAX(end, chunk + 1);
+        widen_locked(cf, &first, &end);
+        fetch_carve_locked(cf, first, end);
         f = NULL;
     }
     if (!f && chunkset_get(&cf->busy, chunk))
@@ -469,6 +516,7 @@ int fetch_direct(struct cfile *cf, void *buf, size_t len, uint64_t off)
     memset(buf, 0, len);
     if (d.len == 0)
         return 0;
-    int r = objstore_get(cf->c->store, key, off, d.len, etag_is_set(&etag) ? &etag : NULL, on_direct_body, &d, NULL);
+    struct window w = {off, off + d.len, on_direct_body, &d};
+    int r = get_range(cf->c, key, &etag, limit, &w);
     return r < 0 ? r : d.got < d.len ? -EBADMSG : 0;
 }

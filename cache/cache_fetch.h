@@ -24,6 +24,7 @@ struct fetch {
     GList cf_link;
     unsigned refs;
     uint64_t first, end; /* chunks */
+    uint64_t limit;      /* of the source, when it began */
     uint64_t cut_bytes;  /* bytes from here on are not wanted */
     uint64_t done_bytes; /* in the file up to here */
     uint64_t src_gen, move_gen;

@@ -1,7 +1,6 @@
 /* The operation table, and the replies all operations share. */
 #include "op.h"
 
-#include "base/testpoint.h"
 #include "replay.h"
 
 const struct fuse_lowlevel_ops fs_ops = {
@@ -39,7 +38,6 @@ static int to_posix(int r)
 
 void reply_err(fuse_req_t req, enum op_id op, int r)
 {
-    TEST_POINT(op_names[op]);
     metric_inc(M_fuse_requests);
     if (!is_common(r)) {
         metric_inc(M_fuse_errors);
@@ -75,7 +73,6 @@ void reply_entry(fuse_req_t req, enum op_id op, struct inode *in, double ttl)
     struct fuse_entry_param e;
     fill_entry(in, ttl, &e);
     inode_kernel_ref(in);
-    TEST_POINT(op_names[op]);
     metric_inc(M_fuse_requests);
     if (fuse_reply_entry(req, &e) == -ENOENT)
         inode_kernel_forget(in->fs, in->ino, 1); /* interrupted: the kernel never saw the entry */

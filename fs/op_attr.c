@@ -1,5 +1,5 @@
 /* Attributes: getattr, setattr. */
-#include "base/testpoint.h"
+#include "base/crash.h"
 #include "content.h"
 #include "io_mode.h"
 #include "mapped.h"
@@ -197,7 +197,7 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, s
                          FUSE_SET_ATTR_MTIME_NOW); /* no atime: it is not kept */
     if (r == 0 && rest)
         r = attr_store(in, attr, rest);
-    TEST_POINT("setattr");
+    CRASH_POINT(reply_setattr);
     if (r < 0)
         reply_err(req, OP_ID_setattr, r == -ENOENT ? -ESTALE : r);
     else

@@ -1,6 +1,6 @@
 /* Operations on open files. */
 #include "attach.h"
-#include "base/testpoint.h"
+#include "base/crash.h"
 #include "content.h"
 #include "copy.h"
 #include "io_mode.h"
@@ -129,7 +129,7 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
                   r == -ENOENT ? -ESTALE : r); /* replaced elsewhere: ESTALE makes the kernel look the name up again */
         return;
     }
-    TEST_POINT("open");
+    CRASH_POINT(reply_open);
     metric_inc(M_fuse_requests);
     if (fuse_reply_open(req, fi) == -ENOENT)
         undo_open(fs, in, fi->fh, writes);
@@ -159,7 +159,7 @@ static void reply_created(fuse_req_t req, enum op_id op, struct inode *in, uint6
 {
     struct fs *fs = in->fs;
     bool writes = opens_for_write(fi->flags);
-    TEST_POINT("made");
+    CRASH_POINT(create_unopened);
     int r = open_created(in, writes, again);
     if (r < 0) {
         if (name && tree_unlink(fs, parent, name) < 0)
@@ -179,7 +179,7 @@ static void reply_created(fuse_req_t req, enum op_id op, struct inode *in, uint6
     struct fuse_entry_param e;
     fill_entry(in, inode_get(fs, parent, &dir) == 0 ? tree_ttl(fs, dir) : 0, &e);
     inode_kernel_ref(in);
-    TEST_POINT(name ? "create" : "tmpfile");
+    CRASH_POINT(reply_create);
     metric_inc(M_fuse_requests);
     if (fuse_reply_create(req, &e, fi) == -ENOENT) {
         undo_open(fs, in, fi->fh, writes);
@@ -285,7 +285,7 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_
         content_note_write(h->in, (uint64_t)off + (uint64_t)n);
         atomic_store_explicit(&h->slot->wrote, true, memory_order_relaxed);
     }
-    TEST_POINT("write");
+    CRASH_POINT(reply_write);
     metric_inc(M_fuse_requests);
     if (n < 0)
         reply_err(req, OP_ID_write, (int)n);
@@ -392,6 +392,7 @@ void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
         content_note_write(h->in, mode & FALLOC_FL_KEEP_SIZE ? 0 : (uint64_t)off + (uint64_t)len);
         atomic_store(&h->slot->wrote, true);
     }
+    CRASH_POINT(reply_fallocate);
     reply_err(req, OP_ID_fallocate, r);
 }
 
@@ -446,7 +447,7 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in, struct 
     else if (changes)
         n = copy_range(from->in, (uint64_t)off_in, to->in, (uint64_t)off_out, MIN(len, COPY_MAX));
     atomic_store(&to->slot->wrote, true);
-    TEST_POINT("copy_file_range");
+    CRASH_POINT(reply_copy);
     if (n < 0)
         reply_err(req, OP_ID_copy_file_range, (int)n);
     else

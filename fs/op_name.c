@@ -1,4 +1,5 @@
 /* Operations on names: lookup, create, link, unlink, rename and their kin. */
+#include "base/crash.h"
 #include "no_open.h"
 #include "op.h"
 #include "tree.h"
@@ -77,6 +78,7 @@ static void make_node(fuse_req_t req, enum op_id op, const struct node_spec *spe
         r = writable_name(fs, spec->parent, spec->name);
     if (r == 0)
         r = tree_create(fs, spec, false, &in);
+    CRASH_POINT(reply_node);
     if (r < 0)
         reply_err(req, op, r);
     else
@@ -131,6 +133,7 @@ void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
     int r = writable_name(fs, parent, name);
     if (r == 0 && !done_before(req))
         r = tree_unlink(fs, parent, name);
+    CRASH_POINT(reply_unlink);
     reply_err(req, OP_ID_unlink, r);
 }
 
@@ -140,6 +143,7 @@ void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
     int r = fs->cfg->read_only ? -EROFS : 0;
     if (r == 0 && !done_before(req))
         r = tree_rmdir(fs, parent, name);
+    CRASH_POINT(reply_rmdir);
     reply_err(req, OP_ID_rmdir, r);
 }
 
@@ -152,6 +156,7 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
         r = writable_name(fs, newparent, newname);
     if (r == 0 && !done_before(req))
         r = tree_rename(fs, parent, name, newparent, newname, flags);
+    CRASH_POINT(reply_rename);
     reply_err(req, OP_ID_rename, r);
 }
 
@@ -164,6 +169,7 @@ void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t newparent, const char *n
         r = writable_name(fs, newparent, newname);
     if (r == 0)
         r = tree_link(fs, ino, newparent, newname, &in);
+    CRASH_POINT(reply_link);
     if (r < 0)
         reply_err(req, OP_ID_link, r);
     else

@@ -1,4 +1,5 @@
 /* Extended attributes: user.* kept in the database; user.sluice.* made on the fly and not listed, so that copying tools do not carry them on. */
+#include "base/crash.h"
 #include "content.h"
 #include "op.h"
 #include "replay.h"
@@ -140,13 +141,17 @@ static int change_xattr(struct fs *fs, uint64_t ino, const char *name, const cha
 void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size, int flags)
 {
     struct fs *fs = fuse_req_userdata(req);
-    reply_err(req, OP_ID_setxattr, done_before(req) ? 0 : change_xattr(fs, ino, name, value, size, flags, false));
+    int r = done_before(req) ? 0 : change_xattr(fs, ino, name, value, size, flags, false);
+    CRASH_POINT(reply_setxattr);
+    reply_err(req, OP_ID_setxattr, r);
 }
 
 void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 {
     struct fs *fs = fuse_req_userdata(req);
-    reply_err(req, OP_ID_removexattr, done_before(req) ? 0 : change_xattr(fs, ino, name, NULL, 0, 0, true));
+    int r = done_before(req) ? 0 : change_xattr(fs, ino, name, NULL, 0, 0, true);
+    CRASH_POINT(reply_removexattr);
+    reply_err(req, OP_ID_removexattr, r);
 }
 
 static int add_name(void *ctx, const char *name, size_t value_len)

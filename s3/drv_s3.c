@@ -422,6 +422,7 @@ static int s3_open(const struct objstore_config *cfg, struct objstore **ret_stor
         .put_max_bytes = 5ull << 30,
         .copy_max_bytes = 5ull << 30,
         .object_max_bytes = 5ull << 40,
+        .checked_bytes = 1u << 20,
         .parts_max = 10000,
         .key_max_bytes = 1024,
     };

@@ -45,6 +45,8 @@ struct objstore_limits {
     uint64_t put_max_bytes;
     uint64_t copy_max_bytes; /* beyond: part copy */
     uint64_t object_max_bytes;
+    uint64_t
+        checked_bytes; /* a GET of a whole object up to this size gives no byte that contradicts the store's sum; of parts, and of larger ones, nobody knows */
     uint32_t parts_max;
     uint32_t key_max_bytes; /* prefix included */
 };

@@ -9,11 +9,9 @@
 #include <string.h>
 
 /*
- * A whole object of at most CHECKED_BYTES is held back until it was compared with the checksum that the store tells, or over plain http with
+ * A whole object of at most limits.checked_bytes is held back until it was compared with the checksum that the store tells, or over plain http with
  * an ETag that is the MD5: nothing else would notice a byte flipped on the way. Larger ones, and parts of objects, have no sum of their own.
  */
-#define CHECKED_BYTES (1u << 20)
-
 struct get {
     struct drv_s3 *d;
     const char *key;
@@ -78,7 +76,7 @@ static bool is_md5(const char *etag)
 
 static void hold_back(struct get *g, const struct http_response *resp, uint64_t total)
 {
-    bool whole = g->pos == 0 && g->end == total && total > 0 && total <= CHECKED_BYTES;
+    bool whole = g->pos == 0 && g->end == total && total > 0 && total <= g->d->base.limits.checked_bytes;
     bool by_md5 = !g->d->ep.tls && (objstore_caps(&g->d->base) & CAP_ETAG_IS_MD5) && is_md5(g->want.s);
     if (g->held)
         g_string_truncate(g->held, 0);

@@ -65,6 +65,11 @@ void crash_pass(enum crash_point point)
         !__atomic_compare_exchange_n(&s->armed, &armed, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         return;
     __atomic_store_n(&s->fired, (uint32_t)point + 1, __ATOMIC_SEQ_CST);
+    if (s->again) {
+        s->again--;
+        s->nth = 1;
+        __atomic_store_n(&s->armed, (uint32_t)point + 1, __ATOMIC_SEQ_CST);
+    }
     if (s->flags & CRASH_PARENT)
         (void)kill(getppid(), SIGKILL);
     (void)kill(getpid(), SIGKILL);

@@ -9,14 +9,12 @@ seed; what is left of the mount stays in DIR then.
 """
 import argparse
 import json
-import mmap
 import os
 import pathlib
 import random
 import re
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -27,40 +25,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "e2e")]
 import mounts  # noqa: E402
 import stores  # noqa: E402
+from crash_file import POINTS, CrashFile  # noqa: E402
 from programs import DIRECTORY, Link, Mixed, Node, Saver, digest  # noqa: E402
 
-ROOT = HERE.parents[1]
-POINTS = re.findall(r"^CRASH\((\w+)\)", (ROOT / "meta/base/crash_points.def").read_text(), re.M)
 AT_START = [p for p in POINTS if p.startswith(("recover_", "takeover_"))]
 FAULTS = "op=put,prob=0.3,action=delay:15ms;op=part,prob=0.3,action=delay:15ms;op=head,prob=0.3,action=delay:10ms;op=copy,prob=0.3,action=delay:15ms;op=delete,prob=0.3,action=delay:15ms"
 SPEED = 10
-
-
-class CrashFile:
-    """struct crash_file of meta/base/crash.h."""
-
-    def __init__(self, path):
-        self.path = path
-        path.write_bytes(bytes(16 + 4 * len(POINTS)))
-        with open(path, "r+b") as f:
-            self.map = mmap.mmap(f.fileno(), 0)
-
-    def arm(self, point, nth, parent):
-        struct.pack_into("=III", self.map, 4, nth, int(parent), 0)
-        struct.pack_into("=I", self.map, 0, POINTS.index(point) + 1)
-
-    def disarm(self):
-        struct.pack_into("=I", self.map, 0, 0)
-
-    def reset(self):
-        struct.pack_into("=IIII", self.map, 0, 0, 0, 0, 0)
-
-    def fired(self):
-        n = struct.unpack_from("=I", self.map, 12)[0]
-        return POINTS[n - 1] if n else None
-
-    def passed(self):
-        return dict(zip(POINTS, struct.unpack_from(f"={len(POINTS)}I", self.map, 16)))
 
 
 class Loop:

@@ -5,6 +5,7 @@ import os
 import random
 
 import pytest
+from crash_file import CrashFile
 from mounts import MIB, POINTS, eventually, in_thread, is_gone
 
 NOREPLACE, EXCHANGE = 1, 2
@@ -28,9 +29,8 @@ def _mount(request, make_mount, base):
         pytest.skip(f"{POINTS} is not built (-Dtest_points=true)")
     m = make_mount(start=False, passthrough=request.param, settle="0s", log_level="debug", free_space="1M")
     m.program = POINTS
-    m.points = base / "points"
-    m.points.mkdir()
-    m.env["SLUICE_DIE_IN"] = str(m.points)
+    m.crash = CrashFile(base / "crash")
+    m.env["SLUICE_CRASH_FILE"] = str(m.crash.path)
     m.mount()
     if request.param == "on" and not m.status()["passthrough"]:
         pytest.skip("no passthrough here")
@@ -43,12 +43,10 @@ def worker_of(m):
 
 def dying(m, point, work, deaths=1):
     """The result of work, a call into the mount of whose request a worker after the other dies just before its reply."""
-    (m.points / point).touch()
-    if deaths > 1:
-        (m.points / f"{point}.again").touch()
     before = worker_of(m)
+    m.crash.arm(point, again=deaths - 1)
     result = in_thread(work)()
-    assert not list(m.points.iterdir()), "nobody died"
+    assert m.crash.fired() == point and not m.crash.armed(), "nobody died"
     assert worker_of(m) != before and is_gone(before)
     return result
 
@@ -67,12 +65,12 @@ def test_names_are_made_once(m, store):
     p = m.path
     (p / "s").mkdir()
     f = make(m, "f", b"data")
-    dying(m, "mkdir", lambda: os.mkdir(p / "d"))
-    dying(m, "mkdir", lambda: os.mkdir(p / "d/twice"), deaths=2)
-    dying(m, "symlink", lambda: os.symlink("f", p / "d/l"))
-    dying(m, "mknod", lambda: os.mkfifo(p / "d/p"))
-    dying(m, "mknod", lambda: os.mknod(p / "d/r", 0o100644))
-    dying(m, "link", lambda: os.link(f, p / "d/g"))
+    dying(m, "reply_node", lambda: os.mkdir(p / "d"))
+    dying(m, "reply_node", lambda: os.mkdir(p / "d/twice"), deaths=2)
+    dying(m, "reply_node", lambda: os.symlink("f", p / "d/l"))
+    dying(m, "reply_node", lambda: os.mkfifo(p / "d/p"))
+    dying(m, "reply_node", lambda: os.mknod(p / "d/r", 0o100644))
+    dying(m, "reply_link", lambda: os.link(f, p / "d/g"))
     assert sorted(os.listdir(p / "d")) == ["g", "l", "p", "r", "twice"]
     assert os.readlink(p / "d/l") == "f" and f.stat().st_nlink == 2 and os.listdir(p / "d/twice") == []
     with pytest.raises(FileExistsError):  # a second call is not the same request
@@ -81,7 +79,7 @@ def test_names_are_made_once(m, store):
     assert store.get("d/g") == b"data" and store.get("d/r") == b""
 
 
-@pytest.mark.parametrize("point", ["create", "made"])
+@pytest.mark.parametrize("point", ["reply_create", "create_unopened"])
 def test_files_are_created_once(m, store, point):
     p, flags = m.path, os.O_CREAT | os.O_EXCL
     for i, deaths in enumerate((1, 2)):
@@ -97,10 +95,10 @@ def test_files_are_created_once(m, store, point):
 
 
 def test_file_without_a_name_is_created_once(m, store):
-    with open(dying(m, "tmpfile", lambda: os.open(m.path, os.O_TMPFILE | os.O_RDWR)), "w+b", buffering=0) as f:
+    with open(dying(m, "reply_create", lambda: os.open(m.path, os.O_TMPFILE | os.O_RDWR)), "w+b", buffering=0) as f:
         f.write(b"data")
         root = os.open("/", os.O_RDONLY)
-        dying(m, "link", lambda: os.link(f"/proc/self/fd/{f.fileno()}", m.path / "g", src_dir_fd=root, follow_symlinks=True))
+        dying(m, "reply_link", lambda: os.link(f"/proc/self/fd/{f.fileno()}", m.path / "g", src_dir_fd=root, follow_symlinks=True))
         os.close(root)
     m.wait()
     assert os.listdir(m.path) == ["g"] and store.get("g") == b"data"
@@ -113,11 +111,11 @@ def test_names_are_removed_once(m, store):
         make(m, name)
     (p / "e").mkdir()
     m.wait()
-    dying(m, "unlink", (p / "d/a").unlink)
-    dying(m, "unlink", (p / "d/b").unlink, deaths=2)
-    dying(m, "unlink", (p / "d/old").unlink)
-    dying(m, "rmdir", (p / "d").rmdir)
-    dying(m, "rmdir", (p / "e").rmdir, deaths=2)
+    dying(m, "reply_unlink", (p / "d/a").unlink)
+    dying(m, "reply_unlink", (p / "d/b").unlink, deaths=2)
+    dying(m, "reply_unlink", (p / "d/old").unlink)
+    dying(m, "reply_rmdir", (p / "d").rmdir)
+    dying(m, "reply_rmdir", (p / "e").rmdir, deaths=2)
     assert os.listdir(p) == []
     m.wait()
     assert not store.list()
@@ -129,16 +127,16 @@ def test_names_move_once(m, store):
     make(m, "b", b"b")
     (p / "d").mkdir()
     make(m, "d/f", b"f")
-    dying(m, "rename", lambda: os.rename(p / "a", p / "d/a"))
-    dying(m, "rename", lambda: renameat2(p / "d/a", p / "c", NOREPLACE), deaths=2)
-    dying(m, "rename", lambda: renameat2(p / "b", p / "c", EXCHANGE))
+    dying(m, "reply_rename", lambda: os.rename(p / "a", p / "d/a"))
+    dying(m, "reply_rename", lambda: renameat2(p / "d/a", p / "c", NOREPLACE), deaths=2)
+    dying(m, "reply_rename", lambda: renameat2(p / "b", p / "c", EXCHANGE))
     assert (p / "b").read_bytes() == b"a" and (p / "c").read_bytes() == b"b"
-    dying(m, "rename", lambda: renameat2(p / "b", p / "c", EXCHANGE), deaths=2)
+    dying(m, "reply_rename", lambda: renameat2(p / "b", p / "c", EXCHANGE), deaths=2)
     assert (p / "b").read_bytes() == b"b" and (p / "c").read_bytes() == b"a"
-    dying(m, "rename", lambda: os.rename(p / "d", p / "e"))
+    dying(m, "reply_rename", lambda: os.rename(p / "d", p / "e"))
     with pytest.raises(FileExistsError):
         renameat2(p / "b", p / "c", NOREPLACE)
-    dying(m, "rename", lambda: os.rename(p / "b", p / "c"))
+    dying(m, "reply_rename", lambda: os.rename(p / "b", p / "c"))
     assert sorted(os.listdir(p)) == ["c", "e"]
     m.wait()
     assert store.get("c") == b"b" and store.get("e/f") == b"f"
@@ -147,10 +145,10 @@ def test_names_move_once(m, store):
 
 def test_attributes_change_once(m):
     f = make(m, "f", b"x")
-    dying(m, "setxattr", lambda: os.setxattr(f, "user.a", b"1", os.XATTR_CREATE))
-    dying(m, "setxattr", lambda: os.setxattr(f, "user.a", b"2", os.XATTR_REPLACE), deaths=2)
+    dying(m, "reply_setxattr", lambda: os.setxattr(f, "user.a", b"1", os.XATTR_CREATE))
+    dying(m, "reply_setxattr", lambda: os.setxattr(f, "user.a", b"2", os.XATTR_REPLACE), deaths=2)
     assert os.getxattr(f, "user.a") == b"2"
-    dying(m, "removexattr", lambda: os.removexattr(f, "user.a"))
+    dying(m, "reply_removexattr", lambda: os.removexattr(f, "user.a"))
     with pytest.raises(OSError) as e:
         os.getxattr(f, "user.a")
     assert e.value.errno == errno.ENODATA
@@ -161,26 +159,26 @@ def test_bytes_are_written_once(m, store):
     p, data = m.path, random.Random(4).randbytes(MIB)
     make(m, "f", b"one")
     make(m, "g", b"one")
-    dying(m, "setattr", lambda: os.truncate(p / "f", 2))
-    dying(m, "open", lambda: close(os.open(p / "g", os.O_WRONLY | os.O_TRUNC)), deaths=2)
+    dying(m, "reply_setattr", lambda: os.truncate(p / "f", 2))
+    dying(m, "reply_open", lambda: close(os.open(p / "g", os.O_WRONLY | os.O_TRUNC)), deaths=2)
     with open(p / "f", "r+b", buffering=0) as f, open(p / "f", "ab", buffering=0) as a:
-        dying(m, "setattr", lambda: f.truncate(1))
+        dying(m, "reply_setattr", lambda: f.truncate(1))
         if not m.status()["passthrough"]:
-            dying(m, "write", lambda: a.write(b"two"))
-            dying(m, "write", lambda: a.write(b"three"), deaths=2)
+            dying(m, "reply_write", lambda: a.write(b"two"))
+            dying(m, "reply_write", lambda: a.write(b"three"), deaths=2)
         else:
             a.write(b"twothree")
         assert os.fstat(f.fileno()).st_size == 9
-        dying(m, "fallocate", lambda: check_call(libc.fallocate(f.fileno(), FALLOC_ZERO_RANGE, ctypes.c_long(1), ctypes.c_long(2))))
-        dying(m, "fallocate", lambda: os.posix_fallocate(f.fileno(), 0, 12))
+        dying(m, "reply_fallocate", lambda: check_call(libc.fallocate(f.fileno(), FALLOC_ZERO_RANGE, ctypes.c_long(1), ctypes.c_long(2))))
+        dying(m, "reply_fallocate", lambda: os.posix_fallocate(f.fileno(), 0, 12))
     make(m, "from", data)
     with open(p / "from", "rb", buffering=0) as f, open(p / "to", "wb", buffering=0) as t:
-        n = dying(m, "copy_file_range", lambda: os.copy_file_range(f.fileno(), t.fileno(), MIB))
+        n = dying(m, "reply_copy", lambda: os.copy_file_range(f.fileno(), t.fileno(), MIB))
         assert n == MIB == os.fstat(t.fileno()).st_size
     m.wait()
     assert store.get("f") == b"o\0\0othree\0\0\0" and store.get("to") == data and store.get("g") == b""
 
 
 def test_records_go_when_all_is_answered(m):
-    dying(m, "mkdir", lambda: os.mkdir(m.path / "d"), deaths=2)
+    dying(m, "reply_node", lambda: os.mkdir(m.path / "d"), deaths=2)
     assert eventually(lambda: (m.path / "none").exists() or "all that was sent again is answered records=1" in m.log())

@@ -240,7 +240,7 @@ def flip(reply, _):
     reply.body = reply.body[:7] + bytes([reply.body[7] ^ 1]) + reply.body[8:]
 
 
-@pytest.mark.parametrize("size", [1000, 100000])
+@pytest.mark.parametrize("size", [1000, 100000, MIB])
 def test_flipped_byte_of_a_small_object(make_lake, size):
     """Of what is fetched whole in one reply, over plain http too: once nobody notices, always is an error."""
     lake = make_lake(op_timeout="5s")
@@ -256,6 +256,29 @@ def test_flipped_byte_of_a_small_object(make_lake, size):
         lake.read("there")
     assert e.value.errno in (errno.EIO, errno.EBADMSG)
     lake.proxy.heal()
+    lake.check("there")
+
+
+def test_flipped_byte_of_a_piece_of_a_small_object(make_lake):
+    """No range of it is taken either, which no sum could tell of: not by who reads a little, not beside what was changed here."""
+    lake = make_lake(op_timeout="5s", open_fill=0)
+    lake.write("there", blob("there", MIB))
+    lake.wait()
+    run("evict", lake.path / "there")
+    flipped = lake.proxy.rule("get", p.edit(flip), key="there", times=None)
+
+    def refused():
+        with open(lake.path / "there", "rb", buffering=0) as f, pytest.raises(OSError) as e:
+            os.pread(f.fileno(), 4096, 3 * 65536)
+        assert e.value.errno in (errno.EIO, errno.EBADMSG)
+    refused()
+    with open(lake.path / "there", "r+b", buffering=0) as f:
+        os.pwrite(f.fileno(), blob("new", 65536), 65536)
+        refused()
+    assert flipped.n_used >= 6, "tried three times each"
+    lake.proxy.heal()
+    data = lake.files["there"]
+    lake.wrote("there", data[:65536] + blob("new", 65536) + data[2 * 65536:])
     lake.check("there")
 
 

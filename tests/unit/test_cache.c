@@ -2,6 +2,7 @@
 #include "base/crc32c.h"
 #include "cache_file.h"
 #include "cache_fixture.h"
+#include "objstore_driver.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -113,6 +114,50 @@ START_TEST(random_small_reads_fetch_at_most_four_times_what_they_want)
     for (unsigned i = 0; i < 100; i++)
         assert_reads(cf, ((uint64_t)rand() * 4099) % (size - 64 * KIB), 64 * KIB, 1);
     ck_assert_uint_le(cache_file_present_bytes(cf), 4 * 100 * 64 * KIB);
+    cache_file_unref(cf);
+}
+END_TEST
+
+#define WHOLE (9 * CHUNK + 777)
+
+static const struct objstore_driver *spied;
+static int n_gets, n_gets_of_parts;
+
+static int spy_get(struct objstore *st, const char *key, uint64_t off, uint64_t len, const struct etag *if_match,
+                   obj_sink_fn *sink, void *ctx, struct obj_info *ret_info)
+{
+    (void)__atomic_add_fetch(&n_gets, 1, __ATOMIC_SEQ_CST);
+    if (off || len != WHOLE)
+        (void)__atomic_add_fetch(&n_gets_of_parts, 1, __ATOMIC_SEQ_CST);
+    return spied->get(st, key, off, len, if_match, sink, ctx, ret_info);
+}
+
+START_TEST(objects_that_are_checked_as_a_whole_are_asked_for_as_a_whole)
+{
+    static struct objstore_driver spy;
+    struct cache_source src = put_object(&fx, "a", WHOLE, 1);
+    struct cfile *cf = open_object(&fx, 50, &src, WHOLE);
+    spied = fx.store->drv;
+    spy = *spied;
+    spy.get = spy_get;
+    fx.store->drv = &spy;
+    fx.store->limits.checked_bytes = WHOLE;
+    assert_reads(cf, 5 * CHUNK + 7, 10, 1);
+    ck_assert_int_eq(n_gets, 1);
+    ck_assert(cache_file_complete(cf));
+    cache_file_unref(cf);
+    cf = open_object(&fx, 51, &src, WHOLE); /* what is changed here leaves two pieces to fetch */
+    write_pattern(cf, 3 * CHUNK, CHUNK, 2);
+    assert_reads(cf, 0, 3 * CHUNK, 1);
+    assert_reads(cf, 3 * CHUNK, CHUNK, 2);
+    assert_reads(cf, 4 * CHUNK, WHOLE - 4 * CHUNK, 1);
+    ck_assert_int_eq(n_gets, 3);
+    fx.store->limits.checked_bytes = WHOLE - 1;
+    struct cfile *larger = open_object(&fx, 52, &src, WHOLE);
+    ck_assert_int_eq(n_gets_of_parts, 0);
+    assert_reads(larger, 5 * CHUNK + 7, 10, 1);
+    ck_assert_int_ge(n_gets_of_parts, 1);
+    cache_file_unref(larger);
     cache_file_unref(cf);
 }
 END_TEST
@@ -462,6 +507,7 @@ int main(void)
     tcase_add_test(tc, second_read_needs_no_request);
     tcase_add_test(tc, many_readers_of_one_chunk_cost_one_get);
     tcase_add_test(tc, random_small_reads_fetch_at_most_four_times_what_they_want);
+    tcase_add_test(tc, objects_that_are_checked_as_a_whole_are_asked_for_as_a_whole);
     tcase_add_test(tc, sequential_reads_use_large_gets);
     tcase_add_test(tc, fill_completes_the_file_and_tells_progress);
     tcase_add_test(tc, background_fill_goes_on_without_the_caller);
