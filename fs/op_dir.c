@@ -1,4 +1,8 @@
-/* Reading directories. Offsets are ids of names (+2, for "." and ".."): stable while names come and go. */
+/*
+ * Reading directories. Offsets are ids of names (+2, for "." and ".."): stable while names come and go.
+ *
+ * Who opens a directory that was never listed, and has more than a page of names, reads it while it is listed: new names have greater ids than all before. Such a handle has the id limit NAMES_COME.
+ */
 #include "attach.h"
 #include "no_open.h"
 #include "op.h"
@@ -6,6 +10,7 @@
 #include "tree.h"
 
 #define DOT_ENTRIES 2
+#define NAMES_COME  UINT64_MAX
 
 /* No name changed anywhere since this directory was opened last: what the kernel kept of it is right. */
 static bool seen_unchanged(struct inode *in)
@@ -21,6 +26,12 @@ static bool seen_unchanged(struct inode *in)
     return same;
 }
 
+static int list_first_page(struct fs *fs, struct inode *dir)
+{
+    uint64_t pages = 0;
+    return tree_is_listed(dir) ? tree_refresh(fs, dir, false) : tree_list_follow(fs, dir, &pages);
+}
+
 void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
@@ -34,9 +45,10 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     if (r == 0 && !inode_is_dir(in))
         r = -ENOTDIR;
     if (r == 0 && in->rec.nlink > 0)
-        r = tree_refresh(fs, in, false);
-    if (r == 0) {
-        const struct sess_handle what = {.ino = ino, .dir = 1, .id_limit = meta_next_ino(fs->meta)};
+        r = list_first_page(fs, in);
+    bool more = r > 0;
+    if (r >= 0) {
+        const struct sess_handle what = {.ino = ino, .dir = 1, .id_limit = more ? NAMES_COME : meta_next_ino(fs->meta)};
         r = handle_new(fs, in, &what, &h);
     }
     if (r < 0) {
@@ -45,8 +57,8 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     }
     fi->fh = h->fh;
     attach_replaces(fs, request_unique());
-    fi->cache_readdir = 1;
-    fi->keep_cache = seen_unchanged(in);
+    fi->cache_readdir = !more;
+    fi->keep_cache = !more && seen_unchanged(in);
     metric_inc(M_fuse_requests);
     if (fuse_reply_open(req, fi) == -ENOENT)
         handle_free(fs, fi->fh);
@@ -122,6 +134,29 @@ static bool fill_dots(struct fill *f, uint64_t *off)
     return true;
 }
 
+static int fill_names(struct fill *f, uint64_t at)
+{
+    uint64_t after = at > DOT_ENTRIES ? at - DOT_ENTRIES : 0;
+    return MIN(meta_dentry_each(f->fs->meta, f->dir->ino, after, fill_one, f), 0);
+}
+
+/* The same for a handle that may have the limit NAMES_COME: the names that are there, or the next ones that come. Nothing: all were read. */
+static int fill_coming(struct fill *f, uint64_t at, struct sess_handle *slot)
+{
+    if (slot->id_limit != NAMES_COME)
+        return fill_names(f, at);
+    for (uint64_t pages = TREE_NO_PAGES;;) {
+        int more = tree_list_follow(f->fs, f->dir, &pages);
+        if (more < 0)
+            return more;
+        if (more == 0)
+            f->id_limit = slot->id_limit = meta_next_ino(f->fs->meta);
+        int r = fill_names(f, at);
+        if (r < 0 || f->used > 0 || more == 0)
+            return r;
+    }
+}
+
 /* The directory of a READDIR that no OPENDIR came before, listed. */
 static int find_unopened(struct fs *fs, uint64_t ino, off_t off, struct inode **ret)
 {
@@ -148,12 +183,12 @@ static void read_dir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, str
         .req = req, .fs = fs, .dir = h ? h->in : dir, .id_limit = UINT64_MAX, .buf = buf, .size = size, .plus = plus};
     f.ttl = tree_ttl(fs, f.dir);
     uint64_t at = (uint64_t)off;
-    if (h && at == 0)
+    if (h && at == 0 && h->slot->id_limit != NAMES_COME)
         h->slot->id_limit = meta_next_ino(fs->meta); /* rewound: what was made since is shown */
     if (h)
         f.id_limit = h->slot->id_limit;
     if (fill_dots(&f, &at))
-        r = meta_dentry_each(fs->meta, f.dir->ino, at > DOT_ENTRIES ? at - DOT_ENTRIES : 0, fill_one, &f);
+        r = h ? fill_coming(&f, at, h->slot) : fill_names(&f, at);
     metric_inc(M_fuse_requests);
     if (r < 0 && f.used == 0)
         reply_err(req, OP_ID_readdir, r);

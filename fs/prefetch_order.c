@@ -123,13 +123,18 @@ static unsigned files_ahead(const struct stream *s)
     return n;
 }
 
+static bool opened_lately(const struct order *o, uint64_t ino)
+{
+    uint64_t place = place_of(&o->now, ino);
+    return place && o->now.inos->len - place < RECENT;
+}
+
 /* False: it was opened a moment ago. */
 static bool remember(struct order *o, uint64_t ino)
 {
-    uint64_t place = place_of(&o->now, ino);
-    if (place && o->now.inos->len - place < RECENT)
+    if (opened_lately(o, ino))
         return false;
-    if (place) {
+    if (place_of(&o->now, ino)) {
         pass_end(o, &o->before);
         o->before = o->now;
         for (unsigned i = 0; i < ORDER_STREAMS; i++)
@@ -240,7 +245,8 @@ bool order_asked(struct order *o, const struct order_next *next, struct order_it
     if (s->serial != next->serial)
         return false;
     for (unsigned i = 0; i < n; i++) {
-        if (g_hash_table_contains(o->waiting, GSIZE_TO_POINTER(items[i].ino)))
+        /* the reader went on while the files were picked */
+        if (g_hash_table_contains(o->waiting, GSIZE_TO_POINTER(items[i].ino)) || opened_lately(o, items[i].ino))
             items[i].bytes = 0;
         struct asked *a = g_new(struct asked, 1);
         *a = (struct asked){items[i].ino, items[i].place, items[i].bytes};

@@ -49,7 +49,7 @@ struct order *order_new(struct order_counts *counts);
 void order_free(struct order *o);
 /* Notes an open of file ino whose name has this id. waited: it was not here yet. True when files are to be fetched. */
 bool order_note(struct order *o, uint64_t ino, uint64_t id, bool waited, struct order_next *ret_next);
-/* What is to be fetched for `next`, in order. n 0: there is nothing more; full: or no room at the moment. bytes become 0 where others asked before. False: the reader
+/* What is to be fetched for `next`, in order. n 0: there is nothing more; full: or no room at the moment. bytes become 0 where others asked before, or opened the file since. False: the reader
  * is gone, nothing is to be fetched. */
 bool order_asked(struct order *o, const struct order_next *next, struct order_item *items, unsigned n, bool full);
 /* Follows nobody any more, what waits counts as wasted; the last pass stays known. */

@@ -33,6 +33,12 @@ int tree_follow(struct fs *fs, const char *path, GPtrArray *links, char **ret_pa
 /* Sees that dir's names are known and not older than the metadata TTL: one listing however many callers. A directory listed before is served as it is when the
  * store does not answer within 2 s. -errno only when nothing is known. force: list now whatever the TTL. */
 int tree_refresh(struct fs *fs, struct inode *dir, bool force) MUST_CHECK;
+/* Was it listed ever, or made here, or is it removed? Else its names are not all known, and readers follow its first listing: */
+bool tree_is_listed(struct inode *dir);
+/* Waits until that listing has shown other names than as of *pages (which begins as TREE_NO_PAGES: does not wait, or 0: waits for the first ones; noted there), each with a greater
+ * id than those before it. 1: it has, and more may come; 0: all names are there; -errno as of tree_refresh(). */
+int tree_list_follow(struct fs *fs, struct inode *dir, uint64_t *pages) MUST_CHECK;
+#define TREE_NO_PAGES UINT64_MAX
 /* The same for everything below. progress may be NULL. */
 int tree_refresh_all(struct fs *fs, struct inode *dir, bool force) MUST_CHECK;
 /* Seconds for which the kernel may trust entries of dir. */

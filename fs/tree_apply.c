@@ -269,23 +269,28 @@ static int drop_below(struct fs *fs, struct meta_batch *b, uint64_t dir, uint64_
 struct unseen {
     GHashTable *seen;
     GPtrArray *names;
+    uint64_t first_id;
 };
 
 static int collect_unseen(void *ctx, const struct meta_dentry *d)
 {
     struct unseen *u = ctx;
+    if (d->id >= u->first_id)
+        return 1;
     g_autofree char *shown = S_ISDIR(d->type) ? g_strconcat(d->name, "/", NULL) : g_strdup(d->name);
     if (!g_hash_table_contains(u->seen, shown))
         meta_dentry_collect(u->names, d);
     return 0;
 }
 
-int tree_drop_unseen(struct fs *fs, struct meta_batch *b, uint64_t dir, GHashTable *seen, uint64_t stamp)
+int tree_drop_unseen(struct fs *fs, struct meta_batch *b, uint64_t dir, GHashTable *seen, uint64_t stamp,
+                     uint64_t first_id)
 {
     mutex_assert_held(&fs->ns);
     g_autoptr(GPtrArray) names = meta_dentry_array();
-    struct unseen u = {seen, names};
+    struct unseen u = {seen, names, first_id};
     int r = meta_dentry_each(fs->meta, dir, 0, collect_unseen, &u);
+    r = MIN(r, 0);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         bool dropped = false;
         const struct meta_dentry *d = names->pdata[i];

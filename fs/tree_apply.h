@@ -31,7 +31,7 @@ int tree_insert_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const str
  * 1: nothing was done, a directory of that name stands there. */
 int tree_apply_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct list_row *row, uint64_t stamp)
     REQUIRES(fs->ns);
-/* Names of dir that a complete listing begun at `stamp` did not show go away, unless something local keeps them. seen: "name" of objects, "name/" of what
+/* Names of dir, of ids below first_id, that a complete listing begun at `stamp` did not show go away, unless something local keeps them. seen: "name" of objects, "name/" of what
  * showed as a directory; the value is NULL or the row that was not applied because a directory stands there: it becomes the name once that is gone. */
-int tree_drop_unseen(struct fs *fs, struct meta_batch *b, uint64_t dir, GHashTable *seen, uint64_t stamp)
-    REQUIRES(fs->ns);
+int tree_drop_unseen(struct fs *fs, struct meta_batch *b, uint64_t dir, GHashTable *seen, uint64_t stamp,
+                     uint64_t first_id) REQUIRES(fs->ns);

@@ -30,14 +30,17 @@ struct listing {
     bool done;
     int result;
     uint64_t progress; /* rows and HEADs that came */
+    uint64_t pages;    /* times that rows became names */
+    uint64_t first_id; /* ids of names from this one on were given since it began; 0: not begun */
     unsigned heads_left;
     int head_err;
     /* owned by the worker that runs it */
     char *prefix;
     uint64_t stamp;
     int64_t began_wall_ns;
-    GHashTable *seen; /* see tree_drop_unseen(); owns the rows */
-    GPtrArray *rows;  /* struct list_row */
+    GHashTable *seen; /* see tree_drop_unseen(); owns the rows; names only when the directory had some */
+    bool had_names;
+    GPtrArray *rows; /* struct list_row */
     bool marker, hidden;
     bool changed; /* names appeared, changed or went */
 };
@@ -205,7 +208,7 @@ static int flush_rows(struct listing *l)
 /* Takes the object of the directory's name out of the rows to come: the database does not show yet what one batch puts, so both would become names. */
 static void shadow(struct listing *l, struct list_row *dir)
 {
-    if (!g_hash_table_contains(l->seen, dir->name))
+    if (l->had_names && !g_hash_table_contains(l->seen, dir->name))
         return;
     for (unsigned i = l->rows->len; i-- > 0;) {
         struct list_row *row = l->rows->pdata[i];
@@ -223,6 +226,7 @@ static int flush_page(struct listing *l)
     int r = flush_rows(l);
     mutex_lock(&l->fs->list_mu);
     l->progress++;
+    l->pages += r == 0;
     cond_broadcast(&l->fs->list_done);
     mutex_unlock(&l->fs->list_mu);
     return r;
@@ -261,7 +265,8 @@ static int on_entry(void *ctx, const struct obj_entry *e)
     row->etag = e->etag;
     if (row->is_dir)
         shadow(l, row);
-    g_hash_table_insert(l->seen, g_strconcat(row->name, row->is_dir ? "/" : NULL, NULL), NULL);
+    if (l->had_names)
+        g_hash_table_insert(l->seen, g_strconcat(row->name, row->is_dir ? "/" : NULL, NULL), NULL);
     g_ptr_array_add(l->rows, row);
     return l->rows->len >= ROWS_PER_BATCH ? flush_page(l) : 0;
 }
@@ -273,7 +278,7 @@ static int finish_locked(struct listing *l, struct meta_batch *b, struct inode *
     g_autofree char *now = tree_dir_prefix(l->fs, l->ino);
     if (!g_str_equal(now, l->prefix) || dir->gone)
         return -EAGAIN;
-    int r = tree_drop_unseen(l->fs, b, l->ino, l->seen, l->stamp);
+    int r = tree_drop_unseen(l->fs, b, l->ino, l->seen, l->stamp, l->first_id);
     if (r == 0 && l->ino != META_ROOT_INO)
         r = note_marker(l, b);
     if (r < 0)
@@ -304,7 +309,7 @@ static int note_marker(struct listing *l, struct meta_batch *b)
     return 0;
 }
 
-static int listing_do(struct listing *l)
+static int listing_begin(struct listing *l)
 {
     struct fs *fs = l->fs;
     l->began_ns = clock_mono_ns();
@@ -313,9 +318,23 @@ static int listing_do(struct listing *l)
     g_free(l->prefix);
     l->prefix = tree_dir_prefix(fs, l->ino);
     l->stamp = meta_last_seq(fs->meta);
+    uint64_t first_id = meta_next_ino(fs->meta);
+    int r = meta_dir_has_entries(fs->meta, l->ino);
     mutex_unlock(&fs->ns);
+    l->had_names = r != 0;
+    mutex_lock(&fs->list_mu);
+    l->first_id = first_id;
+    mutex_unlock(&fs->list_mu);
+    return r < 0 ? r : 0;
+}
+
+static int listing_do(struct listing *l)
+{
+    struct fs *fs = l->fs;
+    int r = listing_begin(l);
     struct obj_list_req req = {.prefix = l->prefix, .delimiter = true};
-    int r = objstore_list(fs->store, &req, on_entry, l, NULL);
+    if (r == 0)
+        r = objstore_list(fs->store, &req, on_entry, l, NULL);
     if (r == 0)
         r = flush_rows(l);
     if (r < 0)
@@ -375,13 +394,16 @@ static struct listing *listing_new(struct fs *fs, uint64_t ino)
     return l;
 }
 
-/* With list_mu: until the listing is done, or for wait_ns (UINT64_MAX: as long as it gets on). 0, -EINPROGRESS or -EINTR. */
-static int listing_wait(struct fs *fs, struct listing *l, uint64_t wait_ns) NO_TSA
+/*
+ * With list_mu: until the listing is done, or for wait_ns (UINT64_MAX: as long as it gets on), or until it has other than *pages (NULL: whatever it has), which is noted there.
+ * Its result, 1: other pages, -EINPROGRESS or -EINTR.
+ */
+static int listing_wait(struct fs *fs, struct listing *l, uint64_t wait_ns, uint64_t *pages) NO_TSA
 {
     uint64_t limit = fs->cfg->op_timeout_ns + 5 * NS_PER_S, seen = l->progress;
     uint64_t deadline = clock_mono_ns() + (wait_ns == UINT64_MAX ? limit : wait_ns);
     int r = 0;
-    while (r == 0 && !l->done && !atomic_load(&fs->stopping)) {
+    while (r == 0 && !l->done && !atomic_load(&fs->stopping) && (!pages || l->pages == *pages)) {
         r = patience_wait(&fs->list_done, &fs->list_mu, deadline);
         if (wait_ns != UINT64_MAX || l->progress == seen)
             continue;
@@ -390,11 +412,16 @@ static int listing_wait(struct fs *fs, struct listing *l, uint64_t wait_ns) NO_T
         patience_renew();
         r = r == -ETIMEDOUT ? 0 : r;
     }
-    return l->done ? l->result : r == -EINTR ? r : -EINPROGRESS;
+    if (l->done)
+        return l->result;
+    if (!pages || l->pages == *pages)
+        return r == -EINTR ? r : -EINPROGRESS;
+    *pages = l->pages;
+    return 1;
 }
 
-/* Joins or starts the listing of a directory and waits for it, see listing_wait(): its result or what that says. */
-static int listing_join(struct fs *fs, uint64_t ino, uint64_t wait_ns)
+/* Joins or starts the listing of a directory and waits for it, see listing_wait(). */
+static int listing_join(struct fs *fs, uint64_t ino, uint64_t wait_ns, uint64_t *pages)
 {
     mutex_lock(&fs->list_mu);
     struct listing *l = g_hash_table_lookup(fs->listings, &ino);
@@ -409,7 +436,7 @@ static int listing_join(struct fs *fs, uint64_t ino, uint64_t wait_ns)
         }
     }
     l->refs++;
-    int r = listing_wait(fs, l, wait_ns);
+    int r = listing_wait(fs, l, wait_ns, pages);
     listing_unref_locked(l);
     mutex_unlock(&fs->list_mu);
     return r;
@@ -456,15 +483,15 @@ int tree_refresh_within(struct fs *fs, struct inode *dir, bool force, uint64_t w
         wait_ns = MIN(wait_ns, STALE_WAIT_NS);
     int r = known ? 0 : tree_list_worn(dir);
     if (r == 0)
-        r = listing_join(fs, dir->ino, wait_ns);
+        r = listing_join(fs, dir->ino, wait_ns, NULL);
     if (r < 0 && known && !force)
         return 0;
     return r;
 }
 
-int tree_refresh(struct fs *fs, struct inode *dir, bool force)
+/* What a program that waited is told. */
+static int wait_result(struct inode *dir, int r)
 {
-    int r = tree_refresh_within(fs, dir, force, UINT64_MAX);
     if (r < 0 && r != -EINTR)
         tree_list_note_worn(dir);
     if (r == -EINPROGRESS || r == -EAGAIN)
@@ -472,6 +499,38 @@ int tree_refresh(struct fs *fs, struct inode *dir, bool force)
     if (r == -ENOENT || r == -ENODEV)
         return -EIO; /* never "not there" because the store did not answer */
     return r;
+}
+
+int tree_refresh(struct fs *fs, struct inode *dir, bool force)
+{
+    return wait_result(dir, tree_refresh_within(fs, dir, force, UINT64_MAX));
+}
+
+bool tree_is_listed(struct inode *dir)
+{
+    mutex_lock(&dir->fs->ns); /* the last names of a listing are there with the flag */
+    mutex_lock(&dir->mu);
+    bool listed = dir->gone || dir->rec.nlink == 0 || (dir->rec.flags & (INODE_DIR_LISTED | INODE_DIR_LOCAL));
+    mutex_unlock(&dir->mu);
+    mutex_unlock(&dir->fs->ns);
+    return listed;
+}
+
+int tree_list_follow(struct fs *fs, struct inode *dir, uint64_t *pages)
+{
+    if (tree_is_listed(dir))
+        return 0;
+    int r = tree_list_worn(dir);
+    return wait_result(dir, r < 0 ? r : listing_join(fs, dir->ino, UINT64_MAX, pages));
+}
+
+bool tree_list_shows(struct fs *fs, struct inode *dir, uint64_t id)
+{
+    mutex_lock(&fs->list_mu);
+    const struct listing *l = g_hash_table_lookup(fs->listings, &dir->ino);
+    bool shows = l && l->first_id && id >= l->first_id;
+    mutex_unlock(&fs->list_mu);
+    return shows;
 }
 
 double tree_ttl(struct fs *fs, struct inode *dir)

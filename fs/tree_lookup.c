@@ -9,13 +9,15 @@
 #define FIRST_LIST_WAIT_NS (300 * NS_PER_MS)
 #define POSIX_ASK_AGAIN_NS (60 * (int64_t)NS_PER_S)
 
-static int get_child(struct fs *fs, uint64_t parent, const char *name, struct inode **ret, bool *ret_local)
+static int get_child(struct fs *fs, uint64_t parent, const char *name, struct inode **ret, bool *ret_local,
+                     uint64_t *ret_id)
 {
     struct meta_dentry d = {0};
     int r = meta_dentry_get(fs->meta, parent, name, &d);
     if (r < 0)
         return r;
     *ret_local = d.op_seq != 0;
+    *ret_id = d.id;
     r = inode_get(fs, d.ino, ret);
     if (r == 0)
         inode_set_place(*ret, &d);
@@ -69,14 +71,16 @@ static int probe_name(struct fs *fs, struct inode *dir, const char *name)
     return r;
 }
 
-/* Sees that the answer for `name` can be taken from the database. */
-static int refresh_for(struct fs *fs, struct inode *dir, const char *name)
+/* Sees that the answer for `name` can be taken from the database, which has it by that id (0: has not). */
+static int refresh_for(struct fs *fs, struct inode *dir, const char *name, uint64_t id)
 {
     mutex_lock(&dir->mu);
     bool listed = dir->rec.flags & (INODE_DIR_LISTED | INODE_DIR_LOCAL);
     mutex_unlock(&dir->mu);
     if (listed)
         return tree_refresh(fs, dir, false);
+    if (id && tree_list_shows(fs, dir, id))
+        return 0;
     int r = tree_refresh_within(fs, dir, false, FIRST_LIST_WAIT_NS);
     if (r != -EINPROGRESS)
         return r == -ENOENT || r == -ENODEV ? -EIO : r;
@@ -97,8 +101,9 @@ int tree_lookup(struct fs *fs, uint64_t parent, const char *name, struct inode *
     if (!inode_is_dir(dir))
         return -ENOTDIR;
     bool local = false;
+    uint64_t id = 0;
     struct inode *in = NULL;
-    r = get_child(fs, parent, name, &in, &local);
+    r = get_child(fs, parent, name, &in, &local, &id);
     if (r == 0 && local) {
         *ret = in;
         return 0;
@@ -106,10 +111,10 @@ int tree_lookup(struct fs *fs, uint64_t parent, const char *name, struct inode *
     if (r < 0 && r != -ENOENT)
         return r;
     inode_put(in);
-    r = strlen(name) > 1024 ? -ENAMETOOLONG : refresh_for(fs, dir, name);
+    r = strlen(name) > 1024 ? -ENAMETOOLONG : refresh_for(fs, dir, name, id);
     if (r < 0)
         return r;
-    r = get_child(fs, parent, name, ret, &local);
+    r = get_child(fs, parent, name, ret, &local, &id);
     if (r == -ENOENT && strlen(name) > FS_NAME_MAX)
         return -ENAMETOOLONG;
     return r;

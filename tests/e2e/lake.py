@@ -1,4 +1,4 @@
-"""A small S3 server in the test's process, whose failures the test commands: a black hole (connections stay, nothing is answered), refused keys, huge listings.
+"""A small S3 server in the test's process, whose failures the test commands: a black hole (connections stay, nothing is answered), refused keys, huge listings, and ones that stop.
 
 Lake has what Mount asks of a store (source, endpoint, env) and put, get, list of what it holds. Objects are bytes; keys that are only listed are told by add_names().
 """
@@ -71,6 +71,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.parse()
         if not self.key:
+            if "continuation-token" in self.query:
+                self.lake.pages_open.wait()
             self.answer(200, self.lake.page(self.query) if "uploads" not in self.query else b"<ListMultipartUploadsResult/>")
             return
         if "uploadId" in self.query:
@@ -165,6 +167,8 @@ class Lake:
         self.lock = threading.Lock()
         self.open = threading.Event()
         self.open.set()
+        self.pages_open = threading.Event()  # not set: a listing gets its first page only
+        self.pages_open.set()
         self.objects = {}  # key -> (bytes, etag, metadata)
         self.names = []  # all keys, sorted
         self.refused = set()  # keys that it does not take
@@ -184,6 +188,7 @@ class Lake:
 
     def answer_again(self):
         self.open.set()
+        self.pages_open.set()
 
     def put(self, key, data, meta=None):
         etag = hashlib.md5(data).hexdigest()
@@ -207,6 +212,11 @@ class Lake:
         """Keys that are only ever listed, as objects of one byte."""
         with self.lock:
             self.names = sorted([*self.names, *names])
+
+    def delete_names(self, gone):
+        gone = set(gone)
+        with self.lock:
+            self.names = [name for name in self.names if name not in gone]
 
     def list(self, prefix=""):
         return [k for k in self.names if k.startswith(prefix) and k in self.objects]

@@ -234,6 +234,25 @@ START_TEST(no_room_at_the_moment_is_asked_again)
 }
 END_TEST
 
+START_TEST(opened_while_the_files_were_picked_is_not_fetched_ahead)
+{
+    struct order_next next, more;
+    struct order_item items[ORDER_WINDOW];
+    open_file(0, true);
+    open_file(1, true);
+    ck_assert(order_note(o, ino_of(2), id_of(2), true, &next));
+    for (unsigned i = 0; i < ORDER_WINDOW; i++)
+        items[i] = (struct order_item){.ino = ino_of(3 + i), .place = id_of(3 + i), .bytes = BYTES};
+    ck_assert(!order_note(o, ino_of(3), id_of(3), true, &more));
+    ck_assert(order_asked(o, &next, items, ORDER_WINDOW, false));
+    ck_assert_uint_eq(items[0].bytes, 0);
+    ck_assert_uint_eq(items[1].bytes, BYTES);
+    for (unsigned i = 4; i < 200; i++)
+        open_file(i, true);
+    ck_assert_uint_eq(counts.wasted_files, 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("prefetch_order");
@@ -253,6 +272,7 @@ int main(void)
     tcase_add_test(tc, opened_again_at_once_is_no_new_pass);
     tcase_add_test(tc, answer_to_a_reader_that_is_gone_is_refused);
     tcase_add_test(tc, no_room_at_the_moment_is_asked_again);
+    tcase_add_test(tc, opened_while_the_files_were_picked_is_not_fetched_ahead);
     suite_add_tcase(suite, tc);
     SRunner *sr = srunner_create(suite);
     srunner_run_all(sr, CK_ENV);

@@ -1,0 +1,226 @@
+"""Very many names, very many bytes: memory stays bounded, and a directory is read while its first listing goes on."""
+import os
+import pathlib
+import subprocess
+import threading
+import time
+
+import lake
+import pytest
+from mounts import MIB, NIGHT, eventually, in_thread, run
+
+HANG_S = 30
+
+
+@pytest.fixture
+def store(base):
+    made = lake.Lake()
+    yield made
+    made.remove()
+
+
+def memory(m, what="VmRSS"):
+    """MiB of the worker; VmHWM: the most there ever was."""
+    text = pathlib.Path(f"/proc/{m.status()['pid']}/status").read_text()
+    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith(what)) // 1024
+
+
+def names(n, where="d"):
+    return [f"{where}/{i:07}.jpg" for i in range(n)]
+
+
+def read_names(m, where="d"):
+    with os.scandir(m.path / where) as entries:
+        return [f"{where}/{e.name}" for e in entries]
+
+
+def lists(store):
+    return [query for verb, key, query in store.calls if verb == "GET" and not key and query.get("prefix") == "d/"]
+
+
+def test_a_directory_is_read_while_it_is_listed(make_mount, store):
+    there = names(5000)
+    store.add_names(there)
+    store.pages_open.clear()
+    m = make_mount(metadata_ttl="1h", op_timeout="10m")
+    with os.scandir(m.path / "d") as entries:
+        seen = [f"d/{next(entries).name}" for _ in range(900)]
+        assert not store.pages_open.is_set() and seen == there[:900], "the first page is there, in order"
+        heads = len([c for c in store.calls if c[0] == "HEAD"])
+        assert os.stat(m.path / seen[0]).st_size == 1
+        assert len([c for c in store.calls if c[0] == "HEAD"]) == heads, "what was shown is known"
+        (m.path / "d/mine").write_bytes(b"made meanwhile")
+        os.unlink(m.path / there[950])
+        os.rename(m.path / there[10], m.path / "d/renamed")
+        late = in_thread(lambda: [f"d/{e.name}" for e in entries])
+        store.pages_open.set()
+        seen += late(HANG_S)
+    assert len(seen) == len(set(seen)), "nothing twice"
+    assert set(there) - set(seen) <= {there[950]} and set(seen) - set(there) <= {"d/mine", "d/renamed"}
+    again = set(read_names(m))
+    assert again == set(there) - {there[950], there[10]} | {"d/mine", "d/renamed"}
+    assert len([query for query in lists(store) if "continuation-token" not in query]) == 1, "one listing"
+
+
+def test_who_reads_a_listing_that_breaks_off_gets_an_error_and_the_next_all(make_mount, store):
+    there = names(3000)
+    store.add_names(there)
+    store.pages_open.clear()
+    m = make_mount(metadata_ttl="1h", op_timeout="3s")
+    with os.scandir(m.path / "d") as entries:
+        with pytest.raises(TimeoutError):
+            list(entries)
+    store.pages_open.set()
+    assert sorted(eventually(lambda: listed(m), HANG_S)) == there
+
+
+def listed(m):
+    try:
+        return read_names(m)
+    except TimeoutError:
+        return None
+
+
+def test_another_worker_goes_on_where_the_reader_was(make_mount, store):
+    there = names(5000)
+    store.add_names(there)
+    store.pages_open.clear()
+    m = make_mount(metadata_ttl="1h", op_timeout="10m")
+    with os.scandir(m.path / "d") as entries:
+        seen = [f"d/{next(entries).name}" for _ in range(900)]
+        m.kill_worker()
+        store.pages_open.set()
+        seen += [f"d/{e.name}" for e in entries]
+    assert seen == there
+
+
+@pytest.mark.timeout(1800)
+def test_a_huge_listing_fits_in_memory_and_misses_nothing_while_names_go(make_mount, store):
+    n = 1_000_000 if NIGHT else 100_000
+    there = names(n)
+    store.add_names(there)
+    m = make_mount(metadata_ttl="5s")
+    gone = there[5::997]
+
+    def take_away():
+        for i in range(0, len(gone), 20):
+            store.delete_names(gone[i:i + 20])
+            time.sleep(0.01)
+    taken = threading.Thread(target=take_away)
+    began = time.monotonic()
+    with os.scandir(m.path / "d") as entries:
+        first = next(entries)
+        first_s = time.monotonic() - began
+        taken.start()
+        seen = [f"d/{first.name}"] + [f"d/{e.name}" for e in entries]
+    all_s = time.monotonic() - began
+    taken.join()
+    assert len(seen) == len(set(seen)) and set(seen) <= set(there) and set(there) - set(seen) <= set(gone)
+    print(f"\n{n} names: the first after {first_s:.2f} s, all after {all_s:.1f} s; peak {memory(m, 'VmHWM')} MiB", flush=True)
+    assert eventually(lambda: not any((m.path / name).exists() for name in gone[:2] + gone[-2:]), 1500 if NIGHT else 200)
+    assert set(read_names(m)) == set(there) - set(gone)
+    print(f"listed again: peak {memory(m, 'VmHWM')} MiB")
+    assert memory(m, "VmHWM") <= 300
+
+
+@pytest.mark.timeout(600)
+def test_lookups_and_forgets_of_very_many_names_leave_nothing(make_mount, store):
+    n = 200_000 if NIGHT else 40_000
+    there = names(n)
+    store.add_names(there)
+    m = make_mount(metadata_ttl="1h", negative_ttl="1h")
+    assert len(read_names(m)) == n
+    figures = [memory(m)]
+    for i in range(3):
+        for name in there:
+            os.stat(f"{m.path}/{name}")
+            assert i > 0 or not os.path.lexists(f"{m.path}/{name}.no")
+        figures.append(memory(m))
+        subprocess.run(["mount", "-i", "-o", "remount", m.path], check=True, timeout=60)  # the kernel forgets
+    print(f"\n{n} names looked up: MiB {figures}")
+    assert max(figures) <= 300 and figures[3] <= figures[2] + 24, "caches fill, up to their limits"
+
+
+def test_a_slow_uplink_holds_nothing_in_memory(make_mount, store):
+    size, n = (100, 3) if NIGHT else (40, 3)
+    m = make_mount(upload_limit="1M", part_size="8M")
+    block = os.urandom(MIB)
+    for i in range(n):
+        with open(m.path / f"big{i}", "wb") as f:
+            for _ in range(size):
+                f.write(block)
+    time.sleep(3)
+    assert m.status()["dirty_files"] == n
+    print(f"\n{size * n} MiB wait for an uplink of 1 MiB/s: peak {memory(m, 'VmHWM')} MiB")
+    assert memory(m, "VmHWM") <= 200
+    for i in range(n):
+        run("publish", "--skip", m.path / f"big{i}", check=False)
+        os.unlink(m.path / f"big{i}")
+
+
+def memory_group():
+    """A cgroup of the test's own, and the file of its limit; version 2 or 1."""
+    v2, v1 = pathlib.Path("/sys/fs/cgroup/cgroup.controllers"), pathlib.Path("/sys/fs/cgroup/memory")
+    try:
+        if v2.exists() and "memory" in v2.read_text().split():
+            (v2.parent / "cgroup.subtree_control").write_text("+memory")
+            parent, knob = v2.parent, "memory.max"
+        elif v1.is_dir():
+            parent, knob = v1, "memory.limit_in_bytes"
+        else:
+            return None
+        group = parent / f"sluice-flood-{os.getpid()}"
+        group.mkdir()
+        return group, group / knob
+    except OSError:
+        return None
+
+
+@pytest.fixture
+def limited():
+    """limited(bytes, pids): those, and what they start, get so much memory together, page cache included."""
+    made = memory_group()
+    if not made:
+        pytest.skip("no memory controller of cgroups that may be used")
+    group, knob = made
+
+    def limit(size, pids):
+        knob.write_text(str(size))
+        for pid in pids:
+            (group / "cgroup.procs").write_text(str(pid))
+        return group
+    yield limit
+    for pid in (group / "cgroup.procs").read_text().split():
+        (group.parent / "cgroup.procs").write_text(pid)
+    assert eventually(lambda: removed(group), 10)
+
+
+def removed(group):
+    try:
+        group.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("passthrough", ["on", "off"])
+def test_a_daemon_with_little_memory_serves_more_than_that(make_mount, store, limited, passthrough):
+    """Page cache of the cache files counts as the daemon's where it writes them itself."""
+    size = (1024 if passthrough == "off" else 2048) if NIGHT else 384
+    m = make_mount(passthrough=passthrough)
+    limit = 256 if NIGHT else 128
+    group = limited(limit * MIB, m.pids())
+    pid = m.status()["pid"]
+    blocks = [os.urandom(MIB) for _ in range(7)]
+    with open(m.path / "big", "wb") as f:
+        for i in range(size):
+            f.write(blocks[i % 7])
+    m.wait(timeout=200)
+    run("evict", m.path / "big")
+    with open(m.path / "big", "rb") as f:
+        for i in range(size):
+            assert f.read(MIB) == blocks[i % 7], i
+        assert f.read(1) == b""
+    status = m.status()
+    oom = (group / "memory.oom_control").read_text() if (group / "memory.oom_control").exists() else (group / "memory.events").read_text()
+    print(f"\n{size} MiB with {limit} MiB: peak {memory(m, 'VmHWM')} MiB, the same worker: {status['pid'] == pid}; {oom.split()}")
