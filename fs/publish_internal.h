@@ -142,10 +142,11 @@ void pubop_finish(struct op *o, int r);
 
 /* Is token one of ours, which begins with prefix and ends in a generation, and of a later generation than the recorded one, if that begins so too? */
 bool token_is_later(const char *token, const char *prefix, const char *recorded);
-/* Before an upload to key becomes visible: its token begins with our id and `id` (cache file, or inode of a link or directory) and is later than old_token. */
-int note_upload(struct fs *fs, const char *key, uint64_t id, const char *old_token) MUST_CHECK;
-/* Before a copy that will have this token. */
-int note_copy(struct fs *fs, const char *key, const char *token, uint64_t size) MUST_CHECK;
+/* Before the op's upload becomes visible: its token begins with our id and `id` (cache file, or inode of a link or directory) and is later than old_token.
+ * -EAGAIN: the op was dropped, nothing may become visible. */
+int note_upload(struct op *o, uint64_t id, const char *old_token) MUST_CHECK;
+/* The same before a copy that will have this token. */
+int note_copy(struct op *o, const char *token, uint64_t size) MUST_CHECK;
 void note_clear(struct fs *fs, struct meta_batch *b, const char *key);
 /* The object at key if it is the one noted; asks the store. -ENOENT: no note, or it is not there. */
 int note_find(struct fs *fs, const char *key, struct obj_info *ret) MUST_CHECK;

@@ -16,13 +16,32 @@ static char *note_name(const char *key)
     return g_strconcat("note/", key, NULL);
 }
 
-static int note_put(struct fs *fs, const char *key, const char *text)
+static int put_locked(struct op *o, const char *text) REQUIRES(o->p->fs->ns)
 {
-    g_autofree char *name = note_name(key);
+    struct fs *fs = o->p->fs;
+    mutex_lock(&o->p->mu);
+    bool dropped = o->dropped; /* changes only under ns */
+    mutex_unlock(&o->p->mu);
+    if (dropped)
+        return -EAGAIN;
+    g_autofree char *name = note_name(o->key);
     struct meta_batch *b = meta_batch_new(fs->meta);
     meta_value_put(b, name, text, strlen(text));
-    int r = meta_commit(b, true);
+    int r = meta_commit(b, false);
     meta_batch_free(b);
+    return r;
+}
+
+/* Whoever renames or removes the name either drops the op before, and then nothing becomes visible, or sees the note. */
+static int note_put(struct op *o, const char *text)
+{
+    struct fs *fs = o->p->fs;
+    mutex_lock(&fs->ns);
+    int r = put_locked(o, text);
+    uint64_t written = meta_written(fs->meta);
+    mutex_unlock(&fs->ns);
+    if (r == 0)
+        r = meta_sync_from(fs->meta, written);
     CRASH_POINT(upload_noted);
     return r;
 }
@@ -35,17 +54,17 @@ bool token_is_later(const char *token, const char *prefix, const char *recorded)
     return !g_str_has_prefix(recorded, prefix) || strtoull(token + len, NULL, 16) > strtoull(recorded + len, NULL, 16);
 }
 
-int note_upload(struct fs *fs, const char *key, uint64_t id, const char *old_token)
+int note_upload(struct op *o, uint64_t id, const char *old_token)
 {
     g_autofree char *text =
-        g_strdup_printf("upload\n%s.%" G_GINT64_MODIFIER "x.\n%s", meta_uuid(fs->meta), id, old_token);
-    return note_put(fs, key, text);
+        g_strdup_printf("upload\n%s.%" G_GINT64_MODIFIER "x.\n%s", meta_uuid(o->p->fs->meta), id, old_token);
+    return note_put(o, text);
 }
 
-int note_copy(struct fs *fs, const char *key, const char *token, uint64_t size)
+int note_copy(struct op *o, const char *token, uint64_t size)
 {
     g_autofree char *text = g_strdup_printf("copy\n%s\n%" G_GUINT64_FORMAT, token, size);
-    return note_put(fs, key, text);
+    return note_put(o, text);
 }
 
 void note_clear(struct fs *fs, struct meta_batch *b, const char *key)

@@ -118,7 +118,7 @@ static int upload_gate(void *ctx)
     if (r < 0)
         return r;
     begin_visible(j);
-    return note_upload(j->o->p->fs, j->o->key, j->vid, j->d.token);
+    return note_upload(j->o, j->vid, j->d.token);
 }
 
 static void on_progress(void *ctx, uint64_t bytes)
@@ -262,7 +262,7 @@ static int run_marker(struct job *j)
     struct outcome out = {.key = j->o->key, .content = true, .meta = true};
     struct obj_meta meta = {.token = out.token};
     write_token(fs, j->d.ino, j->o->rec.seq, out.token);
-    r = note_upload(fs, j->o->key, j->d.ino, "");
+    r = note_upload(j->o, j->d.ino, "");
     if (r == 0)
         r = put_marker(fs->store, j->o->key, &meta, &out.etag);
     CRASH_POINT(marker_put);
@@ -284,7 +284,7 @@ static int run_symlink(struct job *j)
     meta.symlink = target;
     meta.token = out.token;
     write_token(fs, j->d.ino, j->o->rec.seq, out.token);
-    int r = note_upload(fs, j->o->key, j->d.ino, j->d.token);
+    int r = note_upload(j->o, j->d.ino, j->d.token);
     if (r == 0)
         r = objstore_put(fs->store, j->o->key, "", 0, &meta, &cond, &out.etag);
     CRASH_POINT(symlink_put);
@@ -346,7 +346,7 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
         cond = (struct obj_cond){.kind = OBJ_COND_NONE}; /* the source's condition says it */
     int r = copy_token(j, src, &meta, &new_meta, token);
     if (r == 0)
-        r = note_copy(fs, j->o->key, token, out.size);
+        r = note_copy(j->o, token, out.size);
     CRASH_POINT(copy_noted);
     if (r == 0)
         r = objstore_copy(fs->store, src, src_etag, j->o->key, new_meta ? &meta : NULL, &cond, &out.etag);

@@ -1,4 +1,5 @@
 /* What was done in the store without our knowing or recording it, over a lake in a folder, without FUSE. */
+#include "base/metric.h"
 #include "fs/conflict.h"
 #include "fs/content.h"
 #include "fs/op.h"
@@ -579,6 +580,31 @@ START_TEST(file_whose_publishing_could_not_be_recorded_stays_unpublished)
 }
 END_TEST
 
+/* The copy to the first new name is decided, and not noted yet, when the second comes. */
+START_TEST(name_that_goes_on_before_its_note_leaves_nothing_behind)
+{
+    fs_fixture_object(&fx, "a", "theirs", 6);
+    open_and_start();
+    first_change();
+    inode_put(fs_fixture_inode(&fx, "a"));
+    int64_t moved = metric_get(M_published_renames);
+    fault("op=head,action=delay:300ms"); /* by what token will the copy be known? */
+    ck_assert_int_eq(tree_rename(fx.fs, META_ROOT_INO, "a", META_ROOT_INO, "b", 0), 0);
+    struct publish_counts now = {0};
+    while (!now.uploading) {
+        g_usleep(1000);
+        publish_count(fx.fs->pub, "b", &now);
+    }
+    g_usleep(50000);
+    ck_assert_int_eq(tree_rename(fx.fs, META_ROOT_INO, "b", META_ROOT_INO, "c", 0), 0);
+    ck_assert(!publish_has_note(fx.fs, "b"));
+    all_published();
+    assert_object("c", "theirs", 6);
+    ck_assert(!fs_fixture_object_exists(&fx, "a") && !fs_fixture_object_exists(&fx, "b"));
+    ck_assert_int_eq(metric_get(M_published_renames) - moved, 1);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("publish_lost");
@@ -599,6 +625,7 @@ int main(void)
     tcase_add_test(tc, rename_whose_reply_was_lost_is_no_conflict);
     tcase_add_loop_test(tc, move_of_a_file_of_others_whose_reply_was_lost_is_no_conflict, 0, 2);
     tcase_add_test(tc, object_of_others_is_not_taken_for_a_copy_that_failed);
+    tcase_add_test(tc, name_that_goes_on_before_its_note_leaves_nothing_behind);
     tcase_add_test(tc, attributes_changed_after_a_stream_began_go_upstream_too);
     tcase_add_loop_test(tc, attributes_changed_between_a_snapshot_and_the_close_go_upstream_too, 0, 3);
     tcase_add_test(tc, a_closed_file_that_lost_bytes_is_not_published);
