@@ -1,6 +1,7 @@
 /* See backing.h. All under fs->io_mu, which nothing holds over the system calls: an id that is taken out of its inode belongs to who took it, with its slot. */
 #include "backing.h"
 
+#include "base/crash.h"
 #include "io_mode.h"
 
 #include <assert.h>
@@ -222,6 +223,7 @@ int backing_use(struct inode *in)
     id = register_id(fs, cache_file_fd(in->cf));
     if (id < 0)
         return id;
+    CRASH_POINT(backing_given);
     mutex_lock(&in->mu);
     mutex_lock(&fs->io_mu);
     in->io.backing_id = id;

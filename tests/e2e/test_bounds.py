@@ -8,7 +8,7 @@ import time
 
 import lake
 import pytest
-from mounts import MIB, eventually, run
+from mounts import MIB, SLUICE, eventually, run
 
 HANG_S = 30  # much longer than --op-timeout 3s; what takes that long hangs
 BIG = 40 * MIB
@@ -24,7 +24,7 @@ def store(base):
 def program(m, code):
     """A program that says "go", does its one operation, and ends with its errno, 0, or by a signal."""
     head = f"""
-import mmap, os, signal, sys
+import mmap, os, signal, subprocess, sys
 P = {str(m.path)!r}
 def go():
     print("go", flush=True)
@@ -78,6 +78,7 @@ SERVED = {
     "rename": "go(); os.rename(P + '/d/here', P + '/d/there')",
     "unlink": "go(); os.unlink(P + '/d/gone')",
     "truncate": "go(); os.truncate(P + '/d/cut', 5)",
+    "status": f"go(); subprocess.run([{str(SLUICE)!r}, 'status', '--json', P], check=True, stdout=subprocess.DEVNULL)",
 }
 
 
