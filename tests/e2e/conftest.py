@@ -2,6 +2,7 @@
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,8 @@ import stores  # noqa: E402
 
 
 def pytest_configure(config):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background has them ignored,
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)             # and so have the programs it starts
     config.addinivalue_line("markers", "slow: left out by the quick run")
     config.addinivalue_line("markers", "ceph: needs the gateway, skipped on the file store")
 

@@ -155,6 +155,8 @@ END_TEST
 
 int main(void)
 {
+    (void)signal(SIGINT, SIG_DFL); /* what a shell starts in the background has them ignored */
+    (void)signal(SIGQUIT, SIG_DFL);
     Suite *s = suite_create("patience");
     TCase *t = tcase_create("patience");
     tcase_add_checked_fixture(t, setup, teardown);
