@@ -136,6 +136,9 @@ static void set_table_options(rocksdb_options_t *o)
     rocksdb_block_based_options_set_filter_policy(t, rocksdb_filterpolicy_create_ribbon(10));
     rocksdb_block_based_options_set_cache_index_and_filter_blocks(t, 1);
     rocksdb_block_based_options_set_pin_l0_filter_and_index_blocks_in_cache(t, 1);
+    /* in pieces: the index of a large file whole would not fit into its share of the cache, and be read from the disk for each key */
+    rocksdb_block_based_options_set_index_type(t, rocksdb_block_based_table_index_type_two_level_index_search);
+    rocksdb_block_based_options_set_partition_filters(t, 1);
     rocksdb_block_based_options_set_block_size(t, 8192);
     rocksdb_block_based_options_set_format_version(t, 5);
     rocksdb_options_set_block_based_table_factory(o, t);
