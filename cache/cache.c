@@ -109,6 +109,7 @@ int cache_dir_prepare(const char *dir, int *ret_lock_fd, char **ret_msg)
 
 static void init_tables(struct cache *c)
 {
+    mutex_init(&c->upload_records, LOCK_UPLOAD_POOL);
     mutex_init(&c->table.mu, LOCK_CACHE_TABLE);
     cond_init(&c->table.changed);
     c->table.files = g_hash_table_new(g_int64_hash, g_int64_equal);
@@ -178,5 +179,6 @@ void cache_close(struct cache *c)
     mutex_fini(&c->fetch.mu);
     cond_fini(&c->table.changed);
     mutex_fini(&c->table.mu);
+    mutex_fini(&c->upload_records);
     g_free(c);
 }

@@ -127,7 +127,7 @@ void cache_file_prefetch(struct cfile *cf, uint64_t off, uint64_t len); /* [off,
 
 /* Dirty and pinned files are never evicted. New files begin dirty, opened ones as they were marked. Marks survive restarts. Marking clean clears dirty chunk bits. */
 int cache_file_set_dirty(struct cfile *cf, bool dirty) MUST_CHECK;
-/* All of it is in the object src: that gives what is absent from now on, the intent goes, the file is clean. */
+/* All of it is in the object src: that gives what is absent from now on, the intent goes, the file is clean, an upload that was left of it is aborted behind. */
 int cache_file_set_published(struct cfile *cf, const struct cache_source *src) MUST_CHECK;
 int cache_pin(struct cache *c, uint64_t vid, enum cache_pin pin);
 /* Text kept in the local file's user.sluice.intent xattr, so that dirty data is found again without the database. NULL removes it. */

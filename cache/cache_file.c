@@ -435,7 +435,11 @@ int cache_file_set_published(struct cfile *cf, const struct cache_source *src)
     int r = cache_file_set_source(cf, src);
     if (r == 0)
         r = cache_file_set_intent(cf, NULL);
-    return r < 0 ? r : cache_file_set_dirty(cf, false);
+    if (r == 0)
+        r = cache_file_set_dirty(cf, false);
+    if (r == 0)
+        upload_not_needed(cf->c, cf->vid); /* of a run that was cut off between its object's name and its end */
+    return r;
 }
 
 void cache_file_touch(struct cfile *cf)
@@ -490,7 +494,7 @@ void cache_forget(struct cache *c, uint64_t vid)
     if (e)
         space_entry_remove(c, e, false);
     table_release(c, vid);
-    upload_vid_forgotten(c, vid);
+    upload_not_needed(c, vid);
 }
 
 /* ---- what is known of a file ---- */

@@ -133,6 +133,7 @@ struct cache {
     struct objstore *store;  /* borrowed */
     cache_newer_fn *newer;   /* cache_on_stale(), may be NULL */
     void *newer_ctx;
+    struct mutex upload_records; /* UPLOAD_POOL: records of uploads are compared and removed, or replaced, under it */
     struct upload_pool *uploads; /* owned by the upload code: set by upload_pool_start, cleared by upload_pool_free */
 
     struct cache_table table;
@@ -228,8 +229,8 @@ void upload_note_write(struct cfile *cf, uint64_t off, uint64_t len);
 void upload_cfile_forgotten(struct cfile *cf);
 /* The last reference is gone, so nothing is in flight: frees cf->upload. No lock held. */
 void upload_cfile_free(struct cfile *cf);
-/* The content will never be published: an upload recorded for it is aborted behind. No lock held. */
-void upload_vid_forgotten(struct cache *c, uint64_t vid);
+/* The content will never be published, or is: an upload recorded for it is aborted behind. No lock held. */
+void upload_not_needed(struct cache *c, uint64_t vid);
 int upload_pool_start(struct cache *c) MUST_CHECK;
 void upload_pool_stop(struct cache *c); /* half-started allowed */
 void upload_pool_free(struct cache *c); /* when no thread is left that lets go of files */

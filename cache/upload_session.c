@@ -163,7 +163,7 @@ char *upload_token_name(uint64_t vid)
     return g_strdup_printf("upload-token/%016" G_GINT64_MODIFIER "x", vid);
 }
 
-int upload_forget_record(struct cache *c, uint64_t vid)
+static int forget_record_locked(struct cache *c, uint64_t vid) REQUIRES(c->upload_records)
 {
     g_autofree char *name = upload_token_name(vid);
     struct meta_batch *b = meta_batch_new(c->meta);
@@ -174,22 +174,38 @@ int upload_forget_record(struct cache *c, uint64_t vid)
     return r;
 }
 
-int upload_abort_recorded(struct cache *c, const struct meta_upload *rec)
+int upload_forget_record(struct cache *c, uint64_t vid)
+{
+    mutex_lock(&c->upload_records);
+    int r = forget_record_locked(c, vid);
+    mutex_unlock(&c->upload_records);
+    return r;
+}
+
+static int forget_same_locked(struct cache *c, const struct meta_upload *rec) REQUIRES(c->upload_records)
 {
     struct meta_upload now;
-    int r = objstore_mpu_abort(c->store, rec->key, rec->upload_id);
-    if (r < 0 && r != -ENOENT)
-        return r;
-    CRASH_POINT(mpu_aborted);
-    r = meta_upload_get(c->meta, rec->vid, &now);
+    int r = meta_upload_get(c->meta, rec->vid, &now);
     if (r < 0)
         return r == -ENOENT ? 0 : r;
     bool same = strcmp(now.upload_id, rec->upload_id) == 0; /* else another upload of the file began meanwhile */
     meta_upload_clear(&now);
-    return same ? upload_forget_record(c, rec->vid) : 0;
+    return same ? forget_record_locked(c, rec->vid) : 0;
 }
 
-void upload_vid_forgotten(struct cache *c, uint64_t vid)
+int upload_abort_recorded(struct cache *c, const struct meta_upload *rec)
+{
+    int r = objstore_mpu_abort(c->store, rec->key, rec->upload_id);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    CRASH_POINT(mpu_aborted);
+    mutex_lock(&c->upload_records);
+    r = forget_same_locked(c, rec);
+    mutex_unlock(&c->upload_records);
+    return r;
+}
+
+void upload_not_needed(struct cache *c, uint64_t vid)
 {
     struct meta_upload rec;
     int r = meta_upload_get(c->meta, vid, &rec);
@@ -197,8 +213,7 @@ void upload_vid_forgotten(struct cache *c, uint64_t vid)
         upload_pool_abort_later(c->uploads, &rec);
         meta_upload_clear(&rec);
     } else if (r != -ENOENT) {
-        log_debug("upload", "cannot read the upload of a dropped file vid=%" G_GUINT64_FORMAT " r=%s", vid,
-                  err_name(r));
+        log_debug("upload", "cannot read the upload of a file vid=%" G_GUINT64_FORMAT " r=%s", vid, err_name(r));
     }
 }
 
@@ -217,8 +232,12 @@ static int record_create(struct upload *u, const char *key, const char *upload_i
     meta_upload_del(b, rec.vid); /* parts of an earlier one */
     meta_upload_put(b, &rec);
     meta_value_put(b, name, u->token, strlen(u->token));
-    int r = meta_commit(b, true);
+    mutex_lock(&c->upload_records);
+    int r = meta_commit(b, false);
+    mutex_unlock(&c->upload_records);
     meta_batch_free(b);
+    if (r == 0)
+        r = meta_sync(c->meta);
     meta_upload_clear(&rec);
     return r;
 }
@@ -335,5 +354,5 @@ void upload_cfile_free(struct cfile *cf)
         session_free(u);
     }
     if (forgotten)
-        upload_vid_forgotten(c, cf->vid);
+        upload_not_needed(c, cf->vid);
 }

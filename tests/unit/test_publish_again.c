@@ -237,6 +237,19 @@ START_TEST(only_our_stale_uploads_are_aborted)
 }
 END_TEST
 
+/* Killed when the object had its name, and the store still had the upload. */
+START_TEST(upload_left_of_what_is_published_is_aborted)
+{
+    struct cfile *cf = stored_then_restarted(8 * PART);
+    struct cache_source src = {.key = "a", .limit = 8 * PART};
+    uint64_t vid = cache_file_vid(cf);
+    ck_assert(has_record(vid) && n_uploads() == 1);
+    ck_assert_int_eq(cache_file_set_published(cf, &src), 0);
+    EVENTUALLY(!has_record(vid) && n_uploads() == 0);
+    cache_file_unref(cf);
+}
+END_TEST
+
 static int take_id(void *ctx, const char *key, const char *upload_id)
 {
     *(char **)ctx = g_strdup(upload_id);
@@ -464,6 +477,7 @@ static void add_life(Suite *s)
     tcase_add_test(tc, completed_version_is_not_taken_for_a_newer_one);
     tcase_add_test(tc, upload_under_another_key_is_aborted_after_restart);
     tcase_add_test(tc, only_our_stale_uploads_are_aborted);
+    tcase_add_test(tc, upload_left_of_what_is_published_is_aborted);
     tcase_add_test(tc, gate_is_asked_again_when_all_is_sent_again);
     tc = add_case(s, "changes");
     tcase_add_loop_test(tc, change_during_publish_is_eagain_and_shows_nothing, 0, 2);
