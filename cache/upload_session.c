@@ -213,8 +213,7 @@ void upload_not_needed(struct cache *c, uint64_t vid)
         upload_pool_abort_later(c->uploads, &rec);
         meta_upload_clear(&rec);
     } else if (r != -ENOENT) {
-        log_debug("upload", "cannot read the upload of a file vid=%" G_GUINT64_FORMAT " r=%s", vid,
-                  err_name(r));
+        log_debug("upload", "cannot read the upload of a file vid=%" G_GUINT64_FORMAT " r=%s", vid, err_name(r));
     }
 }
 

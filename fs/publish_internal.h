@@ -150,6 +150,10 @@ int note_copy(struct op *o, const char *token, uint64_t size) MUST_CHECK;
 void note_clear(struct fs *fs, struct meta_batch *b, const char *key);
 /* The object at key if it is the one noted; asks the store. -ENOENT: no note, or it is not there. */
 int note_find(struct fs *fs, const char *key, struct obj_info *ret) MUST_CHECK;
+struct outcome;
+/* The object at key if it is the one noted and by its token this content of the inode: with other metadata, say. -ENOENT: it is not. */
+int note_content(struct fs *fs, const char *key, uint64_t ino, const struct outcome *content, struct etag *ret_etag)
+    MUST_CHECK;
 /* For cache_on_stale(): the object at key is a version of the content vid, and not recorded yet. */
 int note_newer(void *fs, uint64_t vid, const char *key, struct etag *ret_etag) MUST_CHECK;
 

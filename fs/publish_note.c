@@ -122,6 +122,40 @@ int note_find(struct fs *fs, const char *key, struct obj_info *ret)
     return r;
 }
 
+struct find_token {
+    const struct outcome *content;
+    const char *token;
+    bool found;
+};
+
+static int on_token(void *ctx, const struct meta_dentry *d)
+{
+    struct find_token *f = ctx;
+    f->found |= d->pub_vid == f->content->vid && d->pub_gen == f->content->gen && strcmp(d->token, f->token) == 0;
+    return 0;
+}
+
+int note_content(struct fs *fs, const char *key, uint64_t ino, const struct outcome *content, struct etag *ret_etag)
+{
+    struct obj_info info = {0};
+    int r = note_find(fs, key, &info);
+    if (r < 0)
+        return r;
+    g_autofree char *token = g_strdup_printf("%s.%" G_GINT64_MODIFIER "x.%" G_GINT64_MODIFIER "x", meta_uuid(fs->meta),
+                                             content->vid, content->gen);
+    struct find_token f = {content, info.token, content->vid && g_str_equal(info.token, token)};
+    if (!f.found) { /* a resumed upload has an older one */
+        mutex_lock(&fs->ns);
+        r = meta_link_each(fs->meta, ino, on_token, &f);
+        mutex_unlock(&fs->ns);
+    }
+    if (r == 0 && (!f.found || info.size != content->size))
+        r = -ENOENT;
+    *ret_etag = info.etag;
+    obj_info_clear(&info);
+    return r;
+}
+
 int note_newer(void *ctx, uint64_t vid, const char *key, struct etag *ret_etag)
 {
     struct fs *fs = ctx;

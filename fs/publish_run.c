@@ -350,6 +350,9 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
     CRASH_POINT(copy_noted);
     if (r == 0)
         r = objstore_copy(fs->store, src, src_etag, j->o->key, new_meta ? &meta : NULL, &cond, &out.etag);
+    struct etag again;
+    if (r == -ESTALE && !in_place && note_content(fs, src, j->d.ino, &out, &again) == 0)
+        r = objstore_copy(fs->store, src, &again, j->o->key, new_meta ? &meta : NULL, &cond, &out.etag);
     CRASH_POINT(copy_visible);
     if (r == -ESTALE)
         log_info("publish", "no copy: key='%s' from='%s' etag=%s, there is to be %s", j->o->key, src, src_etag->s,

@@ -384,6 +384,37 @@ START_TEST(rename_whose_reply_was_lost_is_no_conflict)
 }
 END_TEST
 
+static uint64_t object_mark(const char *key)
+{
+    struct obj_info info = {0};
+    ck_assert_int_eq(objstore_head(fx.fs->store, key, &info), 0);
+    uint64_t mark = g_str_hash(info.etag.s);
+    obj_info_clear(&info);
+    return mark;
+}
+
+/* Only the other name's object was made anew, with other attributes. */
+START_TEST(name_of_a_file_whose_new_attributes_were_sent_and_not_recorded_is_no_conflict)
+{
+    struct stat st = {.st_mode = 0600};
+    INODE_REF in = NULL;
+    INODE_REF same = NULL;
+    open_and_start();
+    first_change();
+    in = fs_fixture_inode(&fx, "first");
+    uint64_t before = object_mark("first");
+    fault("op=copy,nth=1,action=lost:-EIO;op=copy,nth=2,count=3,action=error:-EIO");
+    ck_assert_int_eq(attr_store(in, &st, FUSE_SET_ATTR_MODE), 0);
+    for (unsigned i = 0; i < 1000 && object_mark("first") == before; i++)
+        ck_assert_int_lt(publish_wait(fx.fs->pub, "", clock_mono_ns() + 10 * NS_PER_MS, NULL, NULL), 0);
+    ck_assert_int_eq(tree_link(fx.fs, in->ino, META_ROOT_INO, "second", &same), 0);
+    fault("");
+    all_published();
+    assert_object("second", "1", 1);
+    ck_assert_uint_eq(conflict_count(fx.fs->meta, ""), 0);
+}
+END_TEST
+
 /* Known from a listing, which tells no tokens. 0: the source has one of somebody else's; 1: it has none. */
 START_TEST(move_of_a_file_of_others_whose_reply_was_lost_is_no_conflict)
 {
@@ -623,6 +654,7 @@ int main(void)
     tcase_add_loop_test(tc, older_version_of_ours_that_somebody_put_back_is_not_overwritten, 0, 2);
     tcase_add_test(tc, link_whose_reply_was_lost_is_no_conflict);
     tcase_add_test(tc, rename_whose_reply_was_lost_is_no_conflict);
+    tcase_add_test(tc, name_of_a_file_whose_new_attributes_were_sent_and_not_recorded_is_no_conflict);
     tcase_add_loop_test(tc, move_of_a_file_of_others_whose_reply_was_lost_is_no_conflict, 0, 2);
     tcase_add_test(tc, object_of_others_is_not_taken_for_a_copy_that_failed);
     tcase_add_test(tc, name_that_goes_on_before_its_note_leaves_nothing_behind);
