@@ -16,9 +16,8 @@ static char *note_name(const char *key)
     return g_strconcat("note/", key, NULL);
 }
 
-static int put_locked(struct op *o, const char *text) REQUIRES(o->p->fs->ns)
+static int put_locked(struct fs *fs, struct op *o, const char *text) REQUIRES(fs->ns)
 {
-    struct fs *fs = o->p->fs;
     mutex_lock(&o->p->mu);
     bool dropped = o->dropped; /* changes only under ns */
     mutex_unlock(&o->p->mu);
@@ -37,7 +36,7 @@ static int note_put(struct op *o, const char *text)
 {
     struct fs *fs = o->p->fs;
     mutex_lock(&fs->ns);
-    int r = put_locked(o, text);
+    int r = put_locked(fs, o, text);
     uint64_t written = meta_written(fs->meta);
     mutex_unlock(&fs->ns);
     if (r == 0)
