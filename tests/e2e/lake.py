@@ -73,10 +73,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not self.key:
             if "continuation-token" in self.query:
                 self.lake.pages_open.wait()
-            self.answer(200, self.lake.page(self.query) if "uploads" not in self.query else b"<ListMultipartUploadsResult/>")
+            self.answer(200, self.lake.page(self.query) if "uploads" not in self.query else NO_UPLOADS)
             return
         if "uploadId" in self.query:
-            self.answer(200, b"<ListPartsResult/>")
+            self.list_parts()
             return
         have = self.lake.objects.get(self.key)
         if have is None:
@@ -89,6 +89,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 headers.append(("Content-Range", f"bytes {first}-{last}/{len(data)}"))
                 data, status = data[first:last + 1], 206
             self.answer(status, data, headers)
+
+    def list_parts(self):
+        with self.lake.lock:
+            known = self.query["uploadId"] in self.lake.metas
+            parts = sorted(self.lake.parts.get(self.query["uploadId"], {}).items())
+        if not known:
+            self.fail(404, "NoSuchUpload")
+            return
+        rows = "".join(f"<Part><PartNumber>{n}</PartNumber><ETag>&quot;{hashlib.md5(data).hexdigest()}&quot;</ETag><Size>{len(data)}</Size></Part>"
+                       for n, data in parts)
+        self.answer(200, f"<ListPartsResult><IsTruncated>false</IsTruncated>{rows}</ListPartsResult>".encode())
 
     def do_PUT(self):
         self.parse()
@@ -139,7 +150,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer(200, f"<InitiateMultipartUploadResult><UploadId>{name}</UploadId></InitiateMultipartUploadResult>".encode())
         elif self.condition():
             parts = self.lake.parts.pop(self.query["uploadId"])
-            etag = self.lake.put(self.key, b"".join(parts[i] for i in sorted(parts)), self.lake.metas[self.query["uploadId"]])
+            etag = self.lake.put(self.key, b"".join(parts[i] for i in sorted(parts)), self.lake.metas.pop(self.query["uploadId"]))
             self.answer(200, f'<CompleteMultipartUploadResult><ETag>"{etag}"</ETag></CompleteMultipartUploadResult>'.encode())
 
     def do_DELETE(self):
@@ -147,9 +158,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.lake.open.wait()
         if self.key in self.lake.refused:
             self.fail(400, "InvalidObjectName")
+        elif "uploadId" in self.query:
+            with self.lake.lock:
+                known = self.lake.metas.pop(self.query["uploadId"], None) is not None
+                self.lake.parts.pop(self.query["uploadId"], None)
+            self.answer(204) if known else self.fail(404, "NoSuchUpload")
         elif self.condition():
             self.lake.delete(self.key)
             self.answer(204)
+
+
+NO_UPLOADS = b"<ListMultipartUploadsResult><IsTruncated>false</IsTruncated></ListMultipartUploadsResult>"
 
 
 class Server(http.server.ThreadingHTTPServer):
