@@ -94,6 +94,7 @@ def test_another_worker_goes_on_where_the_reader_was(make_mount, store):
     assert seen == there
 
 
+@pytest.mark.slow  # and what memory a build with sanitizers takes says nothing
 @pytest.mark.timeout(1800)
 def test_a_huge_listing_fits_in_memory_and_misses_nothing_while_names_go(make_mount, store):
     n = 1_000_000 if NIGHT else 100_000
@@ -123,6 +124,7 @@ def test_a_huge_listing_fits_in_memory_and_misses_nothing_while_names_go(make_mo
     assert memory(m, "VmHWM") <= 300
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_lookups_and_forgets_of_very_many_names_leave_nothing(make_mount, store):
     n = 200_000 if NIGHT else 40_000
@@ -141,6 +143,7 @@ def test_lookups_and_forgets_of_very_many_names_leave_nothing(make_mount, store)
     assert max(figures) <= 300 and figures[3] <= figures[2] + 24, "caches fill, up to their limits"
 
 
+@pytest.mark.slow
 def test_a_slow_uplink_holds_nothing_in_memory(make_mount, store):
     size, n = (100, 3) if NIGHT else (40, 3)
     m = make_mount(upload_limit="1M", part_size="8M")
@@ -203,6 +206,7 @@ def removed(group):
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passthrough", ["on", "off"])
 def test_a_daemon_with_little_memory_serves_more_than_that(make_mount, store, limited, passthrough):
     """Page cache of the cache files counts as the daemon's where it writes them itself."""
