@@ -98,7 +98,7 @@ int cache_file_set_source(struct cfile *cf, const struct cache_source *src) MUST
 /* Absent bytes are fetched from another object from now on, made from this file, perhaps changed since. The limit stays. Nothing without a source. */
 void cache_file_rebase(struct cfile *cf, const char *key, const struct etag *etag);
 /* Asked, no lock held, when key has another etag than expected: 0 and that if it is made from this file and cache_file_rebase() was not told. Set before bytes are read. */
-typedef int cache_newer_fn(void *ctx, uint64_t vid, const char *key, struct etag *ret_etag);
+typedef int cache_newer_fn(void *ctx, uint64_t vid, uint64_t ino, const char *key, struct etag *ret_etag);
 void cache_on_stale(struct cache *c, cache_newer_fn *fn, void *ctx);
 
 /* Reads up to len bytes at off, fetching what is absent (parallel ranged GETs, one per range however many readers); short only at the end of file.
@@ -123,6 +123,9 @@ bool cache_file_complete(struct cfile *cf);
  * with bytes newly present. -EFBIG with wait: the file is larger than half of the cache and is not kept whole. */
 int cache_file_fill(struct cfile *cf, bool urgent, bool wait, void (*progress)(void *ctx, uint64_t bytes), void *ctx)
     MUST_CHECK;
+/* The same with wait for what is absent of [off, off + len), in whole chunks; what a file's last bytes bring with them is checked by cache_file_fill(). */
+int cache_file_fill_range(struct cfile *cf, uint64_t off, uint64_t len, void (*progress)(void *ctx, uint64_t bytes),
+                          void *ctx) MUST_CHECK;
 void cache_file_prefetch(struct cfile *cf, uint64_t off, uint64_t len); /* [off, off+len) behind, no wait */
 
 /* Dirty and pinned files are never evicted. New files begin dirty, opened ones as they were marked. Marks survive restarts. Marking clean clears dirty chunk bits. */
@@ -130,6 +133,8 @@ int cache_file_set_dirty(struct cfile *cf, bool dirty) MUST_CHECK;
 /* All of it is in the object src: that gives what is absent from now on, the intent goes, the file is clean, an upload that was left of it is aborted behind. */
 int cache_file_set_published(struct cfile *cf, const struct cache_source *src) MUST_CHECK;
 int cache_pin(struct cache *c, uint64_t vid, enum cache_pin pin);
+/* What a file that is marked dirty takes on its disk; 0: none is marked so. From memory. */
+uint64_t cache_dirty_bytes_of(struct cache *c, uint64_t vid);
 /* Text kept in the local file's user.sluice.intent xattr, so that dirty data is found again without the database. NULL removes it. */
 int cache_file_set_intent(struct cfile *cf, const char *text) MUST_CHECK;
 void cache_file_touch(struct cfile *cf); /* a reader or writer came: the eviction order's notion of use; cheap */
@@ -141,6 +146,8 @@ int cache_dirty_each(struct cache *c, int (*fn)(void *ctx, uint64_t vid, uint64_
 int cache_evict(struct cache *c, uint64_t vid) MUST_CHECK;
 /* The content is of no use any more (unlinked, superseded): removed when the last reference goes, dirty or not. */
 void cache_forget(struct cache *c, uint64_t vid);
+/* The same if it is not there, or empty. Before others use the cache. */
+void cache_forget_empty(struct cache *c, uint64_t vid);
 
 /* ---- passthrough: the kernel reads or writes the local file itself ---- */
 

@@ -52,14 +52,14 @@ static void start_one_locked(struct cfile *cf, uint64_t first, uint64_t end, enu
     queue_push(cf->c, f);
 }
 
-static bool is_asked_whole(const struct cache *c, uint64_t limit)
+static bool is_asked_whole(const struct cache *c, const char *key, uint64_t limit)
 {
-    return limit <= objstore_limits(c->store)->checked_bytes;
+    return limit <= objstore_limits_of(c->store, key ? key : "").checked_bytes;
 }
 
 static void widen_locked(const struct cfile *cf, uint64_t *first, uint64_t *end)
 {
-    if (!is_asked_whole(cf->c, cf->limit))
+    if (!is_asked_whole(cf->c, cf->src_key, cf->limit))
         return;
     *first = 0;
     *end = chunks_for(cf->limit);
@@ -79,7 +79,7 @@ static uint64_t piece_chunks_locked(const struct cfile *cf, uint64_t chunks, enu
 {
     uint64_t most = MAX(cf->c->cfg.get_bytes / META_CHUNK_BYTES, 1);
     uint64_t share = MAX(2 * chunks / MAX(cf->c->cfg.max_downloads, 1), RA_FIRST_BYTES / META_CHUNK_BYTES);
-    return prio == FETCH_AHEAD && !is_asked_whole(cf->c, cf->limit) ? MIN(share, most) : most;
+    return prio == FETCH_AHEAD && !is_asked_whole(cf->c, cf->src_key, cf->limit) ? MIN(share, most) : most;
 }
 
 uint64_t fetch_start_locked(struct cfile *cf, uint64_t first, uint64_t end, enum fetch_prio prio)
@@ -228,7 +228,7 @@ static int on_whole_body(void *ctx, uint64_t off, const void *buf, size_t len)
 static int get_range(struct cache *c, const char *key, const struct etag *etag, uint64_t limit, struct window *w)
 {
     const struct etag *match = etag_is_set(etag) ? etag : NULL;
-    return is_asked_whole(c, limit)
+    return is_asked_whole(c, key, limit)
                ? objstore_get(c->store, key, 0, limit, match, on_whole_body, w, NULL)
                : objstore_get(c->store, key, w->off, w->end - w->off, match, w->sink, w->ctx, NULL);
 }
@@ -294,7 +294,7 @@ static void look_for_newer(struct cfile *cf, const char *key, const struct etag 
 {
     struct cache *c = cf->c;
     struct etag now;
-    if (c->newer && c->newer(c->newer_ctx, cf->vid, key, &now) == 0 && !etag_equal(&now, etag))
+    if (c->newer && c->newer(c->newer_ctx, cf->vid, cf->ino, key, &now) == 0 && !etag_equal(&now, etag))
         cache_file_rebase(cf, key, &now);
 }
 
@@ -324,6 +324,8 @@ static void run_fetch(struct fetch *f)
     finish_locked(cf, f, r);
     mutex_unlock(&cf->mu);
     CRASH_POINT(fetch_bytes);
+    if (cfile_check(cf) < 0) /* what is wrong is absent now, if it was not before: whoever wants it sees to it */
+        log_debug("cache", "a file is not whole yet vid=%lu", (unsigned long)cf->vid);
     r = cfile_save_if_needed(cf);
     CRASH_POINT(fetch_saved);
     if (r < 0)

@@ -368,7 +368,7 @@ int cache_file_set_source(struct cfile *cf, const struct cache_source *src)
 void cache_file_rebase(struct cfile *cf, const char *key, const struct etag *etag)
 {
     mutex_lock(&cf->mu);
-    if (cf->src_key) {
+    if (cf->src_key && !(g_str_equal(cf->src_key, key) && etag_equal(&cf->src_etag, etag))) {
         g_free(cf->src_key);
         cf->src_key = g_strdup(key);
         cf->src_etag = *etag;
@@ -406,6 +406,8 @@ int cache_file_set_dirty(struct cfile *cf, bool dirty)
     if (dirty && !cf->dirty && cf->src_key) /* what stays clean can be copied in the store */
         (void)cfile_track_presence_locked(cf);
     cf->dirty = dirty;
+    if (dirty) /* what is changed here is nobody else's content any more */
+        cf->unchecked = false;
     if (!dirty) {
         uint64_t n = cf->dirty_chunks.n_words * 64;
         for (uint64_t i = chunkset_next_set(&cf->dirty_chunks, 0, n); i < n;
@@ -497,6 +499,15 @@ void cache_forget(struct cache *c, uint64_t vid)
     upload_not_needed(c, vid);
 }
 
+void cache_forget_empty(struct cache *c, uint64_t vid)
+{
+    struct stat st;
+    struct cache_entry *e = space_entry_find(c, vid);
+    CLEANUP_FD int fd = e ? tier_data_open(entry_tier(e), vid, O_RDONLY) : -EIO;
+    if (fd == -ENOENT || (fd >= 0 && fstat(fd, &st) == 0 && st.st_size == 0))
+        cache_forget(c, vid);
+}
+
 /* ---- what is known of a file ---- */
 
 uint64_t cache_file_vid(const struct cfile *cf)
@@ -550,7 +561,7 @@ uint64_t cache_file_present_bytes(struct cfile *cf)
 bool cfile_complete_locked(const struct cfile *cf)
 {
     uint64_t n = chunks_for(cf->limit);
-    return cf->verify.n_set == 0 && (cf->all_present || chunkset_next_unset(&cf->present, 0, n) >= n);
+    return !cf->unchecked && cf->verify.n_set == 0 && (cf->all_present || chunkset_next_unset(&cf->present, 0, n) >= n);
 }
 
 bool cache_file_complete(struct cfile *cf)

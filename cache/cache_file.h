@@ -91,6 +91,16 @@ int recover_index(struct cache *c) MUST_CHECK;
 /* Compares a chunk that is marked `verify` with its checksum; a bad one becomes absent. cf->mu is released meanwhile. */
 void cfile_verify_chunk_locked(struct cfile *cf, uint64_t chunk) REQUIRES(cf->mu);
 
+/* ---- cache_check.c ---- */
+
+/* Whether content that came from the source by ranges is to be compared when all of it is here. */
+bool cfile_may_check_locked(const struct cfile *cf);
+/* Compares it if it is all here and nobody has. 0: nothing is left to compare; -EAGAIN: something is absent, or what came was wrong and is absent now; -errno of
+ * the local disk. */
+int cfile_check(struct cfile *cf) MUST_CHECK;
+/* How often what came was wrong. Once it was, nothing of it is read before all of it was compared. */
+unsigned cfile_doubts(struct cfile *cf);
+
 /* ---- cache_resize.c ---- */
 
 /* An empty file without source gets one, of which it holds nothing yet. -EINVAL: it is not empty. */

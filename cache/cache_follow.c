@@ -2,9 +2,9 @@
  * Follows the growth of files that the kernel writes, so that their parts are uploaded while the program goes on.
  *
  * One thread. A quiet file costs nothing: a one-shot inotify watch on its data file says when the next write came. From then on the file is looked at
- * every TICK_NS for as long as it grows; then the watch is set again. What lies behind the size may still be rewritten: publishing compares all
- * parts again. A size that runs ahead of what is allocated (a seek, a truncate, a preallocation) says nothing of what was written: such a file is
- * left to publishing.
+ * for as long as it grows, soon at first, since memory takes a GiB within a tenth of a second, then less and less often; when it stopped growing
+ * the watch is set again. What lies behind the size may still be rewritten: publishing compares all parts again. A size that runs ahead of what is
+ * allocated (a seek, a truncate, a preallocation) says nothing of what was written: such a file is left to publishing.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -18,13 +18,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TICK_NS    (30 * NS_PER_MS)
-#define SLACK      (1u << 20) /* allocation may lag behind the size by this much */
-#define RATE_SHARE 16u        /* of a new measurement in the smoothed rate */
+#define PAUSE_MIN_NS (4 * NS_PER_MS) /* between two looks at a file: doubles from this ... */
+#define PAUSE_MAX_NS (32 * NS_PER_MS)
+#define SLACK        (1u << 20)        /* allocation may lag behind the size by this much */
+#define RATE_NS      (500 * NS_PER_MS) /* the rate is smoothed over this */
 
 struct followed {
-    int wd;      /* of the armed watch, -1 none */
-    bool active; /* written lately: look again at the next tick */
+    int wd;          /* of the armed watch, -1 none */
+    bool active;     /* written lately: look again at due_ns */
+    uint64_t due_ns; /* pause_ns after the last look */
+    uint64_t pause_ns;
 };
 
 static void arm_locked(struct cache_follow *fo, struct cfile *cf, struct followed *f)
@@ -32,7 +35,13 @@ static void arm_locked(struct cache_follow *fo, struct cfile *cf, struct followe
     char path[64];
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", cf->fd);
     f->wd = inotify_add_watch(fo->inotify_fd, path, IN_MODIFY | IN_ONESHOT);
-    f->active = f->wd < 0; /* no watch to be had: look at every tick */
+    f->active = f->wd < 0; /* no watch to be had: it is looked at all the time */
+}
+
+static void begin_looking(struct followed *f)
+{
+    f->active = true;
+    f->due_ns = f->pause_ns = 0;
 }
 
 void follow_add(struct cfile *cf)
@@ -42,7 +51,7 @@ void follow_add(struct cfile *cf)
     uint64_t one = 1;
     mutex_lock(&fo->mu);
     arm_locked(fo, cf, f);
-    f->active = true; /* a write may have come before the watch */
+    begin_looking(f); /* a write may have come before the watch */
     g_hash_table_insert(fo->files, cache_file_ref(cf), f);
     mutex_unlock(&fo->mu);
     if (write(fo->wake_fd, &one, sizeof one) < 0)
@@ -101,15 +110,15 @@ static void read_events(struct cache_follow *fo)
             if (f->wd != e->wd && !(e->mask & IN_Q_OVERFLOW))
                 continue;
             f->wd = -1;
-            f->active = true;
+            begin_looking(f);
         }
         at += (ssize_t)sizeof *e + e->len;
     }
     mutex_unlock(&fo->mu);
 }
 
-/* The files written lately, each with a reference. */
-static GPtrArray *active_files(struct cache_follow *fo)
+/* The files that are to be looked at by now, each with a reference. */
+static GPtrArray *due_files(struct cache_follow *fo, uint64_t now)
 {
     GPtrArray *list = g_ptr_array_new_with_free_func((GDestroyNotify)cache_file_unref);
     GHashTableIter it;
@@ -118,46 +127,74 @@ static GPtrArray *active_files(struct cache_follow *fo)
     mutex_lock(&fo->mu);
     g_hash_table_iter_init(&it, fo->files);
     while (g_hash_table_iter_next(&it, (void **)&cf, (void **)&f)) {
-        if (f->active)
+        if (f->active && f->due_ns <= now)
             g_ptr_array_add(list, cache_file_ref(cf));
     }
     mutex_unlock(&fo->mu);
     return list;
 }
 
-/* One that did not grow rests until its watch fires; it is looked at once more then, for what came before the watch. */
-static void rest(struct cache_follow *fo, struct cfile *cf)
+/* One that did not grow for the longest pause rests until its watch fires; true: the watch is new, look once more for what came before it. */
+static bool after_look_locked(struct cache_follow *fo, struct cfile *cf, bool grew, uint64_t now) REQUIRES(fo->mu)
 {
-    mutex_lock(&fo->mu);
     struct followed *f = g_hash_table_lookup(fo->files, cf);
-    bool armed = f && f->wd < 0;
+    if (!f)
+        return false;
+    bool rests = !grew && (f->wd >= 0 || f->pause_ns == PAUSE_MAX_NS), armed = rests && f->wd < 0;
+    f->pause_ns = f->pause_ns ? MIN(2 * f->pause_ns, PAUSE_MAX_NS) : PAUSE_MIN_NS;
+    f->due_ns = now + f->pause_ns;
     if (armed)
         arm_locked(fo, cf, f);
-    else if (f)
+    else if (rests)
         f->active = false;
-    mutex_unlock(&fo->mu);
-    if (armed)
-        (void)look(cf);
+    return armed;
 }
 
-/* A look at all that wrote; false when nothing did. */
-static bool tick(struct cache_follow *fo, uint64_t elapsed_ns)
+/* Bytes grown. */
+static uint64_t look_and_plan(struct cache_follow *fo, struct cfile *cf, uint64_t now)
 {
-    g_autoptr(GPtrArray) list = active_files(fo);
-    uint64_t grown = 0;
-    for (guint i = 0; i < list->len; i++) {
-        uint64_t n = look(list->pdata[i]);
-        grown += n;
-        if (n == 0)
-            rest(fo, list->pdata[i]);
-    }
-    uint64_t rate = elapsed_ns ? (uint64_t)((double)grown * (double)NS_PER_S / (double)elapsed_ns) : 0;
+    uint64_t grown = look(cf);
     mutex_lock(&fo->mu);
-    fo->bytes_per_s = fo->bytes_per_s - fo->bytes_per_s / RATE_SHARE + rate / RATE_SHARE;
-    if (list->len == 0)
-        fo->bytes_per_s = 0;
+    bool again = after_look_locked(fo, cf, grown > 0, now);
     mutex_unlock(&fo->mu);
-    return list->len > 0;
+    return again ? grown + look(cf) : grown;
+}
+
+/* When the next look is due; UINT64_MAX: nothing was written lately. */
+static uint64_t next_due_locked(struct cache_follow *fo) REQUIRES(fo->mu)
+{
+    uint64_t due = UINT64_MAX;
+    GHashTableIter it;
+    struct followed *f;
+    g_hash_table_iter_init(&it, fo->files);
+    while (g_hash_table_iter_next(&it, NULL, (void **)&f)) {
+        if (f->active)
+            due = MIN(due, f->due_ns);
+    }
+    return due;
+}
+
+/* A look at all that is due. When the next one is. */
+static uint64_t look_at_due(struct cache_follow *fo, uint64_t now, uint64_t elapsed_ns)
+{
+    g_autoptr(GPtrArray) list = due_files(fo, now);
+    uint64_t grown = 0;
+    for (guint i = 0; i < list->len; i++)
+        grown += look_and_plan(fo, list->pdata[i], now);
+    double kept = elapsed_ns < RATE_NS ? 1 - (double)elapsed_ns / (double)RATE_NS : 0;
+    double new = (double)grown *(double)NS_PER_S / (double)MAX(elapsed_ns, RATE_NS);
+    mutex_lock(&fo->mu);
+    uint64_t due = next_due_locked(fo);
+    fo->bytes_per_s = due == UINT64_MAX ? 0 : (uint64_t)((double)fo->bytes_per_s * kept + new);
+    mutex_unlock(&fo->mu);
+    return due;
+}
+
+/* -1: until there is something to do. */
+static int ms_until(uint64_t due)
+{
+    uint64_t now = clock_mono_ns();
+    return due == UINT64_MAX ? -1 : due <= now ? 0 : (int)((due - now) / NS_PER_MS + 1);
 }
 
 static void *follower_main(void *arg)
@@ -165,12 +202,11 @@ static void *follower_main(void *arg)
     struct cache *c = arg;
     struct cache_follow *fo = &c->follow;
     struct pollfd fds[2] = {{.fd = fo->inotify_fd, .events = POLLIN}, {.fd = fo->wake_fd, .events = POLLIN}};
-    uint64_t last = clock_mono_ns(), n;
-    bool busy = false;
+    uint64_t last = clock_mono_ns(), due = UINT64_MAX, n;
     for (;;) {
-        if (busy)
-            g_usleep(TICK_NS / 1000);
-        if (poll(fds, 2, busy ? 0 : -1) < 0)
+        if (due != UINT64_MAX)
+            g_usleep(PAUSE_MIN_NS / 1000); /* many files that begin: not a look for each */
+        if (poll(fds, 2, ms_until(due)) < 0)
             continue; /* interrupted */
         if ((fds[1].revents & POLLIN) && read(fo->wake_fd, &n, sizeof n) < 0)
             log_debug("cache", "the follower's wake-up was lost");
@@ -182,7 +218,7 @@ static void *follower_main(void *arg)
         if (stop)
             return NULL;
         uint64_t now = clock_mono_ns();
-        busy = tick(fo, now - last);
+        due = look_at_due(fo, now, now - last);
         last = now;
     }
 }

@@ -161,6 +161,8 @@ int index_load_segments(struct cfile *cf)
     /* A truncate that was cut off by a crash may have left bits past the end. */
     chunkset_unset(&cf->present, n_chunks, UINT64_MAX / 2);
     chunkset_unset(&cf->dirty_chunks, n_chunks, UINT64_MAX / 2);
+    /* What was whole when it was closed had been compared, and what the kernel has is not taken away any more. */
+    cf->unchecked = !(flags & (CACHED_COMPLETE | CACHED_WRITTEN | CACHED_GIVEN)) && cfile_may_check_locked(cf);
     if (!(flags & CACHED_SUSPECT))
         return 0;
     /* Checksums are of what came from the source: beyond its limit there is nothing to compare. */

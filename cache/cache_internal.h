@@ -133,6 +133,9 @@ struct cache {
     struct objstore *store;  /* borrowed */
     cache_newer_fn *newer;   /* cache_on_stale(), may be NULL */
     void *newer_ctx;
+    const struct cache_delta_ops *delta; /* cache_set_delta(), may be NULL */
+    void *delta_ctx;
+    unsigned delta_made;         /* atomic: objects that its owner was told of */
     struct mutex upload_records; /* UPLOAD_POOL: records of uploads are compared and removed, or replaced, under it */
     struct upload_pool *uploads; /* owned by the upload code: set by upload_pool_start, cleared by upload_pool_free */
 
@@ -184,8 +187,12 @@ struct cfile {
     uint64_t progress; /* bytes that fetches brought so far */
     struct {
         uint64_t at_ns, progress;
-        int err; /* 0: none yet */
-    } worn;      /* the last read that failed late, and progress then */
+        int err;      /* 0: none yet */
+    } worn;           /* the last read that failed late, and progress then */
+    bool unchecked;   /* all of it may be here, but was not compared with the source's ETag (cache_check.c) */
+    bool checking;    /* somebody compares */
+    unsigned n_bad;   /* how often in a row it was other bytes */
+    char bad_md5[33]; /* and their sum; owned by who checks */
     bool resizing;
     bool moving;       /* to another tier (cache_place.h) */
     uint64_t move_gen; /* grows when its chunks were left behind */

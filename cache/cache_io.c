@@ -198,6 +198,10 @@ static ssize_t read_range(struct cfile *cf, void *buf, size_t len, uint64_t off,
     int r = 0;
     if (off + len < off)
         return -EINVAL;
+    if (cfile_doubts(cf))
+        r = cache_file_fill(cf, true, true, NULL, NULL);
+    if (r < 0)
+        return r;
     cfile_refresh_size(cf);
     mutex_lock(&cf->mu);
     rd.end = MIN(off + len, cf->size);

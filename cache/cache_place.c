@@ -2,6 +2,7 @@
 #include "cache_place.h"
 
 #include "base/cleanup.h"
+#include "base/crash.h"
 #include "base/log.h"
 #include "cache_fetch.h"
 #include "cache_file.h"
@@ -47,6 +48,7 @@ static int make_absent(struct cache *c, uint64_t vid, uint64_t ino, uint64_t siz
     if (old && old != t)
         space_entry_move(c, *e, t, 0);
     int r = index_reset(c, *e, cached_unchecked(before));
+    CRASH_POINT(absent_recorded);
     if (c->cfg.dropped)
         c->cfg.dropped(c->cfg.dropped_ctx, ino);
     if (*fd >= 0)

@@ -461,6 +461,8 @@ static int complete(struct publish *p, const GArray *parts, struct publish_resul
     r = verify(p, &etag, token, ret);
     if (r < 0 && r != -EBADMSG && r != -ESTALE)
         return r; /* not known: the next try finds out by the token */
+    if (r == 0)
+        upload_delta_made(u, p->req->key, &ret->etag, p->size);
     mutex_lock(&u->mu);
     upload_quiesce_locked(u);
     upload_reset_locked(u);

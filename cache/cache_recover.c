@@ -1,11 +1,12 @@
 /*
  * What is known after a start: the index is loaded, half-finished removals are ended, and chunks fetched before the
- * machine went down are verified before their first use. Nothing here reads the data folder; a file that is missing or of the wrong size is
- * noticed when it is opened (cache_place.c).
+ * machine went down are verified before their first use. Nothing here reads the data folder but for records of nothing; a file that is missing or of the
+ * wrong size is noticed when it is opened (cache_place.c).
  *
  * After a power loss the file system may have lost data of chunks whose bits the database kept, so a change of the boot id marks every
  * record CACHED_SUSPECT once; the mark goes when all chunks of the file were verified.
  */
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/crash.h"
 #include "base/crc32c.h"
@@ -14,6 +15,7 @@
 #include "cache_file.h"
 #include "cache_space.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,6 +88,15 @@ static int drop_record(struct cache *c, struct meta_batch *b, const struct meta_
     return disk && g_hash_table_add(away, GUINT_TO_POINTER(rec->tier)) ? tier_note_away(c, rec->tier) : 0;
 }
 
+/* The record of a file that is to be fetched is made before the file: is this one all that a kill in between left? One that has bytes was looked at since. */
+static bool never_made(struct cache_tier *t, const struct meta_cached *rec)
+{
+    if (rec->bytes > 0 || (rec->flags & (CACHED_DIRTY | CACHED_DYING)) || tier_state(t) != TIER_OK)
+        return false;
+    CLEANUP_FD int fd = tier_data_open(t, rec->vid, O_RDONLY);
+    return fd == -ENOENT;
+}
+
 /* One file that cannot be removed is no reason to do without the cache: its record stays, the next start tries again. */
 static void end_removal(struct cache_tier *t, uint64_t vid)
 {
@@ -112,7 +123,9 @@ int recover_index(struct cache *c)
     for (guint i = 0; r == 0 && i < recs->len; i++) {
         const struct meta_cached *rec = &g_array_index(recs, struct meta_cached, i);
         struct cache_tier *t = home_of(c, rec);
-        if (t && !(rec->flags & CACHED_DYING))
+        if (t && never_made(t, rec))
+            index_batch_forget(b, rec->vid);
+        else if (t && !(rec->flags & CACHED_DYING))
             space_entry_restore(t, rec);
         else if (t)
             end_removal(t, rec->vid);

@@ -16,6 +16,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define CHECK_TRIES 3  /* of content that does not fit its ETag */
+#define FILL_ROUNDS 16 /* others may take chunks away meanwhile */
+
 static void resize_begin_locked(struct cfile *cf) REQUIRES(cf->mu)
 {
     while (cf->resizing)
@@ -300,13 +303,17 @@ static void tell(struct cfile *cf, struct fill *fl)
     fl->told = MAX(now, fl->told);
 }
 
-static int fill_and_wait(struct cfile *cf, enum fetch_prio prio, struct fill *fl)
+/* Chunks [first, end) as far as the source has them. */
+static int fetch_and_wait(struct cfile *cf, uint64_t first, uint64_t end, enum fetch_prio prio, struct fill *fl)
 {
     int r = 0;
-    for (uint64_t i = 0; r == 0; i++) {
+    mutex_lock(&cf->mu);
+    (void)fetch_start_locked(cf, first, MIN(end, chunks_for(cf->limit)), prio);
+    mutex_unlock(&cf->mu);
+    for (uint64_t i = first; r == 0; i++) {
         bool local, waited = false;
         mutex_lock(&cf->mu);
-        bool more = i < chunks_for(cf->limit);
+        bool more = i < MIN(end, chunks_for(cf->limit));
         while (more && r == 0 && !cfile_readable_locked(cf, i)) {
             r = fetch_wait_locked(cf, i, i + 1, prio, &local);
             waited = true;
@@ -317,7 +324,20 @@ static int fill_and_wait(struct cfile *cf, enum fetch_prio prio, struct fill *fl
         if (!more)
             break;
     }
+    tell(cf, fl); /* what came without a wait */
     return r;
+}
+
+static int fill_and_wait(struct cfile *cf, enum fetch_prio prio, struct fill *fl)
+{
+    unsigned doubts = cfile_doubts(cf);
+    int r = -EAGAIN;
+    for (unsigned i = 0; r == -EAGAIN && i < FILL_ROUNDS && cfile_doubts(cf) < doubts + CHECK_TRIES; i++) {
+        r = fetch_and_wait(cf, 0, UINT64_MAX, prio, fl);
+        if (r == 0)
+            r = cfile_check(cf);
+    }
+    return r == -EAGAIN ? -EBADMSG : r;
 }
 
 int cache_file_fill(struct cfile *cf, bool urgent, bool wait, void (*progress)(void *ctx, uint64_t bytes), void *ctx)
@@ -334,9 +354,21 @@ int cache_file_fill(struct cfile *cf, bool urgent, bool wait, void (*progress)(v
     mutex_unlock(&cf->mu);
     if (!wait)
         return 0;
-    if (cache_file_complete(cf))
+    if (cache_file_complete(cf)) {
+        tell(cf, &fl); /* it may have come since it was asked for */
         return 0;
+    }
     return windowed ? -EFBIG : fill_and_wait(cf, prio, &fl);
+}
+
+int cache_file_fill_range(struct cfile *cf, uint64_t off, uint64_t len, void (*progress)(void *ctx, uint64_t bytes),
+                          void *ctx)
+{
+    struct fill fl = {.progress = progress, .ctx = ctx, .told = cache_file_present_bytes(cf)};
+    mutex_lock(&cf->mu);
+    bool windowed = cfile_windowed_locked(cf);
+    mutex_unlock(&cf->mu);
+    return windowed ? -EFBIG : fetch_and_wait(cf, chunk_of(off), chunks_for(off + len), FETCH_FILL, &fl);
 }
 
 void cache_file_prefetch(struct cfile *cf, uint64_t off, uint64_t len)

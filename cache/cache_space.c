@@ -49,6 +49,15 @@ static struct cache_usage sum_locked(struct cache *c)
     return u;
 }
 
+uint64_t cache_dirty_bytes_of(struct cache *c, uint64_t vid)
+{
+    mutex_lock(&c->space.mu);
+    const struct cache_entry *e = g_hash_table_lookup(c->space.entries, &vid);
+    uint64_t n = e && (e->flags & CACHED_DIRTY) ? e->bytes : 0;
+    mutex_unlock(&c->space.mu);
+    return n;
+}
+
 static void publish_metrics_locked(struct cache *c)
 {
     struct cache_usage u = sum_locked(c);

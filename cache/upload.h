@@ -1,6 +1,6 @@
 /*
  * Private to the upload code of cache/: one session per cfile (upload_session.c, upload_part.c), the pool all sessions share
- * (upload_pool.c), the stream behind the write front (upload_stream.c), copies inside the store (upload_copy.c) and publishing (cache_publish.c).
+ * (upload_pool.c), the stream behind the write front (upload_stream.c), copies inside the store (upload_copy.c), parts shared with earlier objects (upload_delta.c) and publishing (cache_publish.c).
  *
  * A session is made with the first stream or publish of a cfile, hangs on cf->upload and lives until the cfile goes; whoever holds a
  * reference of the cfile may use it. Its multipart upload comes and goes meanwhile (upload_id NULL: none).
@@ -32,6 +32,8 @@ struct upload_part {
     uint64_t size;
     uint32_t crc32c;
     struct etag etag;
+    uint8_t sha256[OBJ_DIGEST_BYTES]; /* zeros: not known */
+    bool saved;                       /* copied from an earlier object that has the same bytes */
 };
 
 #define UPLOAD_SPANS_MAX 32
@@ -62,13 +64,17 @@ struct upload {
     bool copying;  /* parts are copied from the source or fail */
     int give_up;   /* atomic: requests of its parts end soon */
     bool copy_unchanged;
-    GBytes *sums;  /* borrowed from the request while publishing, NULL: none */
-    uint64_t size; /* of the file as the running publish or copy sees it; streaming: 0, whole parts only */
+    GPtrArray *bases;     /* struct cache_delta_base, owned: objects that may share parts; NULL: none asked for */
+    unsigned bases_as_of; /* c->delta_made when they were asked for */
+    GBytes *sums;         /* borrowed from the request while publishing, NULL: none */
+    uint64_t size;        /* of the file as the running publish or copy sees it; streaming: 0, whole parts only */
     /* stream: guarded by mu */
     bool streaming;
     uint64_t front;       /* everything before it was written */
     uint32_t next_part;   /* first part not yet queued by the stream */
     uint64_t retry_at_ns; /* nothing is streamed before, after a failure */
+    uint32_t window_8ths; /* parts that may be active, in eighths: at least one, never less than before */
+    uint64_t fastest_ns;  /* of the parts it sent */
     uint32_t n_ahead;
     struct upload_span ahead[UPLOAD_SPANS_MAX]; /* written beyond the front, ascending, disjoint */
 
@@ -127,6 +133,28 @@ int upload_read_error(struct cfile *cf, const char *key, int r) MUST_CHECK;
 /* Whether what was read of the file is what it held when it was sealed: 0 or -EUCLEAN. sums NULL: not known, 0. */
 int upload_check_sums(GBytes *sums, const char *key, const void *buf, uint64_t off, uint64_t len) MUST_CHECK;
 
+/* ---- upload_delta.c ---- */
+
+/* Whether sums of parts are to be taken. */
+bool upload_delta_wanted(const struct upload *u);
+/* Finds the bases of the upload that is about to begin, was taken over or has an active part: its key does not change meanwhile. */
+void upload_delta_ask(struct upload *u) EXCLUDES(u->mu);
+void upload_delta_reset_locked(struct upload *u) REQUIRES(u->mu);
+/* The upload was taken over from its records: those of its parts that a base has count as copied. */
+void upload_delta_resumed(struct upload *u) EXCLUDES(u->mu);
+struct upload_delta_job {
+    const char *key, *upload_id;
+    uint64_t off;
+    const uint8_t *sha256; /* of the part's bytes */
+};
+/* Has the part (number and size are in) made from an earlier object that holds these bytes there. False: it is to be sent. */
+bool upload_delta_copy(struct upload *u, const struct upload_delta_job *j, struct obj_part *part) EXCLUDES(u->mu);
+/* A part was copied from the file's own source: its sum, if that is a base. */
+void upload_delta_inherit(struct upload *u, const char *src, const struct etag *etag, uint32_t i, uint64_t len,
+                          uint8_t sum[OBJ_DIGEST_BYTES]) EXCLUDES(u->mu);
+/* The object was made from the parts as they are. */
+void upload_delta_made(struct upload *u, const char *key, const struct etag *etag, uint64_t size) EXCLUDES(u->mu);
+
 /* ---- upload_resume.c ---- */
 
 /* Takes over an upload that an earlier run recorded for the same key: its parts become stale ones, compared before use. Another key, another
@@ -154,5 +182,7 @@ uint64_t upload_pool_budget_bytes(struct upload_pool *pool);
 
 /* Queues the parts that lie a part behind the front. */
 void upload_stream_advance_locked(struct upload *u) REQUIRES(u->mu);
+/* A part was sent in that time: perhaps more of them may be active at once. */
+void upload_stream_widen_locked(struct upload *u, uint64_t took_ns) REQUIRES(u->mu);
 /* Takes note of a write for the front. */
 void upload_stream_note_locked(struct upload *u, uint64_t off, uint64_t len) REQUIRES(u->mu);

@@ -14,19 +14,25 @@
 #include "cache_sums.h"
 #include "upload.h"
 
+#include <string.h>
+
 #define STREAM_RETRY_NS (5 * NS_PER_S)
 #define SLICE_BYTES     (256u << 10) /* read and summed at once: stays in the core's cache */
 
 struct job { /* one run of a part: what was true when it began, then what came of it */
     uint32_t i;
     uint64_t off, len, writes;
+    uint64_t began_ns;
     const char *key, *upload_id; /* borrowed: the session keeps them while a part is active */
     GBytes *sums;                /* the same, NULL: none */
     bool may_copy, only_copy, streaming;
     struct upload_part old;
     /* result */
     bool stored, sent, copied;
+    bool same;  /* copied from an earlier object just now */
+    bool saved; /* that, or then */
     struct obj_part part;
+    uint8_t sha256[OBJ_DIGEST_BYTES]; /* zeros: not known */
 };
 
 static int record_part(struct upload *u, const struct job *j)
@@ -39,6 +45,7 @@ static int record_part(struct upload *u, const struct job *j)
         .crc32c = j->copied ? 0 : j->part.crc32c,
         .etag = j->part.etag,
     };
+    memcpy(rec.sha256, j->sha256, sizeof(rec.sha256));
     struct meta_batch *b = meta_batch_new(c->meta);
     if (j->copied || j->part.crc32c != 0) /* 0 says copied: the rare other one is not resumed */
         meta_part_put(b, &rec);
@@ -66,7 +73,7 @@ static int copy_part(struct upload *u, struct job *j)
     g_autofree char *src = NULL;
     struct etag etag;
     uint64_t limit = 0;
-    if (!j->may_copy || (objstore_caps(cf->c->store) & CAP_PART_COPY) == 0)
+    if (!j->may_copy || (objstore_caps_of(cf->c->store, j->key) & CAP_PART_COPY) == 0)
         return -EOPNOTSUPP;
     if (!cfile_source(cf, &src, &etag, &limit) || !src || j->off + j->len > limit || !etag_is_set(&etag) ||
         cfile_range_dirty(cf, j->off, j->len) != 0)
@@ -75,15 +82,34 @@ static int copy_part(struct upload *u, struct job *j)
     int r = objstore_mpu_part_copy(cf->c->store, j->key, j->upload_id, src, &etag, j->off, &j->part);
     if (r == 0) {
         j->copied = true;
+        upload_delta_inherit(u, src, &etag, j->i, j->len, j->sha256);
         metric_inc(M_parts_copied);
     }
     return r;
 }
 
+/* Is there an earlier object with these bytes? Then the store makes the part of that. */
+static bool copy_same(struct upload *u, struct job *j, uint32_t crc)
+{
+    const struct upload_delta_job d = {j->key, j->upload_id, j->off, j->sha256};
+    j->part = (struct obj_part){.number = j->i + 1, .size = j->len};
+    j->same = j->saved = upload_delta_copy(u, &d, &j->part);
+    if (j->same)
+        j->part.crc32c = crc; /* as if it had been sent: it is compared with the file in the same way */
+    return j->same;
+}
+
 static int send_part(struct upload *u, struct job *j, const void *buf, uint32_t crc)
 {
+    const uint8_t *sha256 = NULL;
+    if (upload_delta_wanted(u)) {
+        objstore_digest(buf, j->len, j->sha256);
+        sha256 = j->sha256;
+        if (copy_same(u, j, crc))
+            return 0;
+    }
     for (int attempt = 0;; attempt++) {
-        j->part = (struct obj_part){.number = j->i + 1, .size = j->len};
+        j->part = (struct obj_part){.number = j->i + 1, .size = j->len, .sha256 = sha256};
         int r = objstore_mpu_part(u->cf->c->store, j->key, j->upload_id, buf, &j->part);
         if (r < 0)
             return r;
@@ -128,6 +154,8 @@ static bool same_as_sent(const struct job *j, uint32_t crc)
 static void keep_sent(struct job *j)
 {
     j->part = (struct obj_part){.size = j->len, .crc32c = j->old.crc32c, .etag = j->old.etag};
+    memcpy(j->sha256, j->old.sha256, sizeof(j->sha256));
+    j->saved = j->old.saved;
 }
 
 /* What the store holds of the part is most often what the file has: that is found out without room for a whole part. Checksums of the seal are of runs
@@ -184,6 +212,7 @@ static int run(struct upload *u, struct job *j)
 {
     if (copy_still_good(u, j)) {
         j->part = (struct obj_part){.size = j->len, .etag = j->old.etag};
+        memcpy(j->sha256, j->old.sha256, sizeof(j->sha256));
         j->copied = j->stored = true;
         return 0;
     }
@@ -193,7 +222,7 @@ static int run(struct upload *u, struct job *j)
     else if (!j->only_copy && (r == -EOPNOTSUPP || r == -ESTALE || r == -ENOENT || r == -EINVAL || r == -EBADMSG))
         r = read_and_send(u, j);
     CRASH_POINT(part_sent);
-    if (r == 0 && (j->sent || j->copied))
+    if (r == 0 && (j->sent || j->copied || j->same))
         r = record_part(u, j);
     CRASH_POINT(part_recorded);
     return r;
@@ -202,6 +231,7 @@ static int run(struct upload *u, struct job *j)
 /* Takes the part from queued to sending. False: nothing to do any more. */
 static bool begin(struct upload *u, struct job *j)
 {
+    j->began_ns = clock_mono_ns();
     mutex_lock(&u->mu);
     struct upload_part *p = upload_part_locked(u, j->i);
     upload_part_move(p, PART_SENDING);
@@ -222,6 +252,7 @@ static bool begin(struct upload *u, struct job *j)
 
 static void end(struct upload *u, struct job *j, int r)
 {
+    uint64_t took_ns = clock_mono_ns() - j->began_ns;
     mutex_lock(&u->mu);
     struct upload_part *p = upload_part_locked(u, j->i);
     if (r == 0 && j->stored) {
@@ -229,6 +260,8 @@ static void end(struct upload *u, struct job *j, int r)
         p->crc32c = j->part.crc32c;
         p->etag = j->part.etag;
         p->copied = j->copied;
+        p->saved = j->saved;
+        memcpy(p->sha256, j->sha256, sizeof(p->sha256));
     } else if (r < 0 && j->part.number != 0) { /* the store may hold anything under this number */
         p->etag = (struct etag){{0}};
     }
@@ -245,6 +278,8 @@ static void end(struct upload *u, struct job *j, int r)
         u->next_part = 0;
     }
     u->n_active--;
+    if (r == 0 && j->streaming && (j->sent || j->same))
+        upload_stream_widen_locked(u, j->sent ? took_ns : MIN(u->fastest_ns, UINT64_MAX / 2)); /* it took no link */
     if (u->streaming && !u->publishing)
         upload_stream_advance_locked(u);
     cond_broadcast(&u->changed);

@@ -104,8 +104,10 @@ static void adopt(struct upload *u, const struct meta_upload *rec, const char *t
         p->size = m->size;
         p->crc32c = m->crc32c;
         p->etag = m->etag;
+        memcpy(p->sha256, m->sha256, sizeof(p->sha256));
     }
     mutex_unlock(&u->mu);
+    upload_delta_resumed(u);
 }
 
 static int resume_recorded(struct upload *u, const struct meta_upload *rec, uint64_t size, bool *ret_done,

@@ -58,6 +58,7 @@ static void session_free(struct upload *u)
         return;
     g_assert(u->n_active == 0 && !u->publishing);
     g_array_unref(u->parts);
+    g_clear_pointer(&u->bases, g_ptr_array_unref);
     g_free(u->key);
     g_free(u->upload_id);
     cond_fini(&u->changed);
@@ -154,6 +155,7 @@ void upload_reset_locked(struct upload *u)
         *p = (struct upload_part){.state = PART_NONE, .writes = p->writes};
     }
     g_clear_pointer(&u->upload_id, g_free);
+    upload_delta_reset_locked(u);
     u->stored_bytes = 0;
     u->next_part = 0;
 }
@@ -292,6 +294,8 @@ int upload_create(struct upload *u)
     u->creating = true;
     mutex_unlock(&u->mu);
     int r = create(u, &id);
+    if (r == 0)
+        upload_delta_ask(u);
     mutex_lock(&u->mu);
     u->creating = false;
     if (r == 0)

@@ -7,8 +7,10 @@
  * goes back a little within its buffer costs nothing; the first queued part creates the multipart upload, hence files up to two parts never do. Parts
  * written again become stale and are sent again by publishing only: a header that is rewritten ten times is sent once.
  *
- * A stream begins with STREAM_START parts at once and may have one more for each that is stored: many parts side by side end together and late, so
- * that of a file written in a second none would be stored when it is closed, while reading and summing all of them keeps the writer from its CPU.
+ * A stream begins with one part. Each that is stored as fast as the fastest so far lets one more be sent beside it: the time goes into waiting, as with a
+ * store far away. Parts that take longer for being more share what is full already, the link, the store or this machine: they would all end late, none
+ * of a file written in a second would be stored when it is closed, and reading and summing them would keep the writer from its CPU. Then only
+ * every WIDEN_SLOWLY-th adds one, so that a long stream comes to use all that there is.
  *
  * After a failure the stream rests for a few seconds and begins again at the first part that is not stored. An upload that the store
  * lost (-ENOENT) is left to publishing.
@@ -22,7 +24,7 @@
 
 #include <string.h>
 
-#define STREAM_START 2u
+#define WIDEN_SLOWLY 8u
 
 static void span_remove(struct upload *u, uint32_t k)
 {
@@ -77,8 +79,8 @@ void upload_stream_advance_locked(struct upload *u)
         return;
     if (u->front <= 2 * u->layout.part_bytes)
         return;
-    uint64_t window = STREAM_START + u->stored_bytes / u->layout.part_bytes;
-    for (; u->next_part < u->layout.parts_max && u->n_active < window; u->next_part++) {
+    g_assert(u->window_8ths >= WIDEN_SLOWLY);
+    for (; u->next_part < u->layout.parts_max && u->n_active < u->window_8ths / WIDEN_SLOWLY; u->next_part++) {
         uint64_t end = upload_part_offset(&u->layout, u->next_part) + upload_part_bytes(&u->layout, u->next_part);
         if (end + upload_part_bytes(&u->layout, u->next_part) > u->front)
             return;
@@ -89,6 +91,14 @@ void upload_stream_advance_locked(struct upload *u)
             return;
         }
     }
+}
+
+void upload_stream_widen_locked(struct upload *u, uint64_t took_ns)
+{
+    mutex_assert_held(&u->mu);
+    u->fastest_ns = MIN(u->fastest_ns, took_ns);
+    u->window_8ths += took_ns <= u->fastest_ns + u->fastest_ns / 2 ? WIDEN_SLOWLY : 1;
+    u->window_8ths = MIN(u->window_8ths, UPLOAD_PARTS_MAX * WIDEN_SLOWLY);
 }
 
 void upload_note_write(struct cfile *cf, uint64_t off, uint64_t len)
@@ -126,6 +136,8 @@ void cache_stream_begin(struct cfile *cf, const char *key, const struct obj_meta
         u->front = size;
         u->n_ahead = 0;
         u->next_part = 0;
+        u->window_8ths = WIDEN_SLOWLY;
+        u->fastest_ns = UINT64_MAX;
         upload_stream_advance_locked(u);
     }
     mutex_unlock(&u->mu);

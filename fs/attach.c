@@ -9,6 +9,7 @@
 #include "mapped.h"
 #include "op.h"
 #include "publish.h"
+#include "reap.h"
 #include "recover.h"
 
 #define UNSURE_NS (10 * NS_PER_S)
@@ -110,8 +111,11 @@ static void attach_file(struct fs *fs, struct sess_file *slot)
     in->io.n_news = in->io.kernel_writes && !kept; /* handles know of none: they were all written, then */
     if (in->io.kernel_writes)
         in->io.kept = g_steal_pointer(&kept);
+    bool passed = in->io.mode == IO_PASSTHROUGH || in->io.kernel_writes;
     mutex_unlock(&in->mu);
     io_kept_free(kept);
+    if (!passed)
+        backing_unuse(in); /* left from an earlier open: it goes with its cache file */
     int r = pass_again(in);
     if (r < 0)
         log_err("attach", "a file that the kernel reads by itself may move ino=%" G_GUINT64_FORMAT " r=%s", in->ino,

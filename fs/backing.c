@@ -189,8 +189,15 @@ void backing_drop(struct fs *fs, uint64_t ino)
     struct inode *in = g_hash_table_lookup(fs->inodes, &ino);
     if (in) {
         mutex_lock(&fs->io_mu);
-        if (in->io.idle.data)
+        if (in->io.idle.data) {
             l = steal_locked(fs, &in->io);
+        } else if (in->io
+                       .backing_id) { /* a new file may get the same number: keep_id() must not take this one for it */
+            log_debug("io", "backing id %d outlives its cache file ino=%" G_GUINT64_FORMAT, in->io.backing_id, ino);
+            in->io.backing_vid = 0;
+            if (in->io.slot)
+                in->io.slot->backing_vid = 0;
+        }
         mutex_unlock(&fs->io_mu);
     }
     mutex_unlock(&fs->table_mu);

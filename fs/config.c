@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "fs/config_table.h"
+#include "fs/rules.h"
 
 #include <assert.h>
 #include <stddef.h>
@@ -54,6 +55,8 @@ const struct option_row option_table[] = {
      "allow http:// to a host that is not this machine"},
     {"Store", "ca-bundle", OPT_STRING, AT(ca_bundle), 0, 0, NULL, "FILE", NULL,
      "certificates to trust instead of the system's"},
+    {"Store", "links", OPT_STRING, AT(links), 0, 0, NULL, "FILE", NULL,
+     "bucket links to be there, a line each: SOURCE DIR [OPTION=VALUE]... with the options of `sluice link`"},
 
     {"Cache", "cache-dir", OPT_STRING, AT(cache_dir), 0, 0, NULL, "DIR[:DIR...]", NULL,
      "folder on the local disk, or several on several disks; default: one per endpoint, bucket and prefix under /var/cache/sluice"},
@@ -78,6 +81,8 @@ const struct option_row option_table[] = {
      "how long 'no such file' counts as fresh"},
     {"Metadata", "posix-meta", OPT_ENUM, AT(posix_meta), 0, 0, "auto", NULL, posix_words,
      "take mode, times and links from object metadata"},
+    {"Metadata", "sync", OPT_STRING, AT(sync), 0, 0, "lazy", "lazy|full|DURATION", NULL,
+     "when names are listed: directory by directory as they are looked into, all at mount, or all again and again after so long"},
     {"Metadata", "read-only", OPT_FLAG, AT(read_only), 0, 0, NULL, NULL, NULL, "refuse every change"},
     {"Metadata", "immutable", OPT_FLAG, AT(immutable), 0, 0, NULL, NULL, NULL,
      "read-only, and what is there never changes: listed once a mount, never asked for again, opened without a message"},
@@ -94,6 +99,13 @@ const struct option_row option_table[] = {
      "names that are published only once renamed, comma-separated globs; empty: none"},
     {"Writing", "hold-delay", OPT_DURATION, AT(hold_delay_ns), 0, 30 * DAY_NS, "10m", "DURATION", NULL,
      "held names are published after this long anyway"},
+    {"Writing", "delta", OPT_ENUM, AT(delta), 0, 0, "on", NULL, switch_words,
+     "parts of a large file that its predecessor in the store (the same name, or one with another number) has at the same place are copied there, not sent"},
+
+    {"Rules", "rule", OPT_RULES, AT(rule), 0, 0, NULL, "GLOB=KEY[=VALUE],...", NULL,
+     "what holds for paths that match: close, fsync, order, hold, metadata-ttl as the options say; pin=N [tier=memory]; local-only [ttl=DURATION]; may be given again"},
+    {"Rules", "on-create", OPT_RULES, AT(on_create), 0, 0, NULL, "GLOB=warm", NULL,
+     "fetch objects that match when they appear in the store; may be given again"},
 
     {"Transfer", "part-size", OPT_SIZE, AT(part_size), PART_SIZE_MIN, 5 * GIB, "8M", "SIZE", NULL,
      "size of the parts of a multipart upload"},
@@ -122,6 +134,8 @@ const struct option_row option_table[] = {
 
     {"Service", "http", OPT_STRING, AT(http), 0, 0, NULL, "[ADDR:]PORT", NULL,
      "serve /metrics and /healthz; without ADDR on this machine only"},
+    {"Service", "events-secret-file", OPT_STRING, AT(events_secret_file), 0, 0, NULL, "FILE", NULL,
+     "take S3 event notifications at /events of --http from senders that know the secret in this file"},
     {"Service", "foreground", OPT_FLAG, AT(foreground), 0, 0, NULL, NULL, NULL,
      "stay in the foreground and log to standard error (also -f)"},
     {"Service", "log-level", OPT_WORD, AT(log_level), 0, 0, "info", NULL, level_words, "least level that is logged"},
@@ -177,7 +191,7 @@ void config_init(struct config *cfg)
 void config_clear(struct config *cfg)
 {
     for (unsigned i = 0; i < n_option_rows; i++)
-        if (option_table[i].type == OPT_STRING || option_table[i].type == OPT_WORD)
+        if (option_table[i].type == OPT_STRING || option_table[i].type == OPT_WORD || option_table[i].type == OPT_RULES)
             g_clear_pointer((char **)((char *)cfg + option_table[i].offset), g_free);
     g_clear_pointer(&cfg->source, g_free);
     g_clear_pointer(&cfg->mountpoint, g_free);
@@ -194,8 +208,10 @@ static int refuse(char **ret_msg, char *msg)
 static int check_source(const struct config *cfg, char **ret_msg)
 {
     const char *s = cfg->source;
-    if (!s)
-        return refuse(ret_msg, g_strdup("SOURCE is missing: s3://BUCKET[/PREFIX] or file:///DIR"));
+    if (!s && cfg->immutable)
+        return refuse(ret_msg, g_strdup("immutable needs a SOURCE: s3://BUCKET[/PREFIX] or file:///DIR"));
+    if (!s) /* a root for links */
+        return 0;
     if (g_str_has_prefix(s, "file://")) {
         if (s[7] != '/' || s[8] == '\0')
             return refuse(
@@ -261,6 +277,42 @@ static int check_space(const struct config *cfg, char **ret_msg)
     return 0;
 }
 
+int config_sync(const struct config *cfg, bool *ret_full, uint64_t *ret_every_ns)
+{
+    const char *text = cfg->sync ? cfg->sync : "lazy";
+    uint64_t every_ns = 0;
+    bool full = strcmp(text, "full") == 0, lazy = strcmp(text, "lazy") == 0;
+    if (!full && !lazy && (parse_duration(text, &every_ns) < 0 || every_ns < NS_PER_S || every_ns > 365 * DAY_NS))
+        return -EINVAL;
+    *ret_full = full;
+    *ret_every_ns = every_ns;
+    return 0;
+}
+
+static int check_sync(const struct config *cfg, char **ret_msg)
+{
+    bool full;
+    uint64_t every_ns;
+    if (config_sync(cfg, &full, &every_ns) < 0)
+        return refuse(ret_msg,
+                      g_strdup_printf("sync '%s': lazy, full, or a duration from 1s to 365d such as 30m", cfg->sync));
+    if (cfg->immutable && every_ns)
+        return refuse(ret_msg,
+                      g_strdup("immutable and sync conflict: nothing is looked at again; --sync full lists all once"));
+    return 0;
+}
+
+static int check_events(const struct config *cfg, char **ret_msg)
+{
+    if (!cfg->events_secret_file)
+        return 0;
+    if (!cfg->http)
+        return refuse(ret_msg, g_strdup("events-secret-file needs --http [ADDR:]PORT, where events are sent to"));
+    if (cfg->immutable)
+        return refuse(ret_msg, g_strdup("immutable and events-secret-file conflict: nothing is looked at again"));
+    return 0;
+}
+
 /* What --immutable sets. */
 static const char *const immutable_sets[] = {"metadata-ttl", "negative-ttl", "read-only", NULL};
 
@@ -281,6 +333,14 @@ static int settle_immutable(struct config *cfg, char **ret_msg)
     cfg->read_only = true;
     cfg->metadata_ttl_ns = cfg->negative_ttl_ns = 365 * DAY_NS;
     return 0;
+}
+
+static int check_rules(const struct config *cfg, char **ret_msg)
+{
+    struct rules *rules = NULL;
+    int r = rules_new(cfg, &rules, ret_msg);
+    rules_free(rules);
+    return r;
 }
 
 int config_validate(struct config *cfg, char **ret_msg)
@@ -309,8 +369,11 @@ int config_validate(struct config *cfg, char **ret_msg)
         return refuse(ret_msg, g_strdup("read-only conflicts with close and fsync settings: nothing is written"));
     if (was_given(cfg, "umask") && was_given(cfg, "file-mode") && was_given(cfg, "dir-mode"))
         return refuse(ret_msg, g_strdup("umask conflicts with file-mode plus dir-mode: it would have no effect"));
-    r = check_cache_dir(cfg, ret_msg);
-    return r < 0 ? r : check_space(cfg, ret_msg);
+    int (*const checks[])(const struct config *, char **) = {check_cache_dir, check_space, check_rules, check_sync,
+                                                             check_events};
+    for (unsigned i = 0; r == 0 && i < G_N_ELEMENTS(checks); i++)
+        r = checks[i](cfg, ret_msg);
+    return r;
 }
 
 /* ---- from process to process: "name=value", each behind its origin's digit and before a zero byte ---- */
@@ -323,11 +386,12 @@ static void save_text(GString *out, char origin, const char *name, const char *v
 
 void config_save(const struct config *cfg, GString *out)
 {
-    save_text(out, '0', "source", cfg->source);
+    if (cfg->source)
+        save_text(out, '0', "source", cfg->source);
     save_text(out, '0', "mountpoint", cfg->mountpoint);
     for (unsigned i = 0; i < n_option_rows; i++) {
         const struct option_row *row = &option_table[i];
-        bool is_text = row->type == OPT_STRING || row->type == OPT_WORD;
+        bool is_text = row->type == OPT_STRING || row->type == OPT_WORD || row->type == OPT_RULES;
         if (is_text && !*(char *const *)((const char *)cfg + row->offset))
             continue;
         g_autoptr(GString) value = g_string_new(NULL);
@@ -433,6 +497,19 @@ static const char *origin_of(const struct config *cfg, unsigned row)
     return implied && g_strv_contains(immutable_sets, option_table[row].name) ? "immutable" : origins[cfg->origin[row]];
 }
 
+/* Each value of an option that may be given again is a line as in a file. */
+static void dump_rules(const struct config *cfg, unsigned row, GString *out)
+{
+    const char *text = *(char *const *)((const char *)cfg + option_table[row].offset);
+    g_auto(GStrv) lines = g_strsplit(text ? text : "", "\n", -1);
+    for (unsigned i = 0; i == 0 || lines[i]; i++) {
+        g_string_append_printf(out, "%s = %s  # %s\n", option_table[row].name, lines[i] ? lines[i] : "",
+                               origin_of(cfg, row));
+        if (!lines[i])
+            return;
+    }
+}
+
 void config_dump(const struct config *cfg, const char *cache_dir, GString *out)
 {
     g_string_append_printf(out, "source = %s\nmountpoint = %s\n", cfg->source ? cfg->source : "",
@@ -440,6 +517,10 @@ void config_dump(const struct config *cfg, const char *cache_dir, GString *out)
     for (unsigned i = 0; i < n_option_rows; i++) {
         if (!option_table[i].section && cfg->origin[i] == CONFIG_DEFAULT)
             continue;
+        if (option_table[i].type == OPT_RULES) {
+            dump_rules(cfg, i, out);
+            continue;
+        }
         g_string_append_printf(out, "%s = ", option_table[i].name);
         if (!cfg->cache_dir && strcmp(option_table[i].name, "cache-dir") == 0)
             g_string_append(out, cache_dir);

@@ -18,17 +18,17 @@ enum posix_meta_mode { POSIX_META_AUTO, POSIX_META_ON, POSIX_META_OFF };
 enum conflict_mode { CONFLICT_KEEP, CONFLICT_OVERWRITE };
 
 enum config_origin { CONFIG_DEFAULT, CONFIG_FROM_FILE, CONFIG_FROM_ARGV };
-#define CONFIG_MAX_OPTIONS 48
+#define CONFIG_MAX_OPTIONS 64
 
 struct size_or_percent { /* one of both is set */
     uint64_t bytes;
     unsigned percent;
 };
 
-struct config { /* strings are owned */
-    char *source, *mountpoint;
+struct config {                /* strings are owned */
+    char *source, *mountpoint; /* source NULL: an empty root for bucket links */
     /* store */
-    char *endpoint_url, *region, *profile, *ca_bundle;
+    char *endpoint_url, *region, *profile, *ca_bundle, *links;
     bool no_sign_request, force_path_style, allow_plain_http;
     /* cache */
     char *cache_dir; /* DIR[:DIR...]; NULL: /var/cache/sluice/<hash of endpoint+bucket+prefix> */
@@ -41,6 +41,7 @@ struct config { /* strings are owned */
     uint64_t metadata_ttl_ns, negative_ttl_ns;
     enum posix_meta_mode posix_meta;
     bool read_only, immutable;
+    char *sync; /* see config_sync() */
     /* writing */
     enum close_mode close;
     enum fsync_mode fsync;
@@ -48,6 +49,9 @@ struct config { /* strings are owned */
     enum conflict_mode conflict;
     char *hold;             /* comma-separated globs */
     uint64_t hold_delay_ns; /* held names are published after this long anyway, 10 min */
+    enum config_switch delta;
+    /* rules (rules.h), one a line; NULL: none */
+    char *rule, *on_create;
     /* transfer */
     uint64_t part_size;
     unsigned max_uploads, max_downloads;
@@ -60,6 +64,7 @@ struct config { /* strings are owned */
     unsigned umask;
     /* service */
     char *http; /* ADDR:PORT or NULL */
+    char *events_secret_file;
     bool foreground;
     char *log_level, *log_file;
     char *fault;                  /* tests: rules of the fault driver, hidden option */
@@ -85,6 +90,8 @@ void config_save(const struct config *cfg, GString *out);
 int config_restore(struct config *cfg, const char *bytes, size_t len, char **ret_msg) MUST_CHECK;
 /* Checks across fields (after everything was set). */
 int config_validate(struct config *cfg, char **ret_msg) MUST_CHECK;
+/* What --sync says: nothing by itself (lazy), everything at mount, or every so often (0: not). -EINVAL: neither. */
+int config_sync(const struct config *cfg, bool *ret_full, uint64_t *ret_every_ns) MUST_CHECK;
 /* Help text of all options; names only (completion); "name = value  # origin" of the effective ones, with the folder chosen where no cache-dir was given. */
 void config_print_help(FILE *out);
 void config_print_names(FILE *out);

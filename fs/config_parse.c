@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "fs/config.h"
 #include "fs/config_table.h"
+#include "fs/rules.h"
 
 #include <fnmatch.h>
 #include <inttypes.h>
@@ -157,6 +158,7 @@ void option_print(const struct config *cfg, const struct option_row *row, GStrin
     switch (row->type) {
     case OPT_STRING:
     case OPT_WORD:
+    case OPT_RULES:
         g_string_append(out, *(char *const *)field ? *(char *const *)field : "");
         break;
     case OPT_FLAG:
@@ -203,6 +205,7 @@ static char *allowed(const struct option_row *row)
         [OPT_DURATION] = "a duration such as 30s or 10m",
         [OPT_UINT] = "a whole number",
         [OPT_MODE] = "an octal mode such as 0644",
+        [OPT_RULES] = "a glob and what holds for it",
     };
     if (row->choices) {
         g_autofree char *words = option_words(row, ", ");
@@ -274,6 +277,21 @@ static int assign_word(const struct option_row *row, const char *value, void *fi
     return -EINVAL;
 }
 
+/* Adds to what was given before; the value may be several lines. */
+static int assign_rules(const struct option_row *row, const char *value, char **field, char **ret_msg)
+{
+    g_auto(GStrv) lines = g_strsplit(value, "\n", -1);
+    int r = *value ? 0 : rules_check_value(row->name, value, ret_msg);
+    for (unsigned i = 0; r == 0 && lines[i]; i++)
+        r = rules_check_value(row->name, lines[i], ret_msg);
+    if (r == 0) {
+        char *all = *field ? g_strconcat(*field, "\n", value, NULL) : g_strdup(value);
+        g_free(*field);
+        *field = all;
+    }
+    return r;
+}
+
 int option_assign(struct config *cfg, const struct option_row *row, const char *value, char **ret_msg)
 {
     void *field = (char *)cfg + row->offset;
@@ -307,6 +325,8 @@ int option_assign(struct config *cfg, const struct option_row *row, const char *
     case OPT_MODE:
         r = assign_number(row, value, field);
         break;
+    case OPT_RULES:
+        return assign_rules(row, value, field, ret_msg);
     }
     if (r < 0) {
         g_autofree char *what = allowed(row);
@@ -553,10 +573,12 @@ static int parse_pass(struct config *cfg, int argc, char **argv, bool files, cha
     if (r == 0 && !files && words->len > 2) {
         *ret_msg = g_strdup_printf("'%s' is one word too many: mount takes SOURCE and DIR", (char *)words->pdata[2]);
         r = -EINVAL;
-    } else if (r == 0 && !files && words->len == 1 && !cfg->source) {
-        *ret_msg = g_strdup("mount takes SOURCE and DIR; one of them is missing");
+    } else if (r == 0 && !files && words->len == 1 && strstr(words->pdata[0], "://")) {
+        *ret_msg = g_strdup_printf("mount takes SOURCE and DIR: where to mount %s is missing",
+                                   strchr(words->pdata[0], '@') ? "it" : (char *)words->pdata[0]);
         r = -EINVAL;
-    } else if (r == 0 && !files && words->len > 0) { /* one word beside a config file with a source: DIR */
+    } else if (r == 0 && !files &&
+               words->len > 0) { /* one word, DIR: the source is in a config file, or there is none */
         if (words->len == 2) {
             g_free(cfg->source);
             cfg->source = g_strdup(words->pdata[0]);

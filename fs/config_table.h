@@ -12,6 +12,7 @@ enum option_type {
     OPT_WORD,         /* char *, one of choices */
     OPT_UINT,         /* unsigned */
     OPT_MODE,         /* unsigned, octal */
+    OPT_RULES,        /* char *, lines; each value given is one more, checked by rules_check_value() */
 };
 
 struct option_row {

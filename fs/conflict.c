@@ -4,6 +4,7 @@
 #include "conflict.h"
 
 #include "base/crash.h"
+#include "ns_undo.h"
 #include "publish_internal.h"
 #include "tree_apply.h"
 
@@ -210,6 +211,7 @@ static int check_loser(struct inode *in, struct meta_batch *b, const struct meta
     int r = in->n_writers > 0 || (rec->content != CONTENT_CLEAN && rec->content != CONTENT_SEALED) ? -EBUSY : 0;
     *ret_attributes = clean && (d->flags & DENTRY_UPSTREAM) && !d->ukey;
     if (r == 0 && !*ret_attributes) {
+        ns_undo_note_locked(in);
         rec->flags |= INODE_SET_ASIDE;
         meta_inode_put(b, rec);
     }
@@ -374,6 +376,7 @@ static void end_record(struct fs *fs, struct meta_batch *b, const struct loser *
     conflict_del(b, l->c.id);
     unsigned n = conflict_links(fs->meta, l->in->ino);
     mutex_lock(&l->in->mu);
+    ns_undo_note_locked(l->in);
     if (n <= 1)
         l->in->rec.flags &= ~(uint32_t)INODE_SET_ASIDE;
     if (!l->in->gone)

@@ -5,6 +5,7 @@
 #include "content_record.h"
 #include "intent.h"
 #include "io_mode.h"
+#include "local.h"
 #include "mapped.h"
 #include "pin.h"
 #include "publish.h"
@@ -54,6 +55,16 @@ static int quarantine_gated(struct inode *in)
 
 /* ---- the cache file ---- */
 
+/* The inode has it now. Who changed the record's base while it was opened, or while others used it, could not tell it; see tree_leave_object(). */
+static void give_cfile(struct inode *in, struct cfile *cf)
+{
+    mutex_lock(&in->mu);
+    in->cf = cf;
+    if (in->rec.base_key)
+        cache_file_rebase(cf, in->rec.base_key, &in->rec.base_etag);
+    mutex_unlock(&in->mu);
+}
+
 /* Opens the cache file of an inode that has none in memory. With the gate held. */
 static int open_cfile(struct inode *in)
 {
@@ -84,9 +95,7 @@ static int open_cfile(struct inode *in)
         cache_file_unref(cf);
         return r;
     }
-    mutex_lock(&in->mu);
-    in->cf = cf;
-    mutex_unlock(&in->mu);
+    give_cfile(in, cf);
     if (src.pin != PIN_NONE && cache_file_vid(cf) != vid && cache_pin(fs->cache, cache_file_vid(cf), src.pin) < 0)
         log_warn("content", "a pinned file's new cache file could not be pinned ino=%" G_GUINT64_FORMAT, in->ino);
     return 0;
@@ -160,7 +169,7 @@ bool content_plan_upload(struct inode *in, struct upload_plan *ret)
     g_autofree char *path = NULL;
     if (fs->cfg->read_only || tree_path_of(fs, in->ino, &path) < 0)
         return false;
-    g_autofree char *key = predict_key(fs, path);
+    g_autofree char *key = local_is(fs, path) ? NULL : predict_key(fs, path);
     if (!key || !*key)
         return false;
     mutex_lock(&in->mu);
@@ -184,7 +193,7 @@ void content_begin_stream(struct inode *in)
     mutex_lock(&in->mu);
     struct cfile *cf = in->cf ? cache_file_ref(in->cf) : NULL;
     mutex_unlock(&in->mu);
-    publish_probe_soon(in->fs);
+    publish_probe_soon(in->fs, plan.key);
     if (cf)
         cache_stream_begin(cf, plan.key, &plan.meta);
     cache_file_unref(cf);
@@ -197,9 +206,14 @@ static int open_counted(struct inode *in, bool for_write)
 {
     content_gate_enter(in);
     mutex_lock(&in->mu); /* counted first: from here on nobody lets the cache file go */
-    in->n_open++;
-    in->n_writers += for_write;
+    bool expiring = in->expiring;
+    in->n_open += !expiring;
+    in->n_writers += !expiring && for_write;
     mutex_unlock(&in->mu);
+    if (expiring) { /* the kernel looks the name up again, and finds none */
+        content_gate_leave(in);
+        return -ESTALE;
+    }
     int r = open_cfile(in);
     if (r == 0)
         cache_file_touch(in->cf);
@@ -520,6 +534,11 @@ void content_release(struct inode *in, bool for_write)
     if (seal)
         publish_writers_gone(in->fs, in->ino);
     mutex_lock(&in->mu);
+    bool last_close = in->n_open == 1;
+    mutex_unlock(&in->mu);
+    if (last_close) /* before it counts as closed */
+        local_closed(in);
+    mutex_lock(&in->mu);
     in->n_open--;
     struct cfile *last = drop_unused_locked(in);
     mutex_unlock(&in->mu);
@@ -536,12 +555,16 @@ void content_abandon(struct inode *in, bool for_write)
     cache_file_unref(last);
 }
 
-int content_sync(struct inode *in)
+int content_sync_bytes(struct inode *in)
 {
     int r = sync_bytes(in);
     CRASH_POINT(fsync_synced);
-    if (r == 0)
-        r = record_synced(in);
+    return r < 0 ? r : record_synced(in);
+}
+
+int content_sync(struct inode *in)
+{
+    int r = content_sync_bytes(in);
     return r < 0 ? r : meta_sync(in->fs->meta);
 }
 
@@ -570,6 +593,9 @@ static int detach_closed(struct inode *in, bool *ret_closed)
     bool closed = state == CONTENT_CLEAN || state == CONTENT_SEALED || state == CONTENT_CLOSING;
     bool sync = closed && is_vouched_for(in);
     int r = closed ? cache_file_set_dirty(in->cf, true) : 0;
+    /* Else the evictor was quicker than the mark: no record may say that it needs no source. */
+    if (r == 0 && closed && !cache_file_complete(in->cf))
+        r = -EAGAIN;
     if (r == 0 && closed)
         r = keep_time(in);
     if (r == 0 && sync)

@@ -68,6 +68,8 @@ int content_detach(struct inode *in) MUST_CHECK;
 void content_end_detach(struct inode *in);
 /* fsync: bytes and record survive power loss. */
 int content_sync(struct inode *in) MUST_CHECK;
+/* The same but for the journal, which the caller has synced before he counts on it. */
+int content_sync_bytes(struct inode *in) MUST_CHECK;
 /* OPEN though nobody has it open for writing: the daemon or the connection ended before its writer closed it. May be true for an instant while it is closed. */
 bool content_is_unclosed(struct inode *in);
 /* The text of user.sluice.intent for one name of a dirty file that is in use; none when it has no name any more, or is clean. With the gate, or while it is open. */

@@ -8,6 +8,7 @@
 #include "copy.h"
 
 #include "content.h"
+#include "links.h"
 #include "publish.h"
 
 #define STEP_BYTES (1ull << 30) /* most that one call waits for */
@@ -75,8 +76,8 @@ static int64_t copy(struct inode *from, struct inode *to, const struct cache_sou
 {
     struct fs *fs = to->fs;
     len = MIN(len, MIN(STEP_BYTES, src->limit - off));
-    int64_t r = publish_probe(fs);
-    if (r < 0 || !(objstore_caps(fs->store) & CAP_PART_COPY))
+    int64_t r = publish_probe(fs, src->key);
+    if (r < 0 || !(objstore_caps_of(fs->store, src->key) & CAP_PART_COPY))
         return 0;
     bool first = off == 0;
     if (first)
@@ -101,7 +102,8 @@ int64_t copy_in_store(struct inode *from, struct inode *to, uint64_t off, uint64
     mutex_lock(&to->mu);
     bool passed = to->io.mode == IO_PASSTHROUGH || to->io.kernel_writes;
     mutex_unlock(&to->mu);
-    bool possible = !passed && off < src.limit && worth_it(from, src.limit) &&
+    bool same = links_point_of(from->fs, from->ino) == links_point_of(from->fs, to->ino);
+    bool possible = same && !passed && off < src.limit && worth_it(from, src.limit) &&
                     (off == 0 ? cache_file_size(to->cf) == 0 : cache_copy_continues(to->cf, &src, off));
     return possible ? copy(from, to, &src, off, len) : 0;
 }

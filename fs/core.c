@@ -3,20 +3,28 @@
 
 #include "attach.h"
 #include "backing.h"
+#include "delta.h"
 #include "handle.h"
 #include "io_mode.h"
 #include "jobs.h"
+#include "links.h"
+#include "local.h"
 #include "mapped.h"
 #include "no_open.h"
+#include "objstore_links.h"
 #include "pin.h"
 #include "prefetch.h"
 #include "publish.h"
+#include "reap.h"
 #include "rebuild.h"
 #include "recover.h"
 #include "replay.h"
+#include "rules.h"
 #include "states.h"
 #include "store_options.h"
+#include "sync.h"
 #include "tree.h"
+#include "warm_job.h"
 
 #include <sys/stat.h>
 
@@ -45,19 +53,27 @@ static struct objstore_config store_config(const struct config *cfg)
     };
 }
 
+static int make_faulty(struct fs *fs, char **ret_msg)
+{
+    struct objstore *faulty = NULL;
+    int r = objstore_fault_wrap(fs->store, fs->cfg->fault, &faulty);
+    if (r < 0)
+        *ret_msg = g_strdup_printf("the fault rules '%s' cannot be read", fs->cfg->fault);
+    else
+        fs->store = faulty;
+    return r;
+}
+
+/* Bucket links are other stores beside the mount's own, which need not be. */
 static int open_store(struct fs *fs, char **ret_msg)
 {
     const struct config *cfg = fs->cfg;
     struct objstore_config sc = store_config(cfg);
-    int r = objstore_open(&sc, &fs->store, ret_msg);
-    if (r < 0 || !cfg->fault)
-        return r;
-    struct objstore *faulty = NULL;
-    r = objstore_fault_wrap(fs->store, cfg->fault, &faulty);
-    if (r < 0)
-        *ret_msg = g_strdup_printf("the fault rules '%s' cannot be read", cfg->fault);
-    else
-        fs->store = faulty;
+    int r = cfg->source ? objstore_open(&sc, &fs->store, ret_msg) : 0;
+    if (r == 0 && cfg->source && cfg->fault)
+        r = make_faulty(fs, ret_msg);
+    if (r == 0)
+        fs->store = objstore_links_wrap(fs->store, LINKS_ONLY, LINKS_ONLY);
     return r;
 }
 
@@ -65,7 +81,8 @@ static int open_store(struct fs *fs, char **ret_msg)
 
 static char *default_cache_dir(struct fs *fs)
 {
-    g_autofree char *sum = g_compute_checksum_for_string(G_CHECKSUM_SHA256, objstore_identity(fs->store), -1);
+    const char *of = fs->cfg->source ? objstore_identity(fs->store) : fs->mountpoint;
+    g_autofree char *sum = g_compute_checksum_for_string(G_CHECKSUM_SHA256, of, -1);
     return g_strdup_printf("/var/cache/sluice/%.16s", sum);
 }
 
@@ -172,7 +189,7 @@ static void restore_caps(struct fs *fs)
     uint64_t caps = 0;
     if (meta_value_get_u64(fs->meta, STORE_CAPS_VALUE, &caps) < 0 || caps >> 32 != PROBE_REVISION)
         return; /* probed when it matters */
-    objstore_set_caps(fs->store, (uint32_t)caps);
+    objstore_set_caps_of(fs->store, "", (uint32_t)caps);
     atomic_store(&fs->probed, true);
 }
 
@@ -323,8 +340,10 @@ static int open_cache(struct fs *fs, int memory_fd, char **ret_msg)
         .hold = true,
     };
     int r = cache_open(&cc, fs->meta, fs->store, &fs->cache, ret_msg);
-    if (r == 0)
+    if (r == 0) {
+        delta_start(fs);
         cache_lost_each(fs->cache, UINT_MAX, name_lost, fs);
+    }
     return r;
 }
 
@@ -349,6 +368,7 @@ static struct fs *fs_alloc(const struct config *cfg, struct session *session, bo
     for (unsigned i = 0; globs[i]; i++)
         if (*g_strstrip(globs[i]))
             g_ptr_array_add(fs->hold_globs, g_strdup(globs[i]));
+    mutex_init(&fs->created_mu, LOCK_ON_CREATE);
     io_mode_init(fs);
     mapped_init(fs);
     no_open_init(fs);
@@ -362,7 +382,9 @@ static struct fs *fs_alloc(const struct config *cfg, struct session *session, bo
 static int open_parts(struct fs *fs, const struct fs_setup *setup, char **ret_msg)
 {
     bool bound = false, fresh = false;
-    int r = open_store(fs, ret_msg);
+    int r = rules_new(fs->cfg, &fs->rules, ret_msg);
+    if (r == 0)
+        r = open_store(fs, ret_msg);
     if (r == 0)
         r = open_folder(fs, &bound, ret_msg);
     if (r == 0)
@@ -371,6 +393,8 @@ static int open_parts(struct fs *fs, const struct fs_setup *setup, char **ret_ms
         r = workq_new("head", HEAD_THREADS, &fs->head_q);
     if (r == 0)
         r = workq_new("notify", 1, &fs->notify_q);
+    if (r == 0)
+        r = workq_new("ask", 1, &fs->ask_q);
     bool takeover = session_is_takeover(fs->session); /* programs wait: the store is not asked */
     if (r == 0 && setup->say && !takeover)
         setup->say(setup->ctx, "asking the store");
@@ -389,6 +413,8 @@ static int open_parts(struct fs *fs, const struct fs_setup *setup, char **ret_ms
         fs->session->head->ino_limit = meta_next_ino(fs->meta);
     if (r == 0 && bound && !takeover)
         r = check_store(fs, fresh, ret_msg);
+    if (r == 0) /* before what was left of uploads to them is gone on with */
+        r = links_open(fs);
     if (r == 0)
         r = open_cache(fs, setup->memory_fd, ret_msg);
     if (r == 0)
@@ -398,11 +424,15 @@ static int open_parts(struct fs *fs, const struct fs_setup *setup, char **ret_ms
     if (r == 0)
         r = publish_open(fs, &fs->pub);
     if (r == 0)
+        r = local_settle(fs);
+    if (r == 0)
         r = fs_attach_settle(fs);
     if (r == 0) {
         cache_release_hold(fs->cache);
         r = prefetch_open(fs);
     }
+    if (r == 0)
+        r = sync_open(fs);
     return r == 0 ? jobs_open(fs) : r;
 }
 
@@ -430,9 +460,18 @@ int fs_start(struct fs *fs)
 {
     cache_abort_stale_uploads(fs->cache);
     backing_close_left(fs);
+    reap_awaited(fs);
     pin_rules_apply(fs, NULL); /* a kill may have come between a change and the look at it */
-    int r = mapped_start(fs);
-    return r == 0 ? publish_start(fs->pub) : r;
+    int r = links_start(fs);
+    if (r == 0)
+        r = mapped_start(fs);
+    if (r == 0)
+        r = publish_start(fs->pub);
+    if (r < 0)
+        return r;
+    sync_begin(fs);
+    warm_jobs_resume(fs);
+    return 0;
 }
 
 void fs_interrupt(struct fs *fs)
@@ -441,6 +480,8 @@ void fs_interrupt(struct fs *fs)
         return;
     if (fs->store)
         objstore_shutdown(fs->store);
+    if (fs->links)
+        links_interrupt(fs);
     if (fs->pub)
         publish_interrupt(fs->pub);
     if (fs->cache)
@@ -450,33 +491,52 @@ void fs_interrupt(struct fs *fs)
     mutex_unlock(&fs->list_mu);
 }
 
+/* Inodes that leave memory from here on stay for the next start. */
+static void stop_reaping(struct fs *fs)
+{
+    if (fs->ask_q)
+        workq_stop(fs->ask_q);
+    if (fs->notify_q)
+        workq_stop(fs->notify_q);
+}
+
 void fs_close(struct fs *fs)
 {
     if (!fs)
         return;
     fs_interrupt(fs);
+    links_stop(fs);
     mapped_stop(fs); /* a seal asks jobs to look at pin rules */
+    sync_close(fs);
     jobs_close(fs);
     prefetch_close(fs);
     if (fs->pub)
         publish_stop(fs->pub);
     workq_free(fs->list_q);
     workq_free(fs->head_q);
-    workq_free(fs->notify_q);
+    stop_reaping(fs);
     attach_fini(fs);
     replay_fini(fs);
     jobs_fini(fs);
+    sync_fini(fs);
     handle_table_fini(fs);
     no_open_fini(fs);
     inode_table_fini(fs);
+    workq_free(fs->ask_q);
+    workq_free(fs->notify_q);
     publish_close(fs->pub);
     cache_close(fs->cache);
     if (fs->meta && meta_sync(fs->meta) < 0)
         log_err("mount", "the journal could not be written to the disk");
+    links_close(fs);
     meta_close(fs->meta);
     objstore_close(fs->store);
     g_hash_table_unref(fs->listings);
     g_ptr_array_unref(fs->hold_globs);
+    rules_free(fs->rules);
+    if (fs->created)
+        g_hash_table_unref(fs->created);
+    mutex_fini(&fs->created_mu);
     cond_fini(&fs->list_done);
     mutex_fini(&fs->list_mu);
     mapped_fini(fs);

@@ -46,6 +46,8 @@ struct ctl_client { /* owned by its thread; fd is valid while it is in ctl->clie
     struct ctl *ctl;
     int fd;
     bool broken; /* a line could not be sent */
+    char in[8192];
+    size_t in_from, in_end; /* what of `in` came and was not read yet */
     char *message;
 };
 
@@ -92,11 +94,26 @@ bool ctl_gone(struct ctl_client *client)
     return n == 0 || (n < 0 && n != -EAGAIN && n != -EINTR);
 }
 
+bool ctl_is_stopping(struct ctl_client *client)
+{
+    mutex_lock(&client->ctl->mu);
+    bool stopping = client->ctl->stopping;
+    mutex_unlock(&client->ctl->mu);
+    return stopping;
+}
+
 static void emit_done(struct ctl_client *client, int code)
 {
+    bool cut_off = code == CTL_AGAIN || (code == 1 && ctl_is_stopping(client));
+    code = code == CTL_AGAIN ? 1 : code;
     json_t *line = json_pack("{s:s,s:i}", "event", "done", "exit", code);
+    if (cut_off)
+        json_object_set_new(line, "again", json_true());
     if (code != 0) {
-        const char *text = client->message ? client->message : code == 3 ? "time ran out with work left" : "failed";
+        const char *text = client->message ? client->message
+                           : code == 3     ? "time ran out with work left"
+                           : cut_off       ? "the daemon ended before it was done"
+                                           : "failed";
         json_t *message = json_string(text);
         json_object_set_new(line, "message", message ? message : json_string("failed"));
     }
@@ -115,20 +132,36 @@ static int peer_allowed(int fd)
     return who.uid == 0 || who.uid == geteuid() ? 0 : -EACCES;
 }
 
-/* One line without its newline. -EMSGSIZE beyond CTL_MAX_LINE, -ECONNRESET when the client left before the newline. */
-static int read_line(int fd, GString *line)
+/* 0: there is something in client->in. */
+static int receive(struct ctl_client *client)
 {
-    char buf[8192];
-    while (line->len <= CTL_MAX_LINE) {
-        ssize_t n = RET_ERRNO(recv(fd, buf, sizeof buf, 0));
-        if (n == -EINTR)
-            continue;
-        if (n <= 0)
-            return n == 0 ? -ECONNRESET : n == -EAGAIN ? -ETIMEDOUT : (int)n;
-        const char *end = memchr(buf, '\n', (size_t)n);
-        g_string_append_len(line, buf, end ? end - buf : n);
+    while (client->in_from == client->in_end) {
+        ssize_t n = RET_ERRNO(recv(client->fd, client->in, sizeof client->in, 0));
+        if (n == 0)
+            return -ECONNRESET;
+        if (n < 0 && n != -EINTR)
+            return n == -EAGAIN ? -ETIMEDOUT : (int)n;
+        client->in_from = 0;
+        client->in_end = n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
+int ctl_read(struct ctl_client *client, GString *ret_line)
+{
+    g_string_truncate(ret_line, 0);
+    while (ret_line->len <= CTL_MAX_LINE) {
+        int r = receive(client);
+        if (r < 0)
+            return r;
+        const char *from = client->in + client->in_from;
+        size_t len = client->in_end - client->in_from;
+        const char *end = memchr(from, '\n', len);
+        size_t n = end ? (size_t)(end - from) : len;
+        g_string_append_len(ret_line, from, (gssize)n);
+        client->in_from += n + (end != NULL);
         if (end)
-            return line->len <= CTL_MAX_LINE ? 0 : -EMSGSIZE;
+            return ret_line->len <= CTL_MAX_LINE ? 0 : -EMSGSIZE;
     }
     return -EMSGSIZE;
 }
@@ -163,7 +196,7 @@ static void serve(struct ctl_client *client)
     if (r < 0) {
         ctl_fail(client, "only root and the user who mounted may ask");
     } else {
-        r = read_line(client->fd, line);
+        r = ctl_read(client, line);
         if (r == -EMSGSIZE)
             ctl_fail(client, "the request is longer than %u bytes", CTL_MAX_LINE);
         else if (r < 0)

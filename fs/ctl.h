@@ -13,16 +13,18 @@
 #pragma once
 #include "base/err.h"
 
+#include <glib.h>
 #include <jansson.h>
 #include <stdbool.h>
 
 #define CTL_MAX_CLIENTS 32
+#define CTL_AGAIN       (-1)
 
 struct ctl;
 struct ctl_client;
 struct fs;
 
-/* Returns the command's exit code: 0 done, 1 failed, 3 time ran out. Runs in the client's thread, no lock held. req is borrowed. */
+/* Returns the command's exit code: 0 done, 1 failed, 3 time ran out; or CTL_AGAIN: the daemon stops, and the client, which is told so, may ask the next one. Runs in the client's thread, no lock held. req is borrowed. */
 typedef int ctl_fn(struct fs *fs, struct ctl_client *client, const json_t *req);
 
 struct ctl_verb { /* a table of these ends with a NULL name */
@@ -39,9 +41,14 @@ int ctl_start(struct fs *fs, int listen_fd, const struct ctl_verb *verbs, struct
 /* Stops serving, makes ctl_gone() true, waits until every verb has returned. NULL allowed. Not to be called from a verb. */
 void ctl_stop(struct ctl *ctl);
 
+/* The next line that the client sends behind its request, without its newline, at most CTL_MAX_LINE bytes. -ETIMEDOUT: none came for 10 s, -ECONNRESET: the client left,
+ * -EMSGSIZE: longer. */
+int ctl_read(struct ctl_client *client, GString *ret_line) MUST_CHECK;
 /* Sends one line; line is stolen, also on failure. -EPIPE when the client left or does not read for 30 s. */
 int ctl_emit(struct ctl_client *client, json_t *line);
 /* Message for the last line, when the verb returns another code than 0. */
 void ctl_fail(struct ctl_client *client, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* The client left, or the daemon stops. */
 bool ctl_gone(struct ctl_client *client);
+/* The latter: ctl_stop() was called. */
+bool ctl_is_stopping(struct ctl_client *client);

@@ -2,9 +2,13 @@
 #include "conflict.h"
 #include "content.h"
 #include "ctl_verbs.h"
+#include "delta.h"
 #include "io_mode.h"
+#include "local.h"
 #include "publish.h"
+#include "rules.h"
 #include "states.h"
+#include "sync.h"
 #include "tree.h"
 
 static void add_int(json_t *o, const char *name, uint64_t value)
@@ -13,9 +17,11 @@ static void add_int(json_t *o, const char *name, uint64_t value)
 }
 
 /* Before publish_describe(), which knows better for names with a journal record. */
-static const char *state_name(const struct meta_inode *rec, const struct meta_dentry *d)
+static const char *state_name(const struct meta_inode *rec, const struct meta_dentry *d, bool kept)
 {
-    if (rec->flags & INODE_LOCAL_ONLY)
+    bool closed = rec->content == CONTENT_CLEAN || rec->content == CONTENT_SEALED;
+    if ((rec->flags & INODE_LOCAL_ONLY) ||
+        (kept && closed && !(rec->content == CONTENT_CLEAN && (d->flags & DENTRY_UPSTREAM))))
         return "local";
     if (S_ISDIR(rec->mode))
         return d->op_seq ? "sealed" : "clean";
@@ -90,6 +96,14 @@ static json_t *describe_loser(struct fs *fs, const char *path)
     return NULL;
 }
 
+static void add_rule(struct fs *fs, json_t *o, const char *path, bool dir)
+{
+    g_autofree char *at = g_strconcat(path, dir && *path ? "/" : NULL, NULL);
+    const struct rule_set *set = rules_for(fs, at);
+    json_object_set_new(o, "rule", set->rule ? json_string(set->rule) : json_null());
+    json_object_set_new(o, "settings", rules_json(set));
+}
+
 static json_t *describe(struct fs *fs, const char *path, struct inode *in, const struct meta_dentry *d)
 {
     struct meta_inode rec;
@@ -107,15 +121,17 @@ static json_t *describe(struct fs *fs, const char *path, struct inode *in, const
     g_autofree char *etag = g_strndup(d->uetag.s, d->flags & DENTRY_UPSTREAM ? etag_bare_len(&d->uetag) : 0);
     json_object_set_new(o, "etag", verb_string(etag));
     json_object_set_new(o, "token", verb_string(d->token));
-    json_object_set_new(o, "state", json_string(state_name(&rec, d)));
+    json_object_set_new(o, "state", json_string(state_name(&rec, d, local_is(fs, path))));
     json_object_set_new(o, "pinned", json_boolean(rec.flags & INODE_PINNED));
+    add_rule(fs, o, path, dir);
     json_object_set_new(o, "mtime", json_real((double)rec.mtime_ns / (double)NS_PER_S));
     json_object_set_new(o, "archived", json_boolean(rec.flags & INODE_ARCHIVED));
     if (S_ISREG(rec.mode)) {
         add_file(fs, o, in, &rec);
+        add_int(o, "saved_bytes", d->flags & DENTRY_UPSTREAM ? delta_saved_bytes(fs, key, &d->uetag) : 0);
     } else if (dir) {
         add_below(fs, o, path);
-        add_int(o, "listed", rec.listed_ns / NS_PER_S);
+        add_int(o, "listed", sync_listed_ns(fs, in) / (int64_t)NS_PER_S);
     } else {
         json_object_set_new(o, "target", verb_string(rec.target ? rec.target : ""));
     }
@@ -155,7 +171,9 @@ int verb_info(struct fs *fs, struct ctl_client *client, const json_t *req)
 {
     g_auto(GStrv) paths = verb_paths(client, req);
     int code = paths ? 0 : 1;
-    for (unsigned i = 0; paths && paths[i] && !ctl_gone(client); i++) {
+    for (unsigned i = 0; paths && paths[i]; i++) {
+        if (ctl_gone(client))
+            return 1;
         json_t *line = NULL;
         int r = info_of(fs, paths[i], &line);
         if (r == -ENOENT && (line = describe_loser(fs, paths[i])))

@@ -5,8 +5,11 @@
 #include "conflict.h"
 #include "ctl_verbs.h"
 #include "io_mode.h"
+#include "links.h"
+#include "local.h"
 #include "mapped.h"
 #include "publish.h"
+#include "rules.h"
 #include "tree.h"
 
 #include <unistd.h>
@@ -16,6 +19,7 @@
 struct status_counts {
     struct cache_usage cache;
     struct publish_counts pub;
+    struct local_counts local;
     uint64_t quarantined, conflicts;
     int64_t oldest_dirty_s;
 };
@@ -70,6 +74,8 @@ static void count_all(struct fs *fs, struct status_counts *ret)
     *ret = (struct status_counts){0};
     cache_usage(fs->cache, &ret->cache);
     publish_count(fs->pub, "", &ret->pub);
+    local_count(fs, &ret->local);
+    ret->cache.dirty_bytes -= MIN(ret->local.disk_bytes, ret->cache.dirty_bytes);
     ret->quarantined = count_quarantined(fs);
     ret->conflicts = ret->pub.unsettled + conflict_count(fs->meta, "");
     if (ret->pub.oldest_ns > 0)
@@ -83,6 +89,8 @@ static void set_gauges(struct fs *fs, const struct status_counts *c)
     metric_set(M_pinned_bytes, (int64_t)c->cache.pinned_bytes);
     metric_set(M_dirty_bytes, (int64_t)c->cache.dirty_bytes);
     metric_set(M_dirty_files, (int64_t)c->pub.files);
+    metric_set(M_local_only_files, (int64_t)c->local.files);
+    metric_set(M_local_only_bytes, (int64_t)c->local.bytes);
     metric_set(M_oldest_dirty_seconds, c->oldest_dirty_s);
     metric_set(M_uploading, (int64_t)c->pub.uploading);
     metric_set(M_conflicts, (int64_t)c->conflicts);
@@ -139,7 +147,7 @@ static void add_capabilities(struct fs *fs, json_t *o)
 {
     static const uint32_t conditions[] = {CAP_PUT_IF_NONE_MATCH, CAP_PUT_IF_MATCH, CAP_COMPLETE_CONDITIONS,
                                           CAP_DELETE_IF_MATCH, CAP_COPY_IF_MATCH};
-    uint32_t caps = objstore_caps(fs->store);
+    uint32_t caps = objstore_caps_of(fs->store, "");
     json_t *has = json_array(), *by_head = json_array();
     for (unsigned bit = 0; objstore_cap_name(bit); bit++)
         if (caps & (1u << bit))
@@ -185,6 +193,8 @@ static void add_counts(json_t *o, const struct status_counts *c)
     add_int(o, "pinned_bytes", (int64_t)c->cache.pinned_bytes);
     add_int(o, "dirty_files", (int64_t)c->pub.files);
     add_int(o, "dirty_bytes", (int64_t)c->cache.dirty_bytes);
+    add_int(o, "local_only_files", (int64_t)c->local.files);
+    add_int(o, "local_only_bytes", (int64_t)c->local.bytes);
     add_int(o, "oldest_dirty_seconds", c->oldest_dirty_s);
     add_int(o, "pending_operations", (int64_t)c->pub.ops);
     add_int(o, "uploading", (int64_t)c->pub.uploading);
@@ -200,13 +210,21 @@ static void add_metrics(json_t *o)
     add_int(o, "hit_bytes", metric_get(M_hit_bytes));
     add_int(o, "miss_bytes", metric_get(M_miss_bytes));
     add_int(o, "uploaded_bytes", metric_get(M_uploaded_bytes));
+    add_int(o, "sent_bytes", metric_get(M_sent_bytes));
     add_int(o, "downloaded_bytes", metric_get(M_downloaded_bytes));
     add_int(o, "copied_bytes", metric_get(M_copied_bytes));
+    add_int(o, "saved_bytes", metric_get(M_saved_bytes));
     json_object_set_new(o, "requests", requests());
     add_int(o, "prefetched_files", metric_get(M_prefetched_files));
     add_int(o, "prefetch_used_files", metric_get(M_prefetch_used_files));
     add_int(o, "prefetch_wasted_files", metric_get(M_prefetch_wasted_files));
     add_int(o, "fuse_requests", metric_get(M_fuse_requests));
+    add_int(o, "events_received", metric_get(M_events_received));
+    add_int(o, "events_applied", metric_get(M_events_applied));
+    add_int(o, "events_ignored", metric_get(M_events_ignored));
+    add_int(o, "events_outside", metric_get(M_events_outside));
+    add_int(o, "events_dropped", metric_get(M_events_dropped));
+    add_int(o, "events_refused", metric_get(M_events_refused));
     add_int(o, "retries", metric_get(M_store_retries));
     add_int(o, "credentials_expire_at", metric_get(M_credentials_expire_at));
 }
@@ -264,6 +282,7 @@ static json_t *status_line(struct fs *fs, const struct status_counts *c)
     add_int(o, "started", fs->started_ns / (int64_t)NS_PER_S);
     json_object_set_new(o, "read_only", json_boolean(fs->cfg->read_only));
     json_object_set_new(o, "immutable", json_boolean(fs->cfg->immutable));
+    json_object_set_new(o, "rules", rules_list_json(fs));
     json_object_set_new(o, "kernel_features", kernel_features(fs));
     const char *why = NULL;
     json_object_set_new(o, "mapped_files", json_integer(mapped_count(fs)));
@@ -272,10 +291,12 @@ static json_t *status_line(struct fs *fs, const struct status_counts *c)
         json_object_set_new(o, "passthrough_off_because", json_string(why));
     add_counts(o, c);
     add_tiers(fs, o);
+    json_object_set_new(o, "links", links_describe(fs, NULL, false));
     add_metrics(o);
     add_int(o, "offline_since", objstore_offline_since_ns(fs->store) / (int64_t)NS_PER_S);
     json_object_set_new(o, "database_failed", json_boolean(meta_failed(fs->meta)));
     add_capabilities(fs, o);
+    sync_add_status(fs, o);
     return o;
 }
 

@@ -4,6 +4,7 @@
 #include "ctl_verbs.h"
 
 #include "content.h"
+#include "local.h"
 #include "publish.h"
 #include "recover.h"
 #include "tree.h"
@@ -135,7 +136,7 @@ static int wait_named(struct fs *fs, struct ctl_client *client, const char *path
     if (r < 0)
         return r;
     g_ptr_array_add(names, real);
-    return wait_closed(client, in, deadline_ns);
+    return local_is(fs, real) ? 0 : wait_closed(client, in, deadline_ns);
 }
 
 static void fail_undecided(struct fs *fs, struct ctl_client *client, const char *path)
@@ -153,8 +154,7 @@ static void fail_undecided(struct fs *fs, struct ctl_client *client, const char 
                  *path ? path : "/");
 }
 
-/* path "": everything. */
-static int wait_path(struct fs *fs, struct ctl_client *client, const char *path, uint64_t deadline_ns)
+int verb_wait_below(struct fs *fs, struct ctl_client *client, const char *path, uint64_t deadline_ns)
 {
     g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
     int r = 0;
@@ -180,13 +180,13 @@ static int verb_wait(struct fs *fs, struct ctl_client *client, const json_t *req
     uint64_t deadline_ns = deadline_of(req);
     int code = paths ? 0 : 1;
     for (unsigned i = 0; code == 0 && paths[i]; i++)
-        code = wait_path(fs, client, paths[i], deadline_ns);
+        code = verb_wait_below(fs, client, paths[i], deadline_ns);
     return code;
 }
 
 static int verb_drain(struct fs *fs, struct ctl_client *client, const json_t *req)
 {
-    return wait_path(fs, client, "", deadline_of(req));
+    return verb_wait_below(fs, client, "", deadline_of(req));
 }
 
 /* ---- config, stop ---- */
@@ -235,12 +235,16 @@ const struct ctl_verb ctl_verbs[] = {
     {"warmup", verb_warmup},
     {"warmup-status", verb_warmup_status},
     {"warmup-stop", verb_warmup_stop},
+    {"sync", verb_sync},
+    {"sync-status", verb_sync_status},
     {"evict", verb_evict},
     {"pin", verb_pin},
     {"unpin", verb_unpin},
     {"wait", verb_wait},
     {"publish", verb_publish},
     {"conflicts", verb_conflicts},
+    {"checkpoints", verb_checkpoints},
+    {"link", verb_link},
     {"drain", verb_drain},
     {"config", verb_config},
     {"stop", verb_stop},

@@ -21,10 +21,18 @@ const char *verb_err_text(int err);
 int verb_error(struct ctl_client *client, const char *path, int err);
 /* A path of a request, slashes at the ends and "." components removed; NULL where it makes no sense. Owned by the caller. */
 char *verb_clean_path(const char *path);
+/* Waits until everything below path ("": all) is published, with progress lines: the exit code, after ctl_fail() where it is not 0. deadline: monotonic ns, 0 none. */
+int verb_wait_below(struct fs *fs, struct ctl_client *client, const char *path, uint64_t deadline_ns);
 /* A JSON string of any bytes: what is not UTF-8 is shown as U+FFFD. */
 json_t *verb_string(const char *text);
 
-/* ---- ctl_conflicts.c, ctl_status.c, ctl_info.c, ctl_jobs.c ---- */
+/* ---- ctl_sync.c ---- */
+
+ctl_fn verb_sync, verb_sync_status;
+/* For `status`: the syncs that run, when everything was synced last, which directories could not be listed. */
+void sync_add_status(struct fs *fs, json_t *o);
+
+/* ---- ctl_ckpt.c, ctl_conflicts.c, ctl_status.c, ctl_info.c, ctl_jobs.c, ctl_links.c, ctl_warm.c ---- */
 
 ctl_fn verb_status, verb_info, verb_warmup, verb_warmup_status, verb_warmup_stop, verb_evict, verb_pin, verb_unpin,
-    verb_publish, verb_conflicts;
+    verb_publish, verb_conflicts, verb_checkpoints, verb_link;

@@ -11,6 +11,7 @@
 #include "core.h"
 #include "ctl.h"
 #include "ctl_verbs.h"
+#include "events.h"
 #include "fuse_loop.h"
 #include "http.h"
 #include "op.h"
@@ -39,6 +40,7 @@ struct daemon {
     bool have_signals;
     struct ctl *ctl;
     struct http_server *http;
+    struct events *events;
 
     struct mutex mu;
     /* guarded by mu */
@@ -275,14 +277,32 @@ static void refresh(void *ctx)
     fs_refresh_gauges(ctx);
 }
 
+static int start_events(struct daemon *d, char **ret_msg)
+{
+    const char *secret_file = d->fs->cfg->events_secret_file;
+    if (!secret_file)
+        return 0;
+    int r = events_open(d->fs, secret_file, &d->events, ret_msg);
+    if (r < 0)
+        return r;
+    const struct http_post post = events_post(d->events);
+    http_take_post(d->http, &post);
+    return 0;
+}
+
 static int start_http(struct daemon *d, char **ret_msg)
 {
     if (!d->fs->cfg->http)
         return 0;
     int r = http_start(d->fs->cfg->http, refresh, d->fs, &d->http, ret_msg);
+    const char *lost = "metrics are";
+    if (r == 0) {
+        lost = "events are";
+        r = start_events(d, ret_msg);
+    }
     if (r == 0 || !session_is_takeover(d->session))
         return r;
-    log_err("mount", "metrics are not served any more: %s", *ret_msg); /* programs in the mount need none */
+    log_err("mount", "%s not served any more: %s", lost, *ret_msg); /* programs in the mount need none */
     g_clear_pointer(ret_msg, g_free);
     return 0;
 }
@@ -382,6 +402,7 @@ static void stop(struct daemon *d, bool served)
     }
     ctl_stop(d->ctl);
     http_stop(d->http);
+    events_close(d->events);
     beat_stop(d->beat);
     struct fuse_session *se = fs->se;
     int notify_fd = fs->notify_fd;

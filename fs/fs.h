@@ -36,7 +36,10 @@ struct ctl;
 struct http_server;
 struct jobs;
 struct prefetch;
+struct sync;
 struct daemon;
+struct events;
+struct links;
 
 #define FS_NAME_MAX  255
 #define FS_MAX_WRITE (1u << 20) /* bytes of a READ or WRITE */
@@ -57,6 +60,7 @@ struct inode {
     unsigned n_cf_users;
     bool gate_held;           /* content gate */
     pthread_t gate_owner;     /* valid while gate_held */
+    bool expiring;            /* being removed because its ttl has ended: not to be opened (local.h) */
     bool changed;             /* bytes were written since the last snapshot was begun */
     uint64_t n_changes;       /* writes through us, and looks that found the kernel's */
     uint64_t flushed_changes; /* n_changes as of the last flush or seal that was stored */
@@ -65,6 +69,8 @@ struct inode {
     bool flushed_watched;       /* in fs.mapped.flushed */
     bool mapped;                /* no handle writes any more, but a mapping may (mapped.h) */
     uint64_t list_cost_ns;      /* directories: what the last listing took */
+    int64_t seen_ns;            /* directories: when they were listed, where the record does not tell (sync.h) */
+    uint64_t seen_version;      /* directories: which of the syncs done were looked at for that */
     uint64_t list_worn_ns;      /* directories: when somebody waited in vain for one for all the time there is */
     uint64_t largest_closed;    /* directories: size of the largest file closed in it, as far as memory reaches back */
     enum read_habit read_habit; /* directories: of its large files, as far as memory reaches back */
@@ -75,12 +81,13 @@ struct inode {
     struct io_mark snap_mark;     /* of that snapshot, 0 while it is not recorded */
     int64_t posix_asked_ns;       /* last HEAD for metadata */
     uint64_t place_dir, place_id; /* directory and id of the name it was found by last, 0 unknown */
+    const struct rule_set *rules; /* what applies to it as of rules_as_of, which is fs.renames + 1 (rules_live.c) */
+    uint64_t rules_as_of;         /* 0: not known */
 
     /* guarded by the inode table's lock */
     unsigned refs;
     uint64_t nlookup;
-    GList idle;        /* place in fs.idle while only lookups of the kernel keep it; data NULL: not in it */
-    bool known_before; /* the kernel may have looked it up before this worker, and not forgotten it since */
+    GList idle; /* place in fs.idle while only lookups of the kernel keep it; data NULL: not in it */
 };
 
 /* Opened for reading, by whom and when; 0: not worth a copy in the store. */
@@ -101,13 +108,14 @@ struct mapped {
     /* owned by the composition root */
     pthread_t thread;
     bool running;
+    uint64_t local_look_ns; /* the thread's: when the next look at ttls is due */
 };
 
 /* Requests of workers before that were carried out; see replay.h. */
 struct replay {
-    GHashTable *done;      /* unique -> ino; immutable after fs_replay_open */
-    atomic_bool caught_up; /* all that was sent again has been answered */
-    bool forgotten;        /* owned by the thread that calls replay_expire() */
+    GHashTable *done, *made; /* unique -> ino, and &ino of those that were made; immutable after fs_replay_open */
+    atomic_bool caught_up;   /* all that was sent again has been answered */
+    atomic_bool forgotten;
 };
 
 /* Files held open for reads without OPEN; see no_open.h. */
@@ -128,12 +136,16 @@ struct fs {
     char *cache_dir, *mountpoint;
     char **more_dirs; /* further cache disks, or NULL */
     struct publisher *pub;
+    struct links *links;       /* links_open() */
     struct jobs *jobs;         /* jobs_open() */
     struct prefetch *prefetch; /* prefetch_open(), NULL: off */
+    struct sync *sync;         /* sync_open() */
     struct workq *list_q;      /* listings */
     struct workq *head_q;      /* HEADs that listings wait for */
     struct workq *notify_q;    /* kernel notifications: one thread, never inside a handler */
+    struct workq *ask_q;       /* questions to the kernel: one thread */
     GPtrArray *hold_globs;     /* of GPatternSpec-like strings */
+    struct rules *rules;       /* rules.h */
     int64_t started_ns;
     unsigned uid, gid;
     int lock_fd; /* the cache folder's instance lock, -1 none */
@@ -143,14 +155,14 @@ struct fs {
     struct mutex ns;
     /* guarded by ns */
     uint64_t ns_changes;
+    GArray *undo; /* ns_undo.c */
 
     struct mutex table_mu;
     /* guarded by table_mu */
     GHashTable *inodes;  /* &ino -> struct inode */
     GQueue idle;         /* struct inode, through idle; least lately used first */
     GHashTable *lookups; /* ino -> what is kept of inodes that the kernel knows and memory does not hold (inode.c) */
-    GHashTable *
-        unforgotten; /* &ino of those without a name that the kernel may know from before, and we do not have in memory */
+    GHashTable *unforgotten; /* &ino of those that are awaited (reap.h) */
 
     struct mutex handle_mu;
     /* guarded by handle_mu */
@@ -170,7 +182,9 @@ struct fs {
     struct mapped mapped;
     struct no_open no_open;
     struct replay replay;
-    GPtrArray *attached; /* struct inode, a reference each: taken over, not settled yet */
+    struct mutex created_mu; /* ON_CREATE */
+    GHashTable *created;     /* guarded by it: keys that appeared and are to be warmed; NULL: no look is on its way */
+    GPtrArray *attached;     /* struct inode, a reference each: taken over, not settled yet */
 
     struct mutex list_mu;
     /* guarded by list_mu */
@@ -184,6 +198,9 @@ struct fs {
     /* atomic */
     atomic_bool stopping;
     atomic_bool probed;
+    _Atomic uint64_t renames;         /* so far */
+    atomic_uint n_given;              /* listings of many directories at once that are under way */
+    _Atomic int64_t doubt_ns;         /* wall clock: listings of before are not fresh any more (events.h) */
     _Atomic int supervisor_pid;       /* 0: none */
     _Atomic uint64_t fuse_caps;       /* FUSE_CAP_ bits in use, set by INIT */
     _Atomic(const char *) io_refused; /* why files are not passed through, NULL: they are */
@@ -204,13 +221,8 @@ static inline void inode_put_p(struct inode **in)
     inode_put(*in);
 }
 #define INODE_REF __attribute__((cleanup(inode_put_p))) struct inode *
-/*
- * Kernel reference: entry replies add one, FORGET takes n. Those of workers before are not counted: what has no name is removed only when a FORGET came that
- * takes all that were counted, or by the next start.
- */
+/* Kernel reference: entry replies add one, FORGET takes n. Those of workers before are not counted: reap.h. */
 void inode_kernel_ref(struct inode *in);
-/* At a takeover, of a file or directory without a name. */
-void inode_await_forget(struct fs *fs, uint64_t ino);
 void inode_kernel_forget(struct fs *fs, uint64_t ino, uint64_t n);
 /* Remembers by which name it was found. */
 void inode_set_place(struct inode *in, const struct meta_dentry *d);

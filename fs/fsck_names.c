@@ -3,6 +3,7 @@
 #include "conflict.h"
 #include "fsck_internal.h"
 #include "intent.h"
+#include "local.h"
 #include "states.h"
 
 #include <stdlib.h>
@@ -44,16 +45,40 @@ int fsck_op(void *ctx, const struct meta_op *op)
 
 /* ---- inodes and names ---- */
 
+/* Who asks for the name comes to d: 1; to another one or to nothing: 0, *ret_other is that one or has no id. */
+static int leads_to(struct fsck *f, const struct meta_dentry *d, struct meta_dentry *ret_other)
+{
+    struct meta_dentry at = {0};
+    int r = meta_dentry_get(f->m, d->parent, d->name, &at);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    bool same = r == 0 && at.id == d->id;
+    if (ret_other && !same)
+        *ret_other = at;
+    else
+        meta_dentry_clear(&at);
+    return same;
+}
+
+struct links {
+    struct fsck *f;
+    unsigned n, n_found; /* all, and those that one comes to by their name */
+};
+
 static int count_link(void *ctx, const struct meta_dentry *d)
 {
-    ++*(unsigned *)ctx;
-    return 0;
+    struct links *l = ctx;
+    int r = leads_to(l->f, d, NULL);
+    l->n++;
+    l->n_found += r > 0;
+    return MIN(r, 0);
 }
 
 static int check_links(struct fsck *f, const struct meta_inode *in)
 {
-    unsigned n = 0;
-    int r = meta_link_each(f->m, in->ino, count_link, &n);
+    struct links l = {.f = f};
+    int r = meta_link_each(f->m, in->ino, count_link, &l);
+    unsigned n = l.n_found ? l.n_found : l.n;
     if (r < 0 || n == in->nlink)
         return r;
     g_autofree char *path = fsck_path(f, in->ino);
@@ -95,6 +120,17 @@ static void note_dirty(struct fsck *f, const struct meta_inode *in)
     g_hash_table_insert(f->dirty, &own->vid, own);
 }
 
+static bool is_kept_here(struct fsck *f, const struct meta_inode *in)
+{
+    char name[32];
+    GBytes *value = NULL;
+    g_snprintf(name, sizeof(name), LOCAL_VALUE_PREFIX "%016" G_GINT64_MODIFIER "x", in->ino);
+    bool found = meta_value_get(f->m, name, &value) == 0;
+    if (found)
+        g_bytes_unref(value);
+    return found;
+}
+
 static int check_bytes(struct fsck *f, const struct meta_inode *in)
 {
     if (in->content == CONTENT_CLEAN)
@@ -108,6 +144,8 @@ static int check_bytes(struct fsck *f, const struct meta_inode *in)
     }
     if (in->content == CONTENT_OPEN) /* no journal record tells of it */
         fsck_remark(f, path, "not yet published, its writer never closed it");
+    else if (is_kept_here(f, in))
+        fsck_remark(f, path, "kept here only, as a local-only rule said");
     g_autofree char *fault = fsck_bytes_fault(f, in, &dir);
     if (!fault)
         return check_intent(f, in, dir);
@@ -118,11 +156,46 @@ static int check_bytes(struct fsck *f, const struct meta_inode *in)
     return 0;
 }
 
+/* A file's record at a place that its name does not stand for: a second one, which goes, or its only one. 1: it is so. */
+static int check_place(struct fsck *f, const struct meta_dentry *d)
+{
+    struct meta_dentry other = {0};
+    struct links l = {.f = f};
+    int r = leads_to(f, d, &other);
+    if (r != 0)
+        return MIN(r, 0);
+    r = meta_link_each(f->m, d->ino, count_link, &l);
+    if (r < 0) {
+        meta_dentry_clear(&other);
+        return r;
+    }
+    bool second = l.n_found > 0, free = other.id == 0;
+    g_autofree char *path = fsck_path_of_name(f, d->parent, d->name);
+    fsck_finding(f, path,
+                 second ? "remove it from the listing"
+                 : free ? "write it again"
+                        : NULL,
+                 "listed for inode %" G_GUINT64_FORMAT ", but the name %s", d->ino,
+                 free ? "leads to nothing" : "is another file's");
+    struct meta_dentry fixed = *d; /* shares the strings during this call */
+    if (f->o->repair && second)
+        meta_dentry_del(f->b, d);
+    if (f->o->repair && second && !free)
+        meta_dentry_put(f->b, &other); /* the one that is found there */
+    else if (f->o->repair && !second && free)
+        meta_dentry_put(f->b, &fixed);
+    meta_dentry_clear(&other);
+    return 1;
+}
+
 int fsck_name(void *ctx, const struct meta_dentry *d)
 {
     struct fsck *f = ctx;
     struct meta_inode in;
-    int r = meta_inode_get(f->m, d->ino, &in);
+    int r = check_place(f, d);
+    if (r != 0)
+        return MIN(r, 0);
+    r = meta_inode_get(f->m, d->ino, &in);
     if (r == 0)
         meta_inode_clear(&in);
     if (r == -ENOENT) {

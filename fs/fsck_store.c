@@ -5,6 +5,8 @@
  */
 #include "base/clock.h"
 #include "fsck_internal.h"
+#include "links.h"
+#include "objstore_links.h"
 #include "store_options.h"
 
 #include <string.h>
@@ -262,30 +264,53 @@ static int check_published(struct bucket *b)
 
 /* ---- the bucket ---- */
 
-static struct objstore *open_bucket(struct fsck *f)
+/* The mount's own; -ENXIO: it has none but links. */
+static int open_root(struct fsck *f, struct objstore **ret, char **ret_msg)
 {
     struct objstore_config c = {.op_timeout_ns = TIMEOUT_NS, .max_connections = 4};
     struct store_options *owner = NULL;
     struct objstore *st = NULL;
-    g_autofree char *msg = NULL;
+    if (g_str_equal(f->identity, LINKS_ONLY))
+        return -ENXIO;
     int r = store_options_load(f->dir, &c, &owner);
     if (r == 0)
-        r = objstore_open(&c, &st, &msg);
+        r = objstore_open(&c, &st, ret_msg);
     if (r == 0 && !g_str_equal(objstore_identity(st), f->identity)) {
         r = -EXDEV;
-        msg = g_strdup_printf("%s is not %s", objstore_identity(st), f->identity);
+        *ret_msg = g_strdup_printf("%s is not %s", objstore_identity(st), f->identity);
     }
     if (r == 0)
-        r = objstore_check(st, &msg);
-    if (r < 0) {
+        r = objstore_check(st, ret_msg);
+    store_options_free(owner);
+    if (r < 0)
+        objstore_close(st);
+    else
+        *ret = st;
+    return r;
+}
+
+static void tell_link(void *ctx, const char *dir, const char *error)
+{
+    fsck_remark(ctx, dir, "the bucket of this link is not asked: %s", error);
+}
+
+static struct objstore *open_bucket(struct fsck *f)
+{
+    struct objstore *st = NULL;
+    g_autofree char *msg = NULL;
+    int r = open_root(f, &st, &msg);
+    if (r < 0 && r != -ENXIO) {
         fsck_remark(f, "bucket", "not asked: %s",
                     msg            ? msg
                     : r == -ENOENT ? "no mount has stored where it is yet"
                                    : objstore_err_text(r));
-        objstore_close(st);
-        st = NULL;
+        return NULL;
     }
-    store_options_free(owner);
+    st = objstore_links_wrap(st, LINKS_ONLY, LINKS_ONLY);
+    const struct objstore_config c = {.op_timeout_ns = TIMEOUT_NS, .max_connections = 4};
+    r = links_open_stores(f->m, &c, st, tell_link, f);
+    if (r < 0)
+        fsck_remark(f, "bucket", "its links could not be read: %s", err_text(r));
     return st;
 }
 

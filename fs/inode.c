@@ -3,11 +3,12 @@
  * used; of the others a number.
  *
  * An inode enters the table before its record is read, with its own lock held, so that two threads never load two copies: whoever
- * finds it waits on that lock. It leaves when nobody refers to it; the record in the database is then the newest.
+ * finds it waits on that lock. It leaves when nobody refers to it; the record in the database is then the newest, because who changes it for a batch
+ * notes it for ns_undo.h, which holds it until that is committed.
  */
-#include "base/crash.h"
 #include "conflict.h"
 #include "io_mode.h"
+#include "reap.h"
 
 #include <assert.h>
 
@@ -31,67 +32,6 @@ void inode_table_init(struct fs *fs)
     g_queue_init(&fs->idle);
 }
 
-struct reap {
-    struct fs *fs;
-    uint64_t ino;
-    uint64_t written; /* as of the removal of its last name */
-};
-
-/* Without a name, and without users. The caller holds fs->ns and clears rec. */
-static bool is_left_over(struct fs *fs, uint64_t ino, struct meta_inode *rec)
-{
-    mutex_lock(&fs->table_mu);
-    bool used = g_hash_table_contains(fs->inodes, &ino);
-    mutex_unlock(&fs->table_mu);
-    return !used && meta_inode_get(fs->meta, ino, rec) == 0 && rec->nlink == 0;
-}
-
-/*
- * Content, record and unfinished marks of a file or directory that is left over go. The content first: a kill in between leaves a record that the next start
- * reaps. Content whose record is gone would hold its room for ever.
- */
-static void reap_run(void *arg)
-{
-    struct reap *job = arg;
-    struct fs *fs = job->fs;
-    struct meta_inode rec = {0}, again = {0};
-    char orphan[32], open[32];
-    g_snprintf(orphan, sizeof(orphan), "orphan/%016" G_GINT64_MODIFIER "x", job->ino);
-    g_snprintf(open, sizeof(open), "open/%016" G_GINT64_MODIFIER "x", job->ino);
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    mutex_lock(&fs->ns);
-    bool reap = is_left_over(fs, job->ino, &rec);
-    mutex_unlock(&fs->ns);
-    bool only_here = reap && rec.vid && rec.content != CONTENT_CLEAN;
-    if (only_here && meta_sync_from(fs->meta, job->written) < 0)
-        reap =
-            false; /* a power loss may bring the name back, with its content or without any: the next start does it */
-    if (reap && rec.vid)
-        cache_forget(fs->cache, rec.vid); /* an upload begun for it is aborted behind */
-    CRASH_POINT(reap_content);
-    mutex_lock(&fs->ns);
-    if (reap && is_left_over(fs, job->ino, &again)) {
-        meta_inode_del(b, job->ino);
-        meta_value_del(b, orphan);
-        meta_value_del(b, open);
-        if (meta_commit(b, false) < 0)
-            log_debug("fs", "the record of a removed file stays for the next start ino=%" G_GUINT64_FORMAT, job->ino);
-    }
-    mutex_unlock(&fs->ns);
-    meta_batch_free(b);
-    meta_inode_clear(&rec);
-    meta_inode_clear(&again);
-    g_free(job);
-}
-
-static void inode_reap(struct fs *fs, uint64_t ino)
-{
-    struct reap *job = g_new(struct reap, 1);
-    *job = (struct reap){fs, ino, meta_written(fs->meta)};
-    if (!fs->notify_q || !workq_push(fs->notify_q, true, reap_run, job))
-        g_free(job); /* stopping: the next start does it */
-}
-
 static void inode_free(struct inode *in)
 {
     assert(in->n_open == 0 && in->cf == NULL);
@@ -108,14 +48,30 @@ static bool is_orphan(const struct inode *in)
     return !in->gone && in->loaded && in->rec.nlink == 0;
 }
 
-/* Out of the table: freed, and its record reaped if it has no name and the kernel does not know it. */
-static void inode_dismiss(struct fs *fs, struct inode *in)
+/* The kernel may have looked it up before this worker. */
+static bool known_before(const struct fs *fs, uint64_t ino)
 {
-    uint64_t ino = in->ino;
-    bool reap = is_orphan(in) && !in->known_before;
-    inode_free(in);
+    return ino < fs->session->head->ino_limit;
+}
+
+/* What left the table. */
+struct leaver {
+    struct inode *in; /* NULL: nothing */
+    bool ask;         /* only the kernel can tell whether it may go */
+};
+
+/* Freed, and its record reaped if it has no name and nobody knows it. */
+static void inode_dismiss(struct fs *fs, const struct leaver *l)
+{
+    if (!l->in)
+        return;
+    uint64_t ino = l->in->ino;
+    bool reap = is_orphan(l->in) && !known_before(fs, ino);
+    inode_free(l->in);
     if (reap)
-        inode_reap(fs, ino);
+        reap_inode(fs, ino);
+    else if (l->ask)
+        reap_if_forgotten(fs, ino);
 }
 
 void inode_table_fini(struct fs *fs)
@@ -138,6 +94,8 @@ void inode_table_fini(struct fs *fs)
     g_hash_table_unref(fs->inodes);
     g_hash_table_unref(fs->unforgotten);
     g_hash_table_unref(fs->lookups);
+    assert(!fs->undo || fs->undo->len == 0);
+    g_clear_pointer(&fs->undo, g_array_unref);
     fs->inodes = NULL;
     mutex_fini(&fs->table_mu);
 }
@@ -215,7 +173,7 @@ static int inode_load(struct fs *fs, uint64_t ino, struct inode **ret)
     struct inode *fresh = g_new0(struct inode, 1);
     fresh->fs = fs;
     fresh->ino = ino;
-    fresh->known_before = fresh->io.was_passed = ino < fs->session->head->ino_limit;
+    fresh->io.was_passed = known_before(fs, ino);
     mutex_init(&fresh->mu, LOCK_INODE);
     cond_init(&fresh->changed_cond);
     mutex_lock(&fresh->mu);
@@ -268,27 +226,58 @@ struct inode *inode_ref(struct inode *in)
     return in;
 }
 
-static void await_forget_locked(struct fs *fs, uint64_t ino) REQUIRES(fs->table_mu)
+/* False: it was awaited already. */
+static bool await_forget_locked(struct fs *fs, uint64_t ino) REQUIRES(fs->table_mu)
 {
-    uint64_t *key = g_new(uint64_t, 1);
-    *key = ino;
-    g_hash_table_add(fs->unforgotten, key);
+    return g_hash_table_add(fs->unforgotten, g_memdup2(&ino, sizeof(ino)));
 }
 
 void inode_await_forget(struct fs *fs, uint64_t ino)
 {
     mutex_lock(&fs->table_mu);
-    await_forget_locked(fs, ino);
+    if (!g_hash_table_contains(fs->inodes, &ino)) /* else when it leaves memory */
+        (void)await_forget_locked(fs, ino);
     mutex_unlock(&fs->table_mu);
 }
 
-static struct inode *table_remove_locked(struct fs *fs, struct inode *in) REQUIRES(fs->table_mu)
+bool inode_is_awaited(struct fs *fs, uint64_t ino)
+{
+    mutex_lock(&fs->table_mu);
+    if (g_hash_table_contains(fs->inodes, &ino)) /* asked for anew when it leaves memory */
+        (void)g_hash_table_remove(fs->unforgotten, &ino);
+    bool awaited = g_hash_table_contains(fs->unforgotten, &ino);
+    mutex_unlock(&fs->table_mu);
+    return awaited;
+}
+
+bool inode_end_await(struct fs *fs, uint64_t ino)
+{
+    mutex_lock(&fs->table_mu);
+    bool used = g_hash_table_contains(fs->inodes, &ino);
+    bool awaited = g_hash_table_remove(fs->unforgotten, &ino);
+    mutex_unlock(&fs->table_mu);
+    return awaited && !used;
+}
+
+GArray *inode_list_awaited(struct fs *fs)
+{
+    GArray *list = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    GHashTableIter it;
+    uint64_t *ino;
+    mutex_lock(&fs->table_mu);
+    g_hash_table_iter_init(&it, fs->unforgotten);
+    while (g_hash_table_iter_next(&it, (void **)&ino, NULL))
+        g_array_append_val(list, *ino);
+    mutex_unlock(&fs->table_mu);
+    return list;
+}
+
+static struct leaver table_remove_locked(struct fs *fs, struct inode *in) REQUIRES(fs->table_mu)
 {
     idle_remove_locked(fs, in);
     g_hash_table_remove(fs->inodes, &in->ino);
-    if (in->known_before && is_orphan(in))
-        await_forget_locked(fs, in->ino);
-    return in;
+    bool ask = is_orphan(in) && known_before(fs, in->ino) && await_forget_locked(fs, in->ino);
+    return (struct leaver){in, ask};
 }
 
 /* What else of it is only in memory is no loss. Without a name its record depends on the last FORGET. */
@@ -299,21 +288,21 @@ static bool number_is_enough(const struct inode *in)
 }
 
 /* The one that the kernel asked for least lately, if there are too many. */
-static struct inode *table_shrink_locked(struct fs *fs) REQUIRES(fs->table_mu)
+static struct leaver table_shrink_locked(struct fs *fs) REQUIRES(fs->table_mu)
 {
     struct inode *in = fs->idle.length > IDLE_MAX ? fs->idle.head->data : NULL;
     if (!in)
-        return NULL;
+        return (struct leaver){0};
     gsize kept = in->nlookup * KEPT_LOOKUP | (in->io.was_passed ? KEPT_PASSED : 0);
     g_hash_table_insert(fs->lookups, ino_key(in->ino), GSIZE_TO_POINTER(kept));
     return table_remove_locked(fs, in);
 }
 
-/* A reference or lookups of in went: returns the inode that leaves memory for it, to be dismissed, or NULL. */
-static struct inode *table_settle_locked(struct fs *fs, struct inode *in) REQUIRES(fs->table_mu)
+/* A reference or lookups of in went: returns what leaves memory for it, to be dismissed. */
+static struct leaver table_settle_locked(struct fs *fs, struct inode *in) REQUIRES(fs->table_mu)
 {
     if (in->refs > 0)
-        return NULL;
+        return (struct leaver){0};
     if (in->nlookup == 0)
         return table_remove_locked(fs, in);
     if (!in->idle.data && number_is_enough(in)) {
@@ -331,10 +320,9 @@ void inode_put(struct inode *in)
     mutex_lock(&fs->table_mu);
     assert(in->refs > 0);
     in->refs--;
-    struct inode *leaves = table_settle_locked(fs, in);
+    struct leaver leaves = table_settle_locked(fs, in);
     mutex_unlock(&fs->table_mu);
-    if (leaves)
-        inode_dismiss(fs, leaves);
+    inode_dismiss(fs, &leaves);
 }
 
 void inode_set_place(struct inode *in, const struct meta_dentry *d)
@@ -364,23 +352,20 @@ static void forget_kept_locked(struct fs *fs, uint64_t ino, uint64_t n) REQUIRES
 
 void inode_kernel_forget(struct fs *fs, uint64_t ino, uint64_t n)
 {
-    struct inode *leaves = NULL;
-    bool left_over = false;
+    struct leaver leaves = {0};
     mutex_lock(&fs->table_mu);
+    bool awaited = g_hash_table_remove(fs->unforgotten, &ino);
     struct inode *in = g_hash_table_lookup(fs->inodes, &ino);
     if (in) {
-        in->known_before &= n < in->nlookup;
         in->nlookup -= MIN(n, in->nlookup);
         leaves = table_settle_locked(fs, in);
     } else {
         forget_kept_locked(fs, ino, n);
-        left_over = g_hash_table_remove(fs->unforgotten, &ino);
     }
     mutex_unlock(&fs->table_mu);
-    if (leaves)
-        inode_dismiss(fs, leaves);
-    if (left_over)
-        inode_reap(fs, ino);
+    inode_dismiss(fs, &leaves);
+    if (awaited && !in)
+        reap_inode(fs, ino);
 }
 
 static struct timespec to_timespec(int64_t ns)

@@ -1,7 +1,8 @@
 /* Life cycle of background work: what runs is stopped and waited for before the cache goes. */
 #include "jobs.h"
 
-#include "warm.h"
+#include "warm_job.h"
+#include "warm_list.h"
 
 int jobs_open(struct fs *fs)
 {
@@ -13,6 +14,8 @@ int jobs_open(struct fs *fs)
     }
     mutex_init(&j->mu, LOCK_CTL);
     cond_init(&j->idle);
+    j->last_id = j->left_id = warm_job_last_id(fs);
+    warm_list_tidy(fs->cache_dir, j->last_id); /* before anybody can ask for more */
     j->warms = g_ptr_array_new_with_free_func((GDestroyNotify)warm_unref);
     j->pin_paths = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
     fs->jobs = j;

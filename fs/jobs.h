@@ -12,9 +12,9 @@ struct jobs {
     struct mutex mu; /* CTL; never held together with a warm-up's own, which is of the same class */
     /* guarded by mu */
     struct cond idle;
-    GPtrArray *warms; /* struct warm, a reference each: running and the last finished ones, oldest first */
-    uint64_t last_id;
-    unsigned live; /* warm-ups that have threads */
+    GPtrArray *warms;          /* struct warm, a reference each: running and the last finished ones, oldest first */
+    uint64_t last_id, left_id; /* left_id: the last one of before */
+    unsigned live;             /* warm-ups that have threads */
     bool closing;
     GHashTable *pin_paths; /* paths whose pin rules have to be looked at */
     bool pin_all;          /* too many of them, or nobody knows: look at all rules */

@@ -4,6 +4,7 @@
 #include "attach.h"
 #include "content.h"
 #include "io_mode.h"
+#include "local.h"
 #include "publish.h"
 #include "replay.h"
 
@@ -173,6 +174,7 @@ static void *mapped_main(void *arg)
         look_at_flushed(m);
         attach_expire(fs);
         replay_expire(fs);
+        local_expire(fs);
         mutex_lock(&m->mu);
         for (unsigned i = 0; i < m->files->len && !m->stop;) {
             struct mapped_file *f = m->files->pdata[i]; /* only this thread removes */

@@ -2,6 +2,7 @@
 #include "notifier.h"
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "channel.h"
 
 #include <glib.h>
@@ -18,6 +19,27 @@
 
 #define MESSAGE_MAX 4096u
 #define END_WAIT_MS 1000
+#define LOOK_MS     100 /* between two looks whether to stop */
+
+/* A question is a notification with a number where the kernel wants 0. */
+struct question {
+    struct fuse_out_header head;
+    struct fuse_notify_inval_inode_out inode;
+};
+
+/* Often the kernel knows nothing of it: that matters to who asked only. */
+static void hand_on(int fuse_fd, int from, char *bytes, size_t len)
+{
+    struct question q = {0};
+    memcpy(&q, bytes, MIN(len, sizeof(q)));
+    struct notifier_answer a = {.number = q.head.unique, .ino = q.inode.ino};
+    q.head.unique = 0;
+    memcpy(bytes, &q, MIN(len, sizeof(q.head)));
+    ssize_t n = RET_ERRNO(write(fuse_fd, bytes, len));
+    a.r = n < 0 ? (int32_t)n : 0;
+    if (a.number)
+        (void)!send(from, &a, sizeof(a), MSG_DONTWAIT | MSG_NOSIGNAL); /* a worker that is no more does not read it */
+}
 
 /* The child: never returns. It keeps nothing but what it needs, or what the supervisor closes would stay open. */
 static void become_notifier(int fuse_fd, int in)
@@ -32,7 +54,7 @@ static void become_notifier(int fuse_fd, int in)
     (void)prctl(PR_SET_NAME, "sluice-notify", 0, 0, 0);
     for (ssize_t n; (n = recv(in, bytes, sizeof(bytes), 0)) != 0;)
         if (n > 0)
-            (void)!write(fuse_fd, bytes, (size_t)n); /* often it knows nothing of it */
+            hand_on(fuse_fd, in, bytes, (size_t)n);
     _exit(0);
 }
 
@@ -79,4 +101,30 @@ int notifier_send(int fd, uint64_t ino, const char *name)
     const struct msghdr msg = {.msg_iov = iov, .msg_iovlen = G_N_ELEMENTS(iov)};
     ssize_t n = RET_ERRNO(sendmsg(fd, &msg, MSG_NOSIGNAL));
     return n < 0 ? (int)n : 0;
+}
+
+/* Attributes are asked for anew, which is what this notification is made for; pages stay. */
+static int send_question(int fd, uint64_t ino, uint64_t number)
+{
+    struct question q = {.head = {.len = sizeof(q), .error = FUSE_NOTIFY_INVAL_INODE, .unique = number},
+                         .inode = {.ino = ino, .off = -1}};
+    ssize_t n = RET_ERRNO(send(fd, &q, sizeof(q), MSG_NOSIGNAL));
+    return n < 0 ? (int)n : 0;
+}
+
+int notifier_ask(int fd, uint64_t ino, const atomic_bool *stop)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    struct notifier_answer a = {0};
+    uint64_t number = clock_mono_ns();
+    int r = send_question(fd, ino, number);
+    while (r == 0 && (a.number != number || a.ino != ino)) { /* others are to workers before */
+        if (atomic_load(stop))
+            return -ECANCELED;
+        if (poll(&p, 1, LOOK_MS) <= 0)
+            continue;
+        ssize_t n = RET_ERRNO(recv(fd, &a, sizeof(a), MSG_DONTWAIT));
+        r = n == 0 || n == -ECONNRESET ? -EPIPE : n < 0 && n != -EINTR && n != -EAGAIN ? (int)n : 0;
+    }
+    return r < 0 ? r : a.r == 0 ? 1 : a.r == -ENOENT ? 0 : a.r;
 }

@@ -2,9 +2,11 @@
 #include "base/crash.h"
 #include "content.h"
 #include "io_mode.h"
+#include "links.h"
 #include "mapped.h"
 #include "op.h"
 #include "publish.h"
+#include "rules.h"
 #include "tree.h"
 
 static void reply_attr(fuse_req_t req, struct inode *in)
@@ -13,7 +15,7 @@ static void reply_attr(fuse_req_t req, struct inode *in)
     inode_stat(in, &st);
     metric_inc(M_fuse_requests);
     (void)fuse_reply_attr(req, &st,
-                          (double)in->fs->cfg->metadata_ttl_ns /
+                          (double)rules_of(in)->metadata_ttl_ns /
                               (double)NS_PER_S); /* an interrupted request has nobody to tell */
 }
 
@@ -171,7 +173,7 @@ static int set_size(struct inode *in, struct handle *h, const struct fuse_ctx *c
             return r;
         r = content_truncate(in, size);
         if (r == 0)
-            r = content_flush(in, in->fs->cfg->close == CLOSE_LOCAL);
+            r = content_flush(in, rules_of(in)->close == CLOSE_LOCAL);
         mapped_flushed(in);
         content_release(in, true);
     }
@@ -183,12 +185,13 @@ static int set_size(struct inode *in, struct handle *h, const struct fuse_ctx *c
 void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
-    if (virt_is(ino) || fs->cfg->read_only) {
-        reply_err(req, OP_ID_setattr, virt_is(ino) ? -EPERM : -EROFS);
+    int r = virt_is(ino) ? -EPERM : links_may_change(fs, ino);
+    if (r < 0) {
+        reply_err(req, OP_ID_setattr, r);
         return;
     }
     INODE_REF in = NULL;
-    int r = inode_get(fs, ino, &in);
+    r = inode_get(fs, ino, &in);
     if (r == 0 && (to_set & FUSE_SET_ATTR_SIZE))
         r = S_ISREG(in->rec.mode)
                 ? set_size(in, fi ? handle_get(fs, fi->fh) : NULL, fuse_req_ctx(req), (uint64_t)attr->st_size)

@@ -1,7 +1,8 @@
 /*
  * Reading directories. Offsets are ids of names (+2, for "." and ".."): stable while names come and go.
  *
- * Who opens a directory that was never listed, and has more than a page of names, reads it while it is listed: new names have greater ids than all before. Such a handle has the id limit NAMES_COME.
+ * Who opens a directory that was never listed, and has more than a page of names, reads it while it is listed: new names have greater ids than all before. Such a handle has the id limit NAMES_COME,
+ * and so has each READDIR where directories are not opened (--immutable): nothing is made there that would have to be kept from who reads already.
  */
 #include "attach.h"
 #include "no_open.h"
@@ -140,7 +141,7 @@ static int fill_names(struct fill *f, uint64_t at)
     return MIN(meta_dentry_each(f->fs->meta, f->dir->ino, after, fill_one, f), 0);
 }
 
-/* The same for a handle that may have the limit NAMES_COME: the names that are there, or the next ones that come. Nothing: all were read. */
+/* The same for who may have the limit NAMES_COME: the names that are there, or the next ones that come. Nothing: all were read. */
 static int fill_coming(struct fill *f, uint64_t at, struct sess_handle *slot)
 {
     if (slot->id_limit != NAMES_COME)
@@ -157,14 +158,14 @@ static int fill_coming(struct fill *f, uint64_t at, struct sess_handle *slot)
     }
 }
 
-/* The directory of a READDIR that no OPENDIR came before, listed. */
+/* The directory of a READDIR that no OPENDIR came before; its first page is listed. */
 static int find_unopened(struct fs *fs, uint64_t ino, off_t off, struct inode **ret)
 {
     int r = inode_get(fs, ino, ret);
     if (r == 0 && !inode_is_dir(*ret))
         return -ENOTDIR;
     if (r == 0 && off == 0)
-        r = tree_refresh(fs, *ret, false);
+        r = MIN(list_first_page(fs, *ret), 0);
     return r == -ENOENT ? -ESTALE : r;
 }
 
@@ -181,6 +182,7 @@ static void read_dir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, str
     g_autofree char *buf = g_malloc(size);
     struct fill f = {
         .req = req, .fs = fs, .dir = h ? h->in : dir, .id_limit = UINT64_MAX, .buf = buf, .size = size, .plus = plus};
+    struct sess_handle unopened = {.id_limit = NAMES_COME};
     f.ttl = tree_ttl(fs, f.dir);
     uint64_t at = (uint64_t)off;
     if (h && at == 0 && h->slot->id_limit != NAMES_COME)
@@ -188,7 +190,7 @@ static void read_dir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, str
     if (h)
         f.id_limit = h->slot->id_limit;
     if (fill_dots(&f, &at))
-        r = h ? fill_coming(&f, at, h->slot) : fill_names(&f, at);
+        r = fill_coming(&f, at, h ? h->slot : &unopened);
     metric_inc(M_fuse_requests);
     if (r < 0 && f.used == 0)
         reply_err(req, OP_ID_readdir, r);

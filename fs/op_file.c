@@ -4,12 +4,14 @@
 #include "content.h"
 #include "copy.h"
 #include "io_mode.h"
+#include "links.h"
 #include "mapped.h"
 #include "no_open.h"
 #include "op.h"
 #include "prefetch.h"
 #include "publish.h"
 #include "request.h"
+#include "rules.h"
 #include "tree.h"
 
 #include <fcntl.h>
@@ -108,8 +110,8 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     INODE_REF in = NULL;
     bool writes = opens_for_write(fi->flags), trunc = writes && (fi->flags & O_TRUNC);
     int r = inode_get(fs, ino, &in);
-    if (r == 0 && writes && fs->cfg->read_only)
-        r = -EROFS;
+    if (r == 0 && writes)
+        r = links_may_change(fs, ino);
     if (r == 0)
         r = content_open(in, writes, trunc);
     if (r == 0 && !writes)
@@ -199,7 +201,9 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
     struct inode *in = NULL;
     int again = made_before(req, &in), r = again;
     if (r == 0)
-        r = fs->cfg->read_only ? -EROFS : virt_lookup(parent, name) ? -EPERM : tree_create(fs, &spec, true, &in);
+        r = links_may_change(fs, parent);
+    if (r == 0 && !again)
+        r = virt_lookup(parent, name) ? -EPERM : tree_create(fs, &spec, true, &in);
     if (r < 0)
         reply_err(req, OP_ID_create, r);
     else
@@ -214,7 +218,9 @@ void op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fuse_file
     struct inode *in = NULL;
     int again = made_before(req, &in), r = again;
     if (r == 0)
-        r = fs->cfg->read_only ? -EROFS : tree_tmpfile(fs, &spec, &in);
+        r = links_may_change(fs, parent);
+    if (r == 0 && !again)
+        r = tree_tmpfile(fs, &spec, &in);
     if (r < 0)
         reply_err(req, OP_ID_tmpfile, r);
     else
@@ -324,6 +330,13 @@ static bool closed_by_heir(const struct handle *h, int tid)
     return opener && opener != tgid_of(tid) && writes_to(h->in->fs, opener, h->in->ino);
 }
 
+/* A new file may be closed empty for good, as a marker is, or only by one of several descriptors, as `cmd > file` does before cmd runs. */
+static bool closed_empty(const struct handle *h, int tid)
+{
+    int tgid = tgid_of(tid);
+    return atomic_load(&h->slot->fresh) && tgid && !writes_to(h->in->fs, tgid, h->in->ino);
+}
+
 void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
@@ -340,9 +353,10 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         reply_err(req, OP_ID_flush, 0);
         return;
     }
-    int r = wrote || fresh ? content_flush(h->in, fs->cfg->close == CLOSE_LOCAL) : 0;
+    enum close_mode mode = rules_of(h->in)->close;
+    int r = wrote || fresh ? content_flush(h->in, mode == CLOSE_LOCAL) : 0;
     mapped_flushed(h->in);
-    if (r == 0 && wrote && fs->cfg->close == CLOSE_REMOTE)
+    if (r == 0 && mode == CLOSE_REMOTE && (wrote || closed_empty(h, fuse_req_ctx(req)->pid)))
         r = publish_now(fs, h->in, clock_mono_ns() + fs->cfg->op_timeout_ns);
     reply_err(req, OP_ID_flush, r);
 }
@@ -370,7 +384,7 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
         return;
     }
     int r = content_sync(h->in);
-    if (r == 0 && fs->cfg->fsync == FSYNC_REMOTE && h->slot->writable) {
+    if (r == 0 && h->slot->writable && rules_of(h->in)->fsync == FSYNC_REMOTE) {
         r = content_flush(h->in, true);
         if (r == 0)
             r = publish_now(fs, h->in, clock_mono_ns() + fs->cfg->op_timeout_ns);
@@ -396,11 +410,23 @@ void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
     reply_err(req, OP_ID_fallocate, r);
 }
 
+/* What a mapping wrote may still be in the kernel's pages only, and the kernel asks without writing it back: no hole is sure then. */
+static int64_t find_data(struct inode *in, uint64_t off, int whence)
+{
+    mutex_lock(&in->mu);
+    bool unsure = in->io.mode == IO_CACHED && in->io.n_writers > 0;
+    mutex_unlock(&in->mu);
+    uint64_t size = cache_file_size(in->cf);
+    if (!unsure || off >= size)
+        return cache_file_seek(in->cf, off, whence);
+    return whence == SEEK_DATA ? (int64_t)off : (int64_t)size;
+}
+
 void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
     struct handle *h = handle_get(fs, fi->fh);
-    int64_t r = no_open_files(fs) ? -ENOSYS : !h || !h->in ? -EBADF : cache_file_seek(h->in->cf, (uint64_t)off, whence);
+    int64_t r = no_open_files(fs) ? -ENOSYS : !h || !h->in ? -EBADF : find_data(h->in, (uint64_t)off, whence);
     if (r < 0)
         reply_err(req, OP_ID_lseek, (int)r);
     else

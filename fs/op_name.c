@@ -1,5 +1,6 @@
 /* Operations on names: lookup, create, link, unlink, rename and their kin. */
 #include "base/crash.h"
+#include "links.h"
 #include "no_open.h"
 #include "op.h"
 #include "tree.h"
@@ -64,9 +65,8 @@ void op_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forg
 /* Names that a new object could not be told from ours, or that the virtual files use. */
 static int writable_name(struct fs *fs, uint64_t parent, const char *name)
 {
-    if (fs->cfg->read_only)
-        return -EROFS;
-    return virt_lookup(parent, name) ? -EPERM : 0;
+    int r = links_may_change(fs, parent);
+    return r < 0 ? r : virt_lookup(parent, name) ? -EPERM : 0;
 }
 
 static void make_node(fuse_req_t req, enum op_id op, const struct node_spec *spec)
@@ -140,7 +140,7 @@ void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
     struct fs *fs = fuse_req_userdata(req);
-    int r = fs->cfg->read_only ? -EROFS : 0;
+    int r = links_may_change(fs, parent);
     if (r == 0 && !done_before(req))
         r = tree_rmdir(fs, parent, name);
     CRASH_POINT(reply_rmdir);
@@ -167,6 +167,8 @@ void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t newparent, const char *n
     int r = made_before(req, &in);
     if (r == 0)
         r = writable_name(fs, newparent, newname);
+    if (r == 0 && !in && links_point_of(fs, ino) != links_point_of(fs, newparent))
+        r = -EXDEV;
     if (r == 0)
         r = tree_link(fs, ino, newparent, newname, &in);
     CRASH_POINT(reply_link);

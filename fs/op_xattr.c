@@ -1,6 +1,7 @@
 /* Extended attributes: user.* kept in the database; user.sluice.* made on the fly and not listed, so that copying tools do not carry them on. */
 #include "base/crash.h"
 #include "content.h"
+#include "links.h"
 #include "op.h"
 #include "replay.h"
 #include "states.h"
@@ -107,8 +108,9 @@ static int change_xattr(struct fs *fs, uint64_t ino, const char *name, const cha
     int r = check_name(name);
     if (r < 0 || is_virtual(name))
         return r < 0 ? r : -EPERM;
-    if (fs->cfg->read_only || size > VALUE_MAX)
-        return fs->cfg->read_only ? -EROFS : -E2BIG;
+    r = links_may_change(fs, ino);
+    if (r < 0 || size > VALUE_MAX)
+        return r < 0 ? r : -E2BIG;
     INODE_REF in = NULL;
     r = inode_get(fs, ino, &in);
     if (r < 0)

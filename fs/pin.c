@@ -6,7 +6,9 @@
  */
 #include "pin.h"
 
+#include "ckpt.h"
 #include "jobs.h"
+#include "ns_undo.h"
 #include "tree.h"
 #include "warm.h"
 
@@ -22,9 +24,15 @@
 struct marks {
     struct fs *fs;
     enum cache_pin pin;
-    bool by_rule;     /* leaves alone what was pinned by name */
-    GHashTable *keep; /* inodes that are left alone with everything below; may be NULL */
+    bool by_rule; /* leaves alone what was pinned by name */
+    GHashTable *
+        keep; /* see struct look: what is to be kept more strongly than this is left alone with everything below; may be NULL */
 };
+
+static enum cache_pin wanted_pin(GHashTable *keep, uint64_t ino)
+{
+    return keep ? (enum cache_pin)GPOINTER_TO_UINT(g_hash_table_lookup(keep, &ino)) : PIN_NONE;
+}
 
 static uint32_t flags_of(const struct marks *m)
 {
@@ -49,6 +57,7 @@ static int mark_records(struct marks *m, const GArray *inos, GArray *ret_vids)
         bool by_name = (have & INODE_PINNED) && !(have & INODE_PIN_RULE);
         bool ours = !m->by_rule || !by_name;
         if (ours && have != want && !in->gone) {
+            ns_undo_note_locked(in);
             in->rec.flags = (in->rec.flags & ~INODE_PIN_FLAGS) | want;
             meta_inode_put(b, &in->rec);
         }
@@ -57,6 +66,7 @@ static int mark_records(struct marks *m, const GArray *inos, GArray *ret_vids)
         mutex_unlock(&in->mu);
     }
     int r = meta_commit(b, false);
+    ns_undo_end(fs, r == 0);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     return r;
@@ -74,7 +84,7 @@ static int mark_inodes(struct marks *m, const GArray *inos)
 }
 
 struct page {
-    GHashTable *keep;
+    const struct marks *m;
     uint64_t after;
     GArray *inos, *dirs;
 };
@@ -83,7 +93,7 @@ static int take_name(void *ctx, const struct meta_dentry *d)
 {
     struct page *p = ctx;
     p->after = d->id;
-    if (p->keep && g_hash_table_contains(p->keep, &d->ino))
+    if (wanted_pin(p->m->keep, d->ino) > p->m->pin)
         return 0;
     g_array_append_val(p->inos, d->ino);
     if (S_ISDIR(d->type))
@@ -98,7 +108,7 @@ static int mark_below(struct marks *m, uint64_t dir, unsigned depth)
     while (r > 0) {
         g_autoptr(GArray) inos = g_array_new(FALSE, FALSE, sizeof(uint64_t));
         g_autoptr(GArray) dirs = g_array_new(FALSE, FALSE, sizeof(uint64_t));
-        struct page page = {m->keep, after, inos, dirs};
+        struct page page = {m, after, inos, dirs};
         r = meta_dentry_each(m->fs->meta, dir, after, take_name, &page);
         if (r < 0)
             return r;
@@ -130,6 +140,12 @@ int pin_tree(struct fs *fs, uint64_t ino, enum cache_pin pin)
     return mark_tree(&m, ino);
 }
 
+uint32_t pin_handed_on(const struct meta_inode *from, const struct meta_inode *to)
+{
+    bool by_name = (from->flags & INODE_PINNED) && !(from->flags & INODE_PIN_RULE);
+    return (by_name ? from->flags : to->flags) & INODE_PIN_FLAGS;
+}
+
 uint32_t pin_inherited(struct fs *fs, uint64_t dir)
 {
     mutex_assert_held(&fs->ns);
@@ -157,30 +173,35 @@ struct match {
     uint64_t id, ino;
     int64_t mtime_ns;
     bool by_rule; /* pinned by one */
-    char *name;
+    enum cache_pin pin;
+    char *path;
+    bool safe; /* of an option's rule: published and verified */
 };
 
 struct rule {
+    bool of_option;   /* --rule, not `sluice pin`: glob is a struct rule.match of rules.h */
+    const char *text; /* of an option: the rule, NULL: it was one of an earlier mount */
     char *glob, *dir; /* owned; dir: the folder part, "" the root */
     const char *base; /* in glob: the last component */
     unsigned latest;
     enum cache_pin pin;
     bool due;
-    GArray *above; /* inodes of dir and of what is above it */
-    GArray *found; /* struct match, the newest first; NULL: not looked at, or dir is not known */
+    unsigned n_wanted; /* so many of found are to be pinned */
+    GArray *above;     /* inodes of dir and of what is above it */
+    GArray *found;     /* struct match, the newest first; NULL: not looked at, or dir is not known */
 };
 
 /* One look at rules; there is one at a time. */
 struct look {
     struct fs *fs;
     GArray *rules;     /* struct rule */
-    GHashTable *keep;  /* inodes that some rule wants */
+    GHashTable *keep;  /* &ino -> enum cache_pin: inodes that some rule wants, and how: memory goes before disk */
     GPtrArray *absent; /* paths to fetch, owned */
 };
 
 static void match_clear(void *m)
 {
-    g_free(((struct match *)m)->name);
+    g_free(((struct match *)m)->path);
 }
 
 static void rule_clear(void *r)
@@ -204,6 +225,34 @@ static struct rule *add_rule(GArray *rules, const char *glob, unsigned latest, e
     r.base = slash ? r.glob + (slash + 1 - glob) : r.glob;
     g_array_append_val(rules, r);
     return &g_array_index(rules, struct rule, rules->len - 1);
+}
+
+static struct rule *rule_of_option(GArray *rules, const char *glob)
+{
+    for (unsigned i = 0; i < rules->len; i++) {
+        struct rule *rule = &g_array_index(rules, struct rule, i);
+        if (rule->of_option && g_str_equal(rule->glob, glob))
+            return rule;
+    }
+    return NULL;
+}
+
+static void take_option(void *rules, const char *match, const char *text, unsigned latest, enum cache_pin pin)
+{
+    struct rule *rule = add_rule(rules, match, latest, pin);
+    g_free(rule->dir);
+    rule->dir = ckpt_folder(match);
+    rule->of_option = true;
+    rule->text = text;
+}
+
+/* One that pinned something in this mount or an earlier one: where it is no option any more it keeps none. */
+static int take_earlier_option(void *ctx, const char *name, const void *value, size_t len)
+{
+    const char *match = name + strlen(PIN_OPTION_PREFIX);
+    if (!rule_of_option(ctx, match))
+        take_option(ctx, match, NULL, 0, PIN_NONE);
+    return 0;
 }
 
 static int take_rule(void *ctx, const char *name, const void *value, size_t len)
@@ -240,7 +289,9 @@ static int look_begin(struct fs *fs, struct look *ret)
                          .keep = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL),
                          .absent = g_ptr_array_new_with_free_func(g_free)};
     g_array_set_clear_func(ret->rules, rule_clear);
-    return meta_value_each(fs->meta, PIN_VALUE_PREFIX, take_rule, ret->rules);
+    ckpt_rules_each(fs, take_option, ret->rules);
+    int r = meta_value_each(fs->meta, PIN_OPTION_PREFIX, take_earlier_option, ret->rules);
+    return r < 0 ? r : meta_value_each(fs->meta, PIN_VALUE_PREFIX, take_rule, ret->rules);
 }
 
 static void look_end(struct look *l)
@@ -265,7 +316,7 @@ static struct rule *nth_rule(const struct look *l, unsigned i)
 static struct rule *rule_of(const struct look *l, const char *glob)
 {
     for (unsigned i = 0; i < l->rules->len; i++)
-        if (g_str_equal(nth_rule(l, i)->glob, glob))
+        if (!nth_rule(l, i)->of_option && g_str_equal(nth_rule(l, i)->glob, glob))
             return nth_rule(l, i);
     return NULL;
 }
@@ -295,9 +346,33 @@ static int resolve_known(struct fs *fs, const char *path, GArray *ret_above, uin
 
 struct matching {
     struct fs *fs;
-    const char *base;
+    const char *dir, *base;
     GArray *found; /* struct match */
 };
+
+static int take_checkpoint(void *ctx, const struct ckpt *c)
+{
+    struct matching *m = ctx;
+    struct ckpt_sum sum;
+    struct meta_inode rec;
+    int r = ckpt_sum_up(m->fs, c, &sum);
+    if (r == 0)
+        r = meta_inode_get(m->fs->meta, c->ino, &rec);
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    if (sum.files > 0 && !sum.open) {
+        struct match f = {.id = c->id,
+                          .ino = c->ino,
+                          .mtime_ns = sum.mtime_ns,
+                          .by_rule = rec.flags & INODE_PIN_RULE,
+                          .pin = pin_of(&rec),
+                          .path = g_strdup(c->path),
+                          .safe = ckpt_is_safe(&sum)};
+        g_array_append_val(m->found, f);
+    }
+    meta_inode_clear(&rec);
+    return 0;
+}
 
 static int take_match(void *ctx, const struct meta_dentry *d)
 {
@@ -308,7 +383,12 @@ static int take_match(void *ctx, const struct meta_dentry *d)
     if (meta_inode_get(m->fs->meta, d->ino, &rec) < 0)
         return 0;
     if (rec.content != CONTENT_OPEN) { /* being written: no checkpoint yet */
-        struct match f = {d->id, d->ino, rec.mtime_ns, rec.flags & INODE_PIN_RULE, g_strdup(d->name)};
+        struct match f = {.id = d->id,
+                          .ino = d->ino,
+                          .mtime_ns = rec.mtime_ns,
+                          .by_rule = rec.flags & INODE_PIN_RULE,
+                          .pin = pin_of(&rec),
+                          .path = *m->dir ? g_strconcat(m->dir, "/", d->name, NULL) : g_strdup(d->name)};
         g_array_append_val(m->found, f);
     }
     meta_inode_clear(&rec);
@@ -323,6 +403,24 @@ static int newest_first(const void *a, const void *b)
     return x->id > y->id ? -1 : x->id < y->id;
 }
 
+static void note_wanted(struct look *l, uint64_t ino, enum cache_pin pin)
+{
+    if (pin > wanted_pin(l->keep, ino))
+        g_hash_table_replace(l->keep, g_memdup2(&ino, sizeof(ino)), GUINT_TO_POINTER(pin));
+}
+
+/* How many of what was found, the newest first, are to be pinned: of an option's rule the newest that are safe in the store, and all that are newer than these. So an older one is
+ * let go only for one that is. */
+static unsigned count_wanted(const struct rule *rule, const GArray *found)
+{
+    unsigned n = 0, safe = 0;
+    if (!rule->of_option || rule->latest == 0)
+        return MIN(rule->latest, found->len);
+    for (; n < found->len && safe < rule->latest; n++)
+        safe += g_array_index(found, struct match, n).safe;
+    return n;
+}
+
 static int find_matches(struct look *l, struct rule *rule)
 {
     uint64_t dir;
@@ -331,13 +429,15 @@ static int find_matches(struct look *l, struct rule *rule)
         return r == -ENOENT ? 0 : r;
     g_autoptr(GArray) found = g_array_new(FALSE, FALSE, sizeof(struct match));
     g_array_set_clear_func(found, match_clear);
-    struct matching m = {l->fs, rule->base, found};
-    r = meta_dentry_each(l->fs->meta, dir, 0, take_match, &m);
+    struct matching m = {l->fs, rule->dir, rule->base, found};
+    r = rule->of_option ? ckpt_each(l->fs, rule->glob, rule->text, take_checkpoint, &m)
+                        : meta_dentry_each(l->fs->meta, dir, 0, take_match, &m);
     if (r < 0)
         return r;
     g_array_sort(found, newest_first);
-    for (unsigned i = 0; i < MIN(rule->latest, found->len); i++)
-        g_hash_table_add(l->keep, g_memdup2(&g_array_index(found, struct match, i).ino, sizeof(uint64_t)));
+    rule->n_wanted = count_wanted(rule, found);
+    for (unsigned i = 0; i < rule->n_wanted; i++)
+        note_wanted(l, g_array_index(found, struct match, i).ino, rule->pin);
     rule->found = g_steal_pointer(&found);
     return 0;
 }
@@ -363,6 +463,21 @@ static bool is_absent(struct fs *fs, const struct meta_inode *rec)
            !(rec->vid && meta_cached_get(fs->meta, rec->vid, &c) == 0 && (c.flags & CACHED_COMPLETE));
 }
 
+void pin_follow(struct fs *fs, uint64_t ino, const char *path)
+{
+    struct meta_inode rec;
+    if (meta_inode_get(fs->meta, ino, &rec) < 0)
+        return;
+    struct marks m = {.fs = fs, .pin = pin_of(&rec)};
+    bool absent = is_absent(fs, &rec);
+    meta_inode_clear(&rec);
+    int r = mark_tree(&m, ino);
+    if (r < 0)
+        log_notice("pin", "what took the place of a pinned name is not kept path='%s' r=%s", path, err_name(r));
+    if (absent)
+        pin_fetch(fs, (const char *const[]){path, NULL});
+}
+
 /* Has it fetched unless it is known to be here; what is missing below a directory its walk finds. */
 static void fetch_absent(struct look *l, uint64_t ino, const char *path)
 {
@@ -374,27 +489,27 @@ static void fetch_absent(struct look *l, uint64_t ino, const char *path)
     meta_inode_clear(&rec);
 }
 
-/* Pins the newest of a rule's names and unpins the others that no rule wants. ret_pinned (may be NULL) gets the paths pinned, owned. */
+/* Pins the newest of a rule's names and unpins the others that no rule wants; those that several want as the strongest of them says. ret_pinned (may be NULL) gets the paths
+ * pinned, owned. */
 static int settle(struct look *l, const struct rule *rule, GPtrArray *ret_pinned)
 {
-    struct marks want = {.fs = l->fs, .pin = rule->pin, .by_rule = true};
-    struct marks drop = {.fs = l->fs, .pin = PIN_NONE, .by_rule = true, .keep = l->keep};
-    bool kept = false;
+    enum cache_pin above = PIN_NONE;
     for (unsigned i = 0; i < rule->above->len; i++)
-        kept |= g_hash_table_contains(l->keep, &g_array_index(rule->above, uint64_t, i));
+        above = MAX(above, wanted_pin(l->keep, g_array_index(rule->above, uint64_t, i)));
     int r = 0;
     for (unsigned i = 0; r == 0 && rule->found && i < rule->found->len; i++) {
         const struct match *m = &g_array_index(rule->found, struct match, i);
-        bool newest = i < rule->latest;
-        if (!newest && (kept || !m->by_rule || g_hash_table_contains(l->keep, &m->ino)))
+        bool newest = i < rule->n_wanted;
+        enum cache_pin pin = MAX(above, wanted_pin(l->keep, m->ino));
+        if (!newest && (!m->by_rule || m->pin == pin))
             continue;
-        g_autofree char *path = *rule->dir ? g_strconcat(rule->dir, "/", m->name, NULL) : g_strdup(m->name);
+        struct marks marks = {.fs = l->fs, .pin = pin, .by_rule = true, .keep = l->keep};
         if (newest)
-            fetch_absent(l, m->ino, path);
-        r = mark_tree(newest ? &want : &drop, m->ino);
+            fetch_absent(l, m->ino, m->path);
+        r = mark_tree(&marks, m->ino);
         r = r == -ENOENT ? 0 : r;
         if (newest && ret_pinned)
-            g_ptr_array_add(ret_pinned, g_steal_pointer(&path));
+            g_ptr_array_add(ret_pinned, g_strdup(m->path));
     }
     return r;
 }
@@ -460,6 +575,8 @@ static bool rule_covers(const struct rule *rule, const char *path)
     size_t len = strlen(rule->dir);
     if (!tree_path_below(path, rule->dir) || strlen(path) <= len)
         return false;
+    if (rule->of_option)
+        return true;
     path += len + (len > 0);
     g_autofree char *name = g_strndup(path, strcspn(path, "/"));
     return fnmatch(rule->base, name, FNM_PERIOD) == 0;
@@ -530,6 +647,23 @@ static void look_at_path(struct look *l, const char *path)
         inherit_pin(l, at);
 }
 
+/* Options that pin are noted before they do, and forgotten once what they kept was let go. */
+static int note_options(struct look *l, bool before)
+{
+    struct meta_batch *b = meta_batch_new(l->fs->meta);
+    for (unsigned i = 0; i < l->rules->len; i++) {
+        const struct rule *rule = nth_rule(l, i);
+        g_autofree char *name = rule->of_option ? g_strconcat(PIN_OPTION_PREFIX, rule->glob, NULL) : NULL;
+        if (name && before && rule->text)
+            meta_value_put(b, name, "", 0);
+        else if (name && !before && !rule->text)
+            meta_value_del(b, name);
+    }
+    int r = meta_commit(b, false);
+    meta_batch_free(b);
+    return r;
+}
+
 static void look_at_rules(void *arg)
 {
     struct fs *fs = arg;
@@ -550,8 +684,12 @@ static void look_at_rules(void *arg)
         look_at_path(&l, key);
     for (unsigned i = 0; all && i < l.rules->len; i++)
         nth_rule(&l, i)->due = true;
+    if (r == 0 && all)
+        r = note_options(&l, true);
     if (r == 0)
         r = settle_due(&l, NULL);
+    if (r == 0 && all)
+        r = note_options(&l, false);
     if (r < 0 && r != -ECANCELED)
         log_notice("pin", "rules not applied r=%s", err_name(r));
     look_end(&l);

@@ -2,17 +2,22 @@
  * Pins: content that is kept in the cache. INODE_PINNED (and INODE_PIN_MEMORY) in the inode's record is the truth, the cache's mark follows it.
  * INODE_PIN_RULE says that a rule pinned it: what was pinned by name stays as it is whatever rules say.
  *
- * A pinned directory hands its pin on to what appears in it: made here, moved there or found by a listing.
+ * A pinned directory hands its pin on to what appears in it: made here, moved there or found by a listing. A name pinned by name stays pinned when another is renamed over it;
+ * one that is removed, and made again, does not.
  *
  * A rule keeps the newest N names that match a glob pinned and present: "ckpt/STAR.pt" = 3, stored as value "pin/<glob>": "3", or "3 memory". The
  * folder part of a glob is literal, its last component may have wildcards; what matches may be files or directories (then everything below). Names still open
- * for writing do not count. What several rules match is unpinned when none of them wants it. Rules are looked at behind, when something under a
+ * for writing do not count. What several rules match is unpinned when none of them wants it, and in memory while one of them wants it there. Rules are looked at behind, when something under a
  * rule's folder was sealed or renamed, when a listing changed it, and at the start.
+ *
+ * An option, --rule GLOB=pin=N, is such a rule for the checkpoints that it means (ckpt.h). It keeps the N newest that are published and verified, and what is newer than these, so it is
+ * also looked at when something was published. The value "rule-pin/<glob>" says that it pinned something: a mount that does not have it any more lets go of that.
  */
 #pragma once
 #include "fs.h"
 
-#define PIN_VALUE_PREFIX "pin/"
+#define PIN_VALUE_PREFIX  "pin/"
+#define PIN_OPTION_PREFIX "rule-pin/"
 
 static inline enum cache_pin pin_of(const struct meta_inode *rec)
 {
@@ -21,6 +26,10 @@ static inline enum cache_pin pin_of(const struct meta_inode *rec)
 
 /* INODE_PIN_FLAGS that a new name in this directory gets. */
 uint32_t pin_inherited(struct fs *fs, uint64_t dir) REQUIRES(fs->ns);
+/* INODE_PIN_FLAGS of `to`, which takes the place of `from`. */
+uint32_t pin_handed_on(const struct meta_inode *from, const struct meta_inode *to);
+/* The record of the inode, now at path, got other such flags: the cache, and what is below it, follow, what is absent is fetched behind. */
+void pin_follow(struct fs *fs, uint64_t ino, const char *path);
 /* Pins or (PIN_NONE) unpins an inode by name and, for a directory, everything below that is known. */
 int pin_tree(struct fs *fs, uint64_t ino, enum cache_pin pin) MUST_CHECK;
 /* Fetches what is absent below the paths (NULL-terminated), in the background. */

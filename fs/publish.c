@@ -3,7 +3,11 @@
  *
  * Changes asked for while a batch is being built are kept in `pending` and reach the queue only when the batch is committed.
  */
+#include "links.h"
+#include "local.h"
+#include "ns_undo.h"
 #include "publish_internal.h"
+#include "rules.h"
 #include "states.h"
 
 #include <fnmatch.h>
@@ -30,6 +34,14 @@ static void pend(struct publisher *p, struct op *add, uint64_t remove)
     struct change *c = g_new0(struct change, 1);
     *c = (struct change){add, remove};
     g_ptr_array_add(p->pending, c);
+    if (add && add->rec.kind == OP_DELETE && !g_hash_table_contains(p->pending_dels, add->key))
+        g_hash_table_insert(p->pending_dels, add->key, c);
+}
+
+static void pending_clear(struct publisher *p)
+{
+    g_hash_table_remove_all(p->pending_dels); /* its keys are the ops' */
+    g_ptr_array_set_size(p->pending, 0);
 }
 
 /* ---- held names ---- */
@@ -52,6 +64,9 @@ static bool glob_matches(const char *glob, const char *path)
 
 bool publish_is_held_name(struct fs *fs, const char *path)
 {
+    enum rule_hold hold = rules_for(fs, path)->hold;
+    if (hold != RULE_HOLD_BY_NAME)
+        return hold == RULE_HOLD_YES;
     for (unsigned i = 0; i < fs->hold_globs->len; i++)
         if (glob_matches(fs->hold_globs->pdata[i], path))
             return true;
@@ -59,6 +74,13 @@ bool publish_is_held_name(struct fs *fs, const char *path)
 }
 
 /* ---- under ns ---- */
+
+enum conflict_mode pubop_conflict(const struct op *o)
+{
+    struct link_policy policy;
+    links_policy(o->p->fs, o->key, &policy);
+    return policy.conflict;
+}
 
 /* Does the present op of the name do for this reason too, or is `next`, with a new seq, needed? Then that succeeds it. */
 static bool pubop_suffices(struct publisher *p, uint64_t seq, struct op *next)
@@ -83,6 +105,7 @@ static struct op *sync_op(struct fs *fs, const struct meta_dentry *d, enum publi
     o->type = d->type;
     o->why = why;
     o->key = tree_key(fs, d->parent, d->name, S_ISDIR(d->type));
+    o->order = rules_for(fs, o->key)->order;
     if (d->ukey && (d->flags & DENTRY_UPSTREAM)) {
         o->source = g_strdup(d->ukey);
         o->source_etag = d->uetag;
@@ -135,9 +158,16 @@ static void add_sync_op(struct fs *fs, struct meta_batch *b, struct meta_dentry 
 void publish_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, enum publish_why why)
 {
     mutex_assert_held(&fs->ns);
-    if (d->parent == META_ASIDE_INO)
+    if (d->parent == META_ASIDE_INO || (d->flags & DENTRY_LINK)) /* the directory of a link is no object */
         return;
     struct op *o = sync_op(fs, d, why);
+    if (local_is(fs, o->key)) {
+        if (!S_ISDIR(d->type) && why != PUBLISH_META)
+            local_note(fs, b, d->ino);
+        publish_drop_name(fs, b, d);
+        pubop_free(o);
+        return;
+    }
     if (d->op_seq && pubop_suffices(fs->pub, d->op_seq, o)) {
         pubop_free(o);
         return;
@@ -146,12 +176,32 @@ void publish_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, en
     add_sync_op(fs, b, d, o, meta_next_seq(fs->meta));
 }
 
+void publish_moved(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, uint64_t wave)
+{
+    mutex_assert_held(&fs->ns);
+    publish_name(fs, b, d, PUBLISH_PLACE);
+    const GPtrArray *pending = fs->pub->pending;
+    struct change *last = pending->len > 0 ? pending->pdata[pending->len - 1] : NULL;
+    if (!last || !last->add || last->add->rec.seq != d->op_seq)
+        return;
+    struct op *o = last->add;
+    o->place = o->rec.place = o->rec.wave = wave;
+    meta_op_put(b, &o->rec);
+}
+
 void publish_again(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
 {
     mutex_assert_held(&fs->ns);
+    struct publisher *p = fs->pub;
+    struct op *o = sync_op(fs, d, PUBLISH_CONTENT);
     uint64_t seq = d->op_seq;
+    mutex_lock(&p->mu);
+    const struct op *old = g_hash_table_lookup(p->by_seq, &seq);
+    if (old) /* what waited for a version before it goes on waiting */
+        queue_succeed_locked(p, old, o);
+    mutex_unlock(&p->mu);
     publish_drop_name(fs, b, d);
-    add_sync_op(fs, b, d, sync_op(fs, d, PUBLISH_CONTENT), seq ? seq : meta_next_seq(fs->meta));
+    add_sync_op(fs, b, d, o, seq ? seq : meta_next_seq(fs->meta));
 }
 
 void publish_note_closed(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d)
@@ -202,10 +252,12 @@ void publish_delete(struct fs *fs, struct meta_batch *b, const char *key, const 
     mutex_assert_held(&fs->ns);
     struct op *o = pubop_new(fs->pub);
     o->key = g_strdup(key);
+    o->order = rules_for(fs, key)->order;
     o->keep_ino = keep_ino;
     o->rec = (struct meta_op){
         .seq = meta_next_seq(fs->meta),
         .kind = OP_DELETE,
+        .parent = keep_ino,
         .key = g_strdup(key),
         .etag = *etag,
         .created_ns = clock_wall_ns(),
@@ -236,25 +288,25 @@ bool publish_inherit(struct fs *fs, struct meta_batch *b, const char *key, struc
         pend(p, NULL, seq);
         return true;
     }
-    for (unsigned i = 0; i < p->pending->len; i++) { /* a delete queued by this very batch */
-        struct change *c = p->pending->pdata[i];
-        if (c->add && c->add->rec.kind == OP_DELETE && g_str_equal(c->add->key, key)) {
-            *ret_etag = c->add->rec.etag;
-            meta_op_del(b, c->add->rec.seq);
-            g_ptr_array_remove_index(p->pending, i);
-            return true;
-        }
-    }
-    return found;
+    struct change *c = g_hash_table_lookup(p->pending_dels, key); /* a delete queued by this very batch */
+    if (!c)
+        return found;
+    *ret_etag = c->add->rec.etag;
+    meta_op_del(b, c->add->rec.seq);
+    g_hash_table_remove(p->pending_dels, key);
+    g_clear_pointer(&c->add, pubop_free);
+    return true;
 }
 
 void publish_apply(struct fs *fs, bool committed)
 {
     mutex_assert_held(&fs->ns);
     struct publisher *p = fs->pub;
+    ns_undo_end(fs, committed);
     if (!p || p->pending->len == 0)
         return;
     if (committed) {
+        g_hash_table_remove_all(p->pending_dels);
         mutex_lock(&p->mu);
         for (unsigned i = 0; i < p->pending->len; i++) {
             struct change *c = p->pending->pdata[i];
@@ -268,7 +320,7 @@ void publish_apply(struct fs *fs, bool committed)
         }
         mutex_unlock(&p->mu);
     }
-    g_ptr_array_set_size(p->pending, 0);
+    pending_clear(p);
 }
 
 /* ---- any time ---- */
@@ -300,13 +352,11 @@ bool publish_key_busy(struct publisher *p, const char *key)
 void publish_writers_gone(struct fs *fs, uint64_t ino)
 {
     struct publisher *p = fs->pub;
-    if (fs->cfg->conflict == CONFLICT_OVERWRITE)
-        return;
     mutex_lock(&p->mu);
     GPtrArray *a = g_hash_table_lookup(p->by_ino, &ino);
     for (unsigned i = 0; a && i < a->len; i++) {
         struct op *o = a->pdata[i];
-        if (o->rec.state == OPS_CONFLICT && !pubop_aside(o)) {
+        if (o->rec.state == OPS_CONFLICT && !pubop_aside(o) && pubop_conflict(o) == CONFLICT_KEEP) {
             o->settle = true;
             queue_wake_locked(p);
         }
@@ -328,6 +378,13 @@ bool publish_key_deleted(struct publisher *p, const char *key, uint64_t stamp)
     return gone;
 }
 
+void publish_note_gone(struct publisher *p, const char *key)
+{
+    mutex_lock(&p->mu);
+    queue_note_deleted_locked(p, key);
+    mutex_unlock(&p->mu);
+}
+
 static const char *state_name(const struct op *o)
 {
     if (o->running)
@@ -347,6 +404,8 @@ void publish_describe(struct publisher *p, uint64_t op_seq, json_t *obj)
         if (blocker)
             json_object_set_new(obj, "blocked_by",
                                 json_string(blocker->key) ?: json_string("(a name that is not UTF-8)"));
+        if (blocker && blocker->last_err) /* of a delete, which has no name any more, nothing else tells it */
+            json_object_set_new(obj, "blocked_by_error", json_string(objstore_err_text(blocker->last_err)));
     }
     mutex_unlock(&p->mu);
 }
@@ -366,7 +425,7 @@ void publish_each(struct publisher *p, void (*fn)(void *ctx, const struct meta_o
 /* A conflict that is an error like others: nobody sets it aside. */
 static bool plain_conflict(const struct op *o)
 {
-    return o->rec.state == OPS_CONFLICT && o->p->fs->cfg->conflict == CONFLICT_OVERWRITE && !pubop_aside(o);
+    return o->rec.state == OPS_CONFLICT && pubop_conflict(o) == CONFLICT_OVERWRITE && !pubop_aside(o);
 }
 
 int publish_retry(struct publisher *p, const char *path)
@@ -430,13 +489,14 @@ int publish_skip(struct publisher *p, const char *path)
     return n;
 }
 
-void publish_probe_soon(struct fs *fs)
+void publish_probe_soon(struct fs *fs, const char *key)
 {
     struct publisher *p = fs->pub;
-    if (atomic_load(&fs->probed))
+    if (links_probed(fs, key))
         return;
     mutex_lock(&p->mu);
-    p->probe_wanted = true;
+    g_free(p->probe_wanted); /* the other store's is made with its first change */
+    p->probe_wanted = g_strdup(key);
     cond_signal(&p->work);
     mutex_unlock(&p->mu);
 }
@@ -459,6 +519,8 @@ static int load_op(void *ctx, const struct meta_op *rec) NO_TSA /* under ns: pub
     if (rec->kind == OP_DELETE) {
         o = pubop_new(fs->pub);
         o->key = g_strdup(rec->key);
+        o->order = rules_for(fs, o->key)->order;
+        o->keep_ino = rec->parent;
     } else {
         struct meta_dentry d = {0};
         int r = meta_dentry_get(fs->meta, rec->parent, rec->name, &d);
@@ -480,7 +542,7 @@ static int load_op(void *ctx, const struct meta_op *rec) NO_TSA /* under ns: pub
     o->last_err = rec->err;
     o->place = rec->place;
     o->closed = rec->place != 0;
-    o->settle = rec->state == OPS_CONFLICT && !pubop_aside(o) && fs->cfg->conflict == CONFLICT_KEEP;
+    o->settle = rec->state == OPS_CONFLICT && !pubop_aside(o) && pubop_conflict(o) == CONFLICT_KEEP;
     if (rec->state == OPS_QUEUED || rec->state == OPS_HELD)
         set_delay(fs, o);
     pend(fs->pub, o, 0);
@@ -493,6 +555,7 @@ int publish_open(struct fs *fs, struct publisher **ret)
     p->fs = fs;
     p->sums_delay_ns = SUMS_DELAY_NS;
     p->pending = g_ptr_array_new_with_free_func(change_free);
+    p->pending_dels = g_hash_table_new(g_str_hash, g_str_equal);
     queue_init(p);
     fs->pub = p;
     mutex_lock(&fs->ns);
@@ -515,10 +578,10 @@ static void *publish_thread(void *arg)
     mutex_lock(&p->mu);
     while (!p->stopping) {
         uint64_t wake = 0;
-        if (p->probe_wanted && !p->probing) {
-            p->probe_wanted = false;
+        if (p->probe_wanted) {
+            g_autofree char *key = g_steal_pointer(&p->probe_wanted);
             mutex_unlock(&p->mu);
-            int r = publish_probe(p->fs);
+            int r = publish_probe(p->fs, key);
             mutex_lock(&p->mu);
             if (r < 0)
                 log_debug("publish", "the store could not be probed yet r=%s", err_name(r));
@@ -586,7 +649,9 @@ void publish_close(struct publisher *p)
 {
     if (!p)
         return;
+    g_hash_table_unref(p->pending_dels);
     g_ptr_array_unref(p->pending);
+    g_free(p->probe_wanted);
     queue_fini(p);
     g_free(p->threads);
     g_free(p);

@@ -5,7 +5,8 @@
  * there under another key, or rewrites metadata, or puts a directory's marker; then queues the delete of what the name left behind. OP_DELETE removes a key.
  *
  * Order (--order ancestor): an op's visible step waits for everything earlier in its directory or below; a delete waits for every earlier publish of the
- * link, and for those that succeed them (written again, renamed over), so that what a marker names is not removed before the marker is replaced; ops on one key, or on a key that another op still copies from (a rename, or a file whose absent bytes are there), are serial. Markers and metadata-only ops take no part in the order.
+ * link, and for those that succeed them (written again, renamed over), so that what a marker names is not removed before the marker is replaced; ops on one key, or on a key that another op still copies from (a rename, or a file whose absent bytes are there), are serial; what goes to `a` waits until all that
+ * leaves `a/...` has left, what goes to `a/...` until what leaves `a` has. Markers and metadata-only ops take no part in the order.
  * Failures are tried again for ever with capped backoff; what cannot succeed is parked and named.
  */
 #pragma once
@@ -30,8 +31,12 @@ enum publish_why {
     PUBLISH_META,    /* attributes only: waits 5 s, takes no part in the order */
     PUBLISH_MARKER,  /* directory: waits 5 s, only if still empty then */
 };
+/* Of names that a local-only rule keeps here (local.h) there are none: what follows is without effect for them. */
 /* The name needs upstream work: gives it a journal record (d->op_seq) or renews the one it has; d must be put by the caller afterwards. Names of losers are left as they are. */
 void publish_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, enum publish_why why) REQUIRES(fs->ns);
+/* The same for a name that was moved along with a directory (PUBLISH_PLACE, content that is upstream): all with one wave, a number of meta_next_seq(), have the same place in the order,
+ * so that they need not wait for each other. */
+void publish_moved(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, uint64_t wave) REQUIRES(fs->ns);
 /* A loser's name that has gone back into the tree: its record is made anew with the same place in the order. */
 void publish_again(struct fs *fs, struct meta_batch *b, struct meta_dentry *d) REQUIRES(fs->ns);
 /* Its content was closed, so what was closed later waits for it, also when it is opened again and after the next start. */
@@ -52,17 +57,17 @@ void publish_disown(struct fs *fs, struct meta_batch *b, const char *key, const 
 bool publish_inherit(struct fs *fs, struct meta_batch *b, const char *key, struct etag *ret_etag) REQUIRES(fs->ns);
 /* May an object of ours stand at key though no record says so? Then a delete of it with no etag finds out, and deletes only that. */
 bool publish_has_note(struct fs *fs, const char *key);
-/* After the commit: queued changes take effect in memory. Also called (to forget them) when the commit failed. */
+/* After the commit: queued changes take effect in memory, inodes that it changed may leave it. Also called (to forget them) when the commit failed. */
 void publish_apply(struct fs *fs, bool committed) REQUIRES(fs->ns);
 
 /* ---- any time ---- */
 
 #define STORE_CAPS_VALUE "store-caps" /* what it gave, for the next start; above 32 bits the revision of the probe */
 #define PROBE_REVISION   1u           /* grows with what is probed: what an earlier one gave is probed again */
-/* What the store can do is found out before the first change, once. */
-int publish_probe(struct fs *fs) MUST_CHECK;
+/* What the store that key is in can do is found out before the first change, once. */
+int publish_probe(struct fs *fs, const char *key) MUST_CHECK;
 /* Has a publisher thread do that behind: parts are sent before the first change is made. */
-void publish_probe_soon(struct fs *fs);
+void publish_probe_soon(struct fs *fs, const char *key);
 /* Is the object at key being changed, moved or deleted by us, or about to be? */
 bool publish_key_busy(struct publisher *p, const char *key);
 /* Does --hold name this path? */
@@ -75,6 +80,8 @@ void publish_content_state(struct fs *fs, uint64_t ino, uint32_t state);
 void publish_writers_gone(struct fs *fs, uint64_t ino);
 /* Is the key to be deleted, or was it after `stamp` (listings must not show it)? */
 bool publish_key_deleted(struct publisher *p, const char *key, uint64_t stamp);
+/* The object at key is gone, somebody else removed it: no listing begun before this brings its name back. */
+void publish_note_gone(struct publisher *p, const char *key);
 /* Ops under a path prefix ("" = all, "a/b" itself or below). */
 struct publish_counts {
     uint64_t files, bytes, ops, parked, conflicts, held, uploading;
@@ -83,6 +90,8 @@ struct publish_counts {
     int64_t oldest_ns; /* wall clock, 0 none */
 };
 void publish_count(struct publisher *p, const char *path, struct publish_counts *ret);
+/* Is an object below path the source or base of something that is not done? */
+bool publish_needs_below(struct publisher *p, const char *path);
 /* Returns once nobody holds the publisher's lock. */
 void publish_touch(struct publisher *p);
 /* Waits until nothing is left under path or the deadline (monotonic ns, 0 none) passes: 0, -ETIMEDOUT, -EIO when nothing of what is left gets on without a
@@ -90,8 +99,8 @@ void publish_touch(struct publisher *p);
  * tick is called about 4 times a second; non-zero from it ends the wait with -ECANCELED. */
 int publish_wait(struct publisher *p, const char *path, uint64_t deadline_ns,
                  int (*tick)(void *ctx, const struct publish_counts *left), void *ctx) MUST_CHECK;
-/* Publishes one file now and waits (close=remote, fsync=remote): ignores holds; snapshot while writers are active. When the program that asked waits no longer (patience.h) it
- * goes on behind. */
+/* Publishes one file now and waits (close=remote, fsync=remote): ignores holds; snapshot while writers are active. When the program that asked waits no longer (patience.h) what
+ * is being sent goes on behind. */
 int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns) MUST_CHECK;
 /* For `info`: state ("uploading", "held", "parked", ...), error text, path that blocks it. Strings static or owned by the JSON object. */
 void publish_describe(struct publisher *p, uint64_t op_seq, json_t *obj);

@@ -4,7 +4,11 @@
  */
 #include "base/crash.h"
 #include "cache_sums.h"
+#include "local.h"
+#include "ns_undo.h"
+#include "pin.h"
 #include "publish_internal.h"
+#include "rules.h"
 #include "states.h"
 
 struct find_name {
@@ -74,7 +78,7 @@ void publish_disown(struct fs *fs, struct meta_batch *b, const char *key, const 
 }
 
 /* Directories above a published name exist upstream from now on: they are listed like others. */
-static void parents_upstream(struct fs *fs, struct meta_batch *b, uint64_t dir)
+static void parents_upstream(struct fs *fs, struct meta_batch *b, uint64_t dir) REQUIRES(fs->ns)
 {
     while (dir != META_ROOT_INO) {
         INODE_REF in = NULL;
@@ -83,6 +87,7 @@ static void parents_upstream(struct fs *fs, struct meta_batch *b, uint64_t dir)
         mutex_lock(&in->mu);
         bool local = in->rec.flags & INODE_DIR_LOCAL;
         if (local && !in->gone) {
+            ns_undo_note_locked(in);
             in->rec.flags &= ~INODE_DIR_LOCAL;
             in->rec.listed_ns = clock_wall_ns();
             meta_inode_put(b, &in->rec);
@@ -107,12 +112,31 @@ static void mark_meta(struct meta_dentry *d, struct inode *in, const struct outc
         d->flags &= ~(uint32_t)DENTRY_META_DIRTY;
 }
 
+/* The name went, while it was published, to where a rule keeps it here: its object goes, its content, brought here by the rename, stays. */
+static void leave_store(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, const struct outcome *out)
+    REQUIRES(fs->ns)
+{
+    d->flags &= ~(uint32_t)DENTRY_UPSTREAM;
+    d->uetag = (struct etag){0};
+    d->pub_vid = d->pub_gen = 0;
+    d->token[0] = '\0';
+    g_clear_pointer(&d->ukey, g_free);
+    publish_drop_name(fs, b, d);
+    publish_disown(fs, b, out->key, &out->etag, d->id, 0);
+    d->stamp = meta_next_seq(fs->meta);
+    meta_dentry_put(b, d);
+}
+
 /* unsent: the content was closed, but is not what the object holds. */
 static void update_name(struct op *o, struct meta_batch *b, struct meta_dentry *d, struct inode *in,
                         const struct outcome *out, bool unsent) NO_TSA /* under ns */
 {
     struct fs *fs = o->p->fs;
     g_autofree char *path = tree_key(fs, d->parent, d->name, S_ISDIR(d->type));
+    if (local_is(fs, path) && !g_str_equal(path, out->key)) {
+        leave_store(fs, b, d, out);
+        return;
+    }
     g_autofree char *old_ukey = g_steal_pointer(&d->ukey);
     struct etag old_etag = d->uetag;
     bool moved = !g_str_equal(path, out->key), had = d->flags & DENTRY_UPSTREAM;
@@ -153,14 +177,47 @@ static void update_name(struct op *o, struct meta_batch *b, struct meta_dentry *
     parents_upstream(fs, b, d->parent);
 }
 
+/* Where the bytes of a file are from now on. */
+struct place {
+    char *key; /* owned; NULL: where they were */
+    struct etag etag;
+};
+
+/*
+ * The object of an op whose name is gone goes as well, or a name that has come to its key replaces it. What a file, which others wait to be copied from, rests on is then the object of
+ * another of its names, or what it rested on before, which their ops keep.
+ */
+static int choose_base(struct fs *fs, struct inode *in, const struct outcome *out, bool gone, struct place *ret)
+    REQUIRES(fs->ns)
+{
+    g_autoptr(GPtrArray) names = NULL;
+    mutex_lock(&in->mu);
+    bool stays = !gone || in->rec.nlink == 0 || g_strcmp0(in->rec.base_key, out->key) == 0;
+    bool none = in->rec.base_key == NULL;
+    mutex_unlock(&in->mu);
+    int r = stays ? 0 : meta_link_list(fs->meta, in->ino, &names);
+    for (unsigned i = 0; r == 0 && !stays && !ret->key && i < names->len; i++) {
+        const struct meta_dentry *d = names->pdata[i];
+        if (!(d->flags & DENTRY_UPSTREAM) || d->pub_vid != out->vid || d->pub_gen != out->gen ||
+            d->parent == META_ASIDE_INO)
+            continue;
+        ret->key = d->ukey ? g_strdup(d->ukey) : tree_key(fs, d->parent, d->name, false);
+        ret->etag = d->uetag;
+    }
+    if (stays || (r == 0 && none && !ret->key))
+        *ret = (struct place){g_strdup(out->key), out->etag};
+    return r;
+}
+
 /*
  * Under ns and the content gate. True when the content is now safe upstream under all its names. When it was changed meanwhile, what is not here
  * is still the same in the new object, and only there: the old one was replaced, or will be removed.
  */
-static bool update_inode(struct inode *in, struct meta_batch *b, const struct outcome *out, bool others_unpublished,
-                         bool *ret_unsent)
+static bool update_inode(struct inode *in, struct meta_batch *b, const struct outcome *out, const struct place *base,
+                         bool others_unpublished, bool *ret_unsent)
 {
     mutex_lock(&in->mu);
+    ns_undo_note_locked(in);
     struct meta_inode *rec = &in->rec;
     bool same = rec->vid == out->vid && rec->gen == out->gen && !in->gone;
     if (same && in->changed) { /* a snapshot: what was written since is the next version */
@@ -176,15 +233,12 @@ static bool update_inode(struct inode *in, struct meta_batch *b, const struct ou
         rec->dirty_since_ns = 0;
         rec->boot_id[0] = '\0';
     }
-    if (clean || (same && rec->content == CONTENT_CLEAN)) {
+    bool whole = clean || (same && rec->content == CONTENT_CLEAN);
+    if (base->key && (whole || (rec->base_key && (out->vid == 0 || rec->vid == out->vid)))) {
         g_free(rec->base_key);
-        rec->base_key = g_strdup(out->key);
-        rec->base_etag = out->etag;
-        rec->base_limit = out->size;
-    } else if (rec->base_key && (out->vid == 0 || rec->vid == out->vid)) {
-        g_free(rec->base_key);
-        rec->base_key = g_strdup(out->key);
-        rec->base_etag = out->etag;
+        rec->base_key = g_strdup(base->key);
+        rec->base_etag = base->etag;
+        rec->base_limit = whole ? out->size : rec->base_limit;
     }
     if (!in->gone)
         meta_inode_put(b, rec);
@@ -192,24 +246,6 @@ static bool update_inode(struct inode *in, struct meta_batch *b, const struct ou
     *ret_unsent = !clean && rec->content == CONTENT_SEALED && (rec->gen != out->gen || rec->vid != out->vid);
     mutex_unlock(&in->mu);
     return safe;
-}
-
-/* The batch was not committed: what update_inode() changed is as it was. */
-static void restore_inode(struct inode *in, struct meta_inode *old, uint64_t snap_gen)
-{
-    mutex_lock(&in->mu);
-    struct meta_inode *rec = &in->rec;
-    rec->gen = old->gen;
-    rec->content = old->content;
-    rec->flags |= old->flags & INODE_ARCHIVED;
-    rec->dirty_since_ns = old->dirty_since_ns;
-    memcpy(rec->boot_id, old->boot_id, sizeof(rec->boot_id));
-    g_free(rec->base_key);
-    rec->base_key = g_steal_pointer(&old->base_key);
-    rec->base_etag = old->base_etag;
-    rec->base_limit = old->base_limit;
-    in->snap_gen = snap_gen;
-    mutex_unlock(&in->mu);
 }
 
 /* The cache file may be evicted from now on, and fetched again from where it was published. */
@@ -225,11 +261,16 @@ static void mark_clean(struct inode *in, const struct outcome *out, bool was_dir
     int r = cache_file_set_published(cf, &src);
     if (r < 0) /* stays marked dirty until the next start: kept longer than needed, never lost */
         log_debug("publish", "cache file could not be marked clean key='%s' r=%s", out->key, err_name(r));
-    mutex_lock(&in->mu);
-    if (in->rec.base_key && !g_str_equal(in->rec.base_key, out->key)) /* this name was removed meanwhile */
-        cache_file_rebase(cf, in->rec.base_key, &in->rec.base_etag);
-    mutex_unlock(&in->mu);
     content_unuse(in, cf);
+}
+
+/* The name was removed meanwhile: its object is not what the cache file rests on. */
+static void follow_base(struct inode *in, const struct outcome *out)
+{
+    mutex_lock(&in->mu);
+    if (in->cf && in->rec.base_key && !g_str_equal(in->rec.base_key, out->key))
+        cache_file_rebase(in->cf, in->rec.base_key, &in->rec.base_etag);
+    mutex_unlock(&in->mu);
 }
 
 /* The cache file's absent bytes are in the object just made, whether or not others were written since: see update_inode(). */
@@ -260,23 +301,45 @@ static int journal_others(struct fs *fs, struct meta_batch *b, uint64_t ino, uin
     return r;
 }
 
+/* The name was removed while it was published: its object is about to go. */
+static void leave_object(struct fs *fs, struct meta_batch *b, const struct meta_dentry *before,
+                         const struct outcome *out) REQUIRES(fs->ns)
+{
+    struct meta_dentry gone = *before; /* shares its strings */
+    g_autofree char *key = g_strdup(out->key);
+    gone.flags |= DENTRY_UPSTREAM;
+    gone.ukey = key;
+    gone.uetag = out->etag;
+    gone.pub_vid = out->vid;
+    gone.pub_gen = out->gen;
+    tree_leave_object(fs, b, &gone);
+}
+
 static int record_locked(struct op *o, const struct meta_dentry *before, struct inode *in, const struct outcome *out,
                          struct meta_batch *b, bool *ret_clean) NO_TSA /* under ns */
 {
     struct fs *fs = o->p->fs;
     struct find_name f = {.id = before->id, .vid = out->vid, .gen = out->gen};
     int r = meta_link_each(fs->meta, before->ino, on_link, &f);
-    if (r < 0)
+    struct place base = {0};
+    if (r == 0 && S_ISREG(o->type))
+        r = choose_base(fs, in, out, f.found.id == 0, &base);
+    if (r < 0) {
+        meta_dentry_clear(&f.found);
         return r;
+    }
     bool unsent = false;
-    struct meta_inode old;
+    if (f.found.id) { /* kept here by a rule now: its object goes */
+        g_autofree char *at = tree_key(fs, f.found.parent, f.found.name, S_ISDIR(f.found.type));
+        f.others_unpublished |= local_is(fs, at) && !g_str_equal(at, out->key);
+    }
     mutex_lock(&in->mu);
-    meta_inode_copy(&old, &in->rec);
     uint64_t snap_gen = in->snap_gen;
     mutex_unlock(&in->mu);
     note_clear(fs, b, out->key);
     if (S_ISREG(o->type))
-        *ret_clean = update_inode(in, b, out, f.others_unpublished, &unsent);
+        *ret_clean = update_inode(in, b, out, &base, f.others_unpublished, &unsent);
+    g_free(base.key);
     if (*ret_clean)
         cache_sums_del(b, out->vid);
     if (f.found.id) {
@@ -284,14 +347,15 @@ static int record_locked(struct op *o, const struct meta_dentry *before, struct 
         meta_dentry_clear(&f.found);
     } else {
         publish_disown(fs, b, out->key, &out->etag, 0, S_ISREG(o->type) ? before->ino : 0);
+        leave_object(fs, b, before, out);
     }
     if (unsent)
         r = journal_others(fs, b, before->ino, before->id);
     if (r == 0)
         r = meta_commit(b, false);
-    if (r < 0)
-        restore_inode(in, &old, snap_gen);
-    meta_inode_clear(&old);
+    mutex_lock(&in->mu);
+    in->snap_gen = r < 0 ? snap_gen : in->snap_gen;
+    mutex_unlock(&in->mu);
     return r;
 }
 
@@ -313,11 +377,15 @@ int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *i
     CRASH_POINT(publish_recorded);
     if (r == 0 && clean)
         mark_clean(in, out, was_dirty);
+    if (r == 0 && regular)
+        follow_base(in, out);
     CRASH_POINT(publish_clean);
     if (regular)
         content_gate_leave(in);
     if (r == 0 && regular)
         metric_inc(M_published_objects);
+    if (r == 0 && fs->rules->pins) /* an older one may be let go for it */
+        pin_rules_apply(fs, o->key);
     return r;
 }
 

@@ -9,7 +9,8 @@ struct dirnode {
     char *prefix;       /* "" or "a/b/", owned */
     GSequence *pubs;    /* struct op that become visible here or below, by place */
     GSequence *dels;    /* deletes */
-    unsigned n_sources; /* ops elsewhere that still copy from a key below */
+    GSequence *refused; /* those that the store does not carry out: in the order they keep nobody */
+    GSequence *sources; /* ops elsewhere that still copy from a key below */
 };
 
 /* When something was deleted upstream. */
@@ -33,6 +34,7 @@ struct op {
     char *
         base; /* another key that absent bytes of changed content come from, NULL: what stands there must stay until this op is done */
     enum publish_why why;
+    enum order_mode order;
     uint64_t keep_ino; /* OP_DELETE */
     uint64_t bytes;
 
@@ -40,20 +42,25 @@ struct op {
     struct meta_op rec;
     bool running, dropped; /* dropped: no longer in the journal; freed by who runs it */
     bool staged;           /* parts are stored, waits for its turn */
+    bool at_gate;          /* it runs for a program that waits, and waits for its turn */
     bool settle;           /* a conflict: whether it can be set aside is to be looked at */
-    bool untangle;     /* what it copies from is waited for by what it waits for: the content is to be sent from here */
-    bool hasty;        /* that cannot be done: it does not wait for its turn */
+    bool untangle; /* what it copies from is waited for by what it waits for: the content is to be sent from here */
+    bool hasty;    /* that cannot be done: it does not wait for its turn */
+    bool refused;  /* a delete that the store does not carry out; it is tried again all the same */
+    bool given_up; /* taken for a program that waits no longer (publish_now.c): nor does who runs it wait for others */
     uint32_t content;  /* enum content_state of the inode */
     bool closed;       /* the content was closed, though it may be open again: the op stays in the order */
     uint64_t place;    /* in the order, for those that wait for it; its seq, or the place of the op it succeeds */
     bool late;         /* place is what deletes see of it: others that wait for it, and it for them, go by its seq */
     bool past_deletes; /* it does not wait for deletes that wait for it */
     uint64_t not_before_ns;
-    bool lazy; /* not_before_ns only gives what would make the op needless time to come */
+    size_t link_len; /* of the directory of the link that key is in, with its '/': the order ends there; 0: none */
+    bool lazy;       /* not_before_ns only gives what would make the op needless time to come */
     unsigned failures;
     int last_err;
     GSequenceIter *all_iter;
     GArray *links;           /* struct order_link; empty while the op takes no part in the order */
+    GArray *source_links;    /* struct order_link: above its source */
     uint64_t progress_bytes; /* atomic enough: written by the worker, read for display */
 };
 
@@ -73,11 +80,13 @@ struct publisher {
     struct cond done; /* an op ended, came or changed: for those who wait for others */
     bool stopping;
     unsigned n_now;           /* threads that publish for a program (publish_now.c) */
-    bool probing;             /* somebody is finding out what the store can do */
-    bool probe_wanted;        /* a thread should, when none does */
+    GHashTable *probing;      /* directories of links, "" of none: somebody is finding out what that store can do */
+    char *probe_wanted;       /* a key of the one of which a thread should, owned; NULL: none */
+    GHashTable *link_runs;    /* directory of a link -> number of its ops that run, where there are any */
     GSequence *all;           /* every op by seq */
     GHashTable *by_seq;       /* &rec.seq -> op */
     GHashTable *by_ino;       /* ino -> GPtrArray of op */
+    GHashTable *by_key;       /* key -> OP_SYNC op */
     GHashTable *tombs;        /* key -> OP_DELETE op */
     GHashTable *sources;      /* key -> op that copies from it */
     GHashTable *bases;        /* key -> GPtrArray of ops with that base */
@@ -88,7 +97,8 @@ struct publisher {
     uint64_t recent_pruned_ns;
 
     /* guarded by fs->ns */
-    GPtrArray *pending; /* struct change, applied or forgotten by publish_apply() */
+    GPtrArray *pending;       /* struct change, applied or forgotten by publish_apply() */
+    GHashTable *pending_dels; /* key -> that which adds a delete of it; borrowed */
 };
 
 /* Is it the record of a loser that was set aside? It only keeps its place in the order. */
@@ -110,6 +120,8 @@ void queue_insert_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
 void queue_remove_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
 /* Puts the op into, or takes it out of, the order that others wait for, as its state says. */
 void queue_relink_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
+/* The store refuses the delete, or does not any more: others do not wait for it, but for one whose name theirs cannot stand beside (objstore_limits.one_name). */
+void queue_set_refused_locked(struct publisher *p, struct op *o, bool refused) REQUIRES(p->mu);
 /* The content of old was changed again: what waited for old, if it was closed, waits for next. Before next is inserted. */
 void queue_succeed_locked(struct publisher *p, const struct op *old, struct op *next) REQUIRES(p->mu);
 /* May the op's visible step happen now? */
@@ -131,6 +143,11 @@ void queue_note_deleted_locked(struct publisher *p, const char *key) REQUIRES(p-
 /* Is anything below the prefix still to be deleted or moved away? */
 bool queue_prefix_leaving_locked(struct publisher *p, const char *prefix) REQUIRES(p->mu);
 
+/* ---- publish.c ---- */
+
+/* What becomes of a lost race there. */
+enum conflict_mode pubop_conflict(const struct op *o);
+
 /* ---- publish_run.c ---- */
 
 /* Carries the op out; it is marked running by this thread. snapshot: writers may be active. deadline 0: none (the gate does not wait). */
@@ -145,17 +162,37 @@ bool token_is_later(const char *token, const char *prefix, const char *recorded)
 /* Before the op's upload becomes visible: its token begins with our id and `id` (cache file, or inode of a link or directory) and is later than old_token.
  * -EAGAIN: the op was dropped, nothing may become visible. */
 int note_upload(struct op *o, uint64_t id, const char *old_token) MUST_CHECK;
-/* The same before a copy that will have this token. */
-int note_copy(struct op *o, const char *token, uint64_t size) MUST_CHECK;
+/* The same before a copy that will have this token. same_ino: the object of that inode is copied over itself; 0: it is not. */
+int note_copy(struct op *o, const char *token, uint64_t size, uint64_t same_ino) MUST_CHECK;
 void note_clear(struct fs *fs, struct meta_batch *b, const char *key);
+/* Nobody's bytes go with it: at a key that ends in '/' any empty object is as good as the one noted. */
+bool note_is_marker(const char *key);
 /* The object at key if it is the one noted; asks the store. -ENOENT: no note, or it is not there. */
 int note_find(struct fs *fs, const char *key, struct obj_info *ret) MUST_CHECK;
 struct outcome;
 /* The object at key if it is the one noted and by its token this content of the inode: with other metadata, say. -ENOENT: it is not. */
 int note_content(struct fs *fs, const char *key, uint64_t ino, const struct outcome *content, struct etag *ret_etag)
     MUST_CHECK;
-/* For cache_on_stale(): the object at key is a version of the content vid, and not recorded yet. */
-int note_newer(void *fs, uint64_t vid, const char *key, struct etag *ret_etag) MUST_CHECK;
+/* For cache_on_stale(): the object at key is a version of the content vid, or that of ino with other metadata, and not recorded yet. */
+int note_newer(void *fs, uint64_t vid, uint64_t ino, const char *key, struct etag *ret_etag) MUST_CHECK;
+
+/* ---- publish_place.c: what the name's record does not know of its key ---- */
+
+/* The file of that inode lost, or is about to lose, an object: if somebody has it open its absent bytes are brought here. No lock is held. ino 0: 0. -EBUSY: it is not kept whole
+ * here; -errno: try again later. */
+int place_bring_here(struct fs *fs, uint64_t ino) MUST_CHECK;
+/* Before the op replaces the object of its name d: the same for files without a name that somebody has open and that rest on it. -errno: try again later, which it does not say for
+ * ever: what cannot be brought here is lost to their readers, who are told so. */
+int place_spare_readers(struct op *o, const struct meta_dentry *d) MUST_CHECK;
+/* The same before the op takes over a delete, which would have done it. */
+int place_ready(struct op *o) MUST_CHECK;
+/* Under ns, after place_ready() and before the op looks at d, its name: a delete of its key that waits is taken over. -EBUSY: a reader still needs the object, try again. */
+int place_take_delete(struct op *o, struct meta_dentry *d) MUST_CHECK;
+/* Under ns: etag is what stands at the name's own key, "": nothing; d follows. -EAGAIN: the name went on. */
+int place_adopt(struct op *o, struct meta_dentry *d, const struct etag *etag) MUST_CHECK;
+/* The store refused because another object than known, or none, stands there. Where none is left of what was to be replaced nobody's bytes are in danger: -EAGAIN, the record says
+ * so now. -ESTALE: a conflict. */
+int place_look_again(struct op *o, struct meta_dentry *d) MUST_CHECK;
 
 /* ---- publish_sums.c ---- */
 

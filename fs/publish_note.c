@@ -4,7 +4,8 @@
  * Between the moment at which an object becomes visible and the commit that records it the daemon may be killed, the power or the reply lost. So before the step a
  * note is committed and synced under the key: by what token (and size) the object would be known as ours. The commit that records the object removes the note. Whoever finds a
  * note at a key before he publishes there, or deletes it, asks the store once: an object that fits is ours to replace or delete, any other is somebody else's.
- * Value "note/KEY": kind, token or its beginning, token recorded before (only later ones are meant) or size; one a line.
+ * Value "note/KEY": kind, token or its beginning, token recorded before (only later ones are meant) or size; one a line. Of a copy of an object over itself a fourth line has the inode:
+ * it is the same content with other metadata, and another etag.
  */
 #include "base/crash.h"
 #include "publish_internal.h"
@@ -60,9 +61,10 @@ int note_upload(struct op *o, uint64_t id, const char *old_token)
     return note_put(o, text);
 }
 
-int note_copy(struct op *o, const char *token, uint64_t size)
+int note_copy(struct op *o, const char *token, uint64_t size, uint64_t same_ino)
 {
-    g_autofree char *text = g_strdup_printf("copy\n%s\n%" G_GUINT64_FORMAT, token, size);
+    g_autofree char *same = same_ino ? g_strdup_printf("\n%" G_GUINT64_FORMAT, same_ino) : g_strdup("");
+    g_autofree char *text = g_strdup_printf("copy\n%s\n%" G_GUINT64_FORMAT "%s", token, size, same);
     return note_put(o, text);
 }
 
@@ -105,14 +107,20 @@ static bool note_fits(const char *text, const struct obj_info *info)
     return strcmp(info->token, lines[1]) == 0 && info->size == strtoull(lines[2], NULL, 10);
 }
 
+bool note_is_marker(const char *key)
+{
+    return g_str_has_suffix(key, "/");
+}
+
 int note_find(struct fs *fs, const char *key, struct obj_info *ret)
 {
     g_autofree char *text = note_get(fs, key);
-    if (!text)
+    bool marker = note_is_marker(key);
+    if (!text && !marker)
         return -ENOENT;
     struct obj_info info = {0};
     int r = objstore_head(fs->store, key, &info);
-    if (r == 0 && !note_fits(text, &info))
+    if (r == 0 && !(marker ? info.size == 0 : note_fits(text, &info)))
         r = -ENOENT;
     if (r == 0)
         *ret = info;
@@ -140,9 +148,11 @@ int note_content(struct fs *fs, const char *key, uint64_t ino, const struct outc
     int r = note_find(fs, key, &info);
     if (r < 0)
         return r;
+    g_autofree char *text = note_get(fs, key);
+    bool copied = text && g_str_has_prefix(text, "copy\n"); /* onto itself, with other attributes */
     g_autofree char *token = g_strdup_printf("%s.%" G_GINT64_MODIFIER "x.%" G_GINT64_MODIFIER "x", meta_uuid(fs->meta),
                                              content->vid, content->gen);
-    struct find_token f = {content, info.token, content->vid && g_str_equal(info.token, token)};
+    struct find_token f = {content, info.token, copied || (content->vid && g_str_equal(info.token, token))};
     if (!f.found) { /* a resumed upload has an older one */
         mutex_lock(&fs->ns);
         r = meta_link_each(fs->meta, ino, on_token, &f);
@@ -155,13 +165,23 @@ int note_content(struct fs *fs, const char *key, uint64_t ino, const struct outc
     return r;
 }
 
-int note_newer(void *ctx, uint64_t vid, const char *key, struct etag *ret_etag)
+/* Is what is noted a version of this content, or its very object with other metadata? */
+static bool note_is_of(struct fs *fs, const char *text, uint64_t vid, uint64_t ino)
+{
+    enum { KIND, TOKEN, SIZE, INO, N_LINES };
+    g_autofree char *start = g_strdup_printf("upload\n%s.%" G_GINT64_MODIFIER "x.\n", meta_uuid(fs->meta), vid);
+    if (g_str_has_prefix(text, start))
+        return true;
+    g_auto(GStrv) lines = g_strsplit(text, "\n", N_LINES);
+    return g_strv_length(lines) == N_LINES && g_str_equal(lines[KIND], "copy") && strtoull(lines[INO], NULL, 10) == ino;
+}
+
+int note_newer(void *ctx, uint64_t vid, uint64_t ino, const char *key, struct etag *ret_etag)
 {
     struct fs *fs = ctx;
     struct obj_info info = {0};
     g_autofree char *text = note_get(fs, key);
-    g_autofree char *start = g_strdup_printf("upload\n%s.%" G_GINT64_MODIFIER "x.\n", meta_uuid(fs->meta), vid);
-    if (!text || !g_str_has_prefix(text, start))
+    if (!text || !note_is_of(fs, text, vid, ino))
         return -ENOENT;
     int r = note_find(fs, key, &info);
     if (r == 0)

@@ -1,8 +1,8 @@
 /*
  * Publishing one file at once, for a program that waits for it.
  *
- * The work is done by a thread of its own, so that a program that waits no longer (killed, or nothing got on) leaves it to finish: what was sent is not sent again, and nothing is cut off
- * between an upload and its record.
+ * The work is done by a thread of its own, so that a program that waits no longer (killed, or nothing got on) leaves it to finish what it sends: that is not sent again, and nothing is cut off
+ * between an upload and its record. It waits for nothing any more then: what else is to be done is left to the publisher's threads.
  */
 #include "base/patience.h"
 #include "publish_internal.h"
@@ -14,6 +14,8 @@ struct now {
     uint64_t deadline_ns, seen; /* owned by the thread */
     /* guarded by the publisher's mu */
     unsigned refs; /* the thread's and the waiter's */
+    struct op *o;  /* being carried out */
+    bool given_up; /* nobody waits */
     bool done;
     int result;
 };
@@ -36,6 +38,10 @@ static int step(struct now *n)
     struct op *o = NULL, *busy = NULL;
     bool lost = false;
     mutex_lock(&p->mu);
+    if (n->given_up) {
+        mutex_unlock(&p->mu);
+        return -EINTR;
+    }
     GPtrArray *a = g_hash_table_lookup(p->by_ino, &n->in->ino);
     for (unsigned i = 0; a && i < a->len && !o; i++) {
         struct op *c = a->pdata[i];
@@ -57,8 +63,12 @@ static int step(struct now *n)
         return stopping ? -ECANCELED : in_time || got_on(n) ? 1 : -ETIMEDOUT;
     }
     queue_take_locked(p, o);
+    n->o = o;
     mutex_unlock(&p->mu);
     int r = pubop_run(o, true, n->deadline_ns);
+    mutex_lock(&p->mu);
+    n->o = NULL;
+    mutex_unlock(&p->mu);
     pubop_finish(o, r);
     if (r < 0 && r != -EAGAIN)
         return r;
@@ -112,6 +122,12 @@ static int await(struct now *n)
         r = r == -ETIMEDOUT ? 0 : r;
     }
     r = n->done ? n->result : r;
+    if (!n->done) {
+        n->given_up = true;
+        if (n->o)
+            n->o->given_up = true;
+        cond_broadcast(&p->done);
+    }
     unref_locked(n);
     mutex_unlock(&p->mu);
     return r;

@@ -1,5 +1,6 @@
 /* Finding out what the store can do, once, before the first change. */
 #include "base/patience.h"
+#include "links.h"
 #include "publish_internal.h"
 
 static int keep_key(void *ctx, const struct obj_entry *e)
@@ -23,44 +24,39 @@ static int remove_probes(struct fs *fs, const char *prefix)
     return r == -EACCES ? 0 : r;
 }
 
-/* The store's conditions are probed before the first change, so that publishing can rely on them. */
-static int probe(struct fs *fs)
+/* The store's conditions are probed before the first change, so that publishing can rely on them. dir: of the link, with its '/', or "". */
+static int probe(struct fs *fs, const char *dir)
 {
     uint32_t caps = 0;
-    g_autofree char *prefix = g_strdup_printf(PROBE_DIR "/%s/", meta_uuid(fs->meta));
+    g_autofree char *prefix = g_strdup_printf("%s" PROBE_DIR "/%s/", dir, meta_uuid(fs->meta));
     int r = remove_probes(fs, prefix); /* of a run that was killed in the middle of it */
     if (r == 0)
         r = objstore_probe(fs->store, prefix, &caps);
     if (r < 0 && r != -EACCES)
         return r;
-    atomic_store(&fs->probed, true);
-    if (r < 0)
-        return 0;
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    meta_value_put_u64(b, STORE_CAPS_VALUE, (uint64_t)PROBE_REVISION << 32 | caps);
-    if (meta_commit(b, false) < 0)
-        log_debug("publish", "capabilities could not be stored");
-    meta_batch_free(b);
+    links_set_probed(fs, prefix, caps);
     return 0;
 }
 
-int publish_probe(struct fs *fs)
+int publish_probe(struct fs *fs, const char *key)
 {
     struct publisher *p = fs->pub;
-    if (atomic_load(&fs->probed))
+    if (links_probed(fs, key))
         return 0;
+    g_autofree char *dir = g_strndup(key, links_prefix_len(fs, key));
     mutex_lock(&p->mu);
     int r = 0;
-    while (r == 0 && p->probing)
+    while (r == 0 && g_hash_table_contains(p->probing, dir))
         r = patience_wait(&p->done, &p->mu, UINT64_MAX);
-    bool known = atomic_load(&fs->probed);
-    p->probing |= r == 0 && !known;
+    bool known = links_probed(fs, key);
+    if (r == 0 && !known)
+        g_hash_table_add(p->probing, g_strdup(dir));
     mutex_unlock(&p->mu);
     if (known || r < 0)
         return known ? 0 : r;
-    r = probe(fs);
+    r = probe(fs, dir);
     mutex_lock(&p->mu);
-    p->probing = false;
+    g_hash_table_remove(p->probing, dir);
     cond_broadcast(&p->done);
     mutex_unlock(&p->mu);
     return r;

@@ -3,11 +3,14 @@
  *
  * For every directory that has pending work at it or below there is a node with two sequences by place: publishes and deletes. An op is a member of the node
  * of its directory and of all above. So "everything earlier in my directory or below is done" is "no other of my directory's node has a place before my seq".
- * An op whose file was never closed since its writer's last flush, a metadata-only op and a marker are members of none: they block nobody.
+ * An op whose file was never closed since its writer's last flush, a metadata-only op and a marker are members of none: they block nobody. Nor does a delete that the store refuses, for
+ * want of a permission, say: what is not to be seen is seen longer, which breaks no promise. It stands in a third sequence.
  *
  * Place and seq are one but for a file that was closed and then changed before it was published: its new op waits for all that was closed before the last close
  * (seq), and is waited for by all that was closed after the first (place). Where two such waits meet, the later closed one gives up its old place.
+ * Copies that a directory's rename asks for share one place, their wave, and wait for what came before that: not for each other.
  */
+#include "links.h"
 #include "publish_internal.h"
 
 #include <assert.h>
@@ -28,11 +31,21 @@ static gint by_place_cmp(gconstpointer a, gconstpointer b, gpointer unused)
     return x->place < y->place ? -1 : x->place > y->place;
 }
 
+/* What is loaded or made comes last nearly always. */
+static GSequenceIter *insert_sorted(GSequence *seq, struct op *o, GCompareDataFunc cmp)
+{
+    GSequenceIter *end = g_sequence_get_end_iter(seq);
+    bool last = g_sequence_is_empty(seq) || cmp(g_sequence_get(g_sequence_iter_prev(end)), o, NULL) <= 0;
+    return last ? g_sequence_append(seq, o) : g_sequence_insert_sorted(seq, o, cmp, NULL);
+}
+
 static void dirnode_free(void *arg)
 {
     struct dirnode *n = arg;
     g_sequence_free(n->pubs);
     g_sequence_free(n->dels);
+    g_sequence_free(n->refused);
+    g_sequence_free(n->sources);
     g_free(n->prefix);
     g_free(n);
 }
@@ -42,6 +55,7 @@ struct op *pubop_new(struct publisher *p)
     struct op *o = g_new0(struct op, 1);
     o->p = p;
     o->links = g_array_new(FALSE, FALSE, sizeof(struct order_link));
+    o->source_links = g_array_new(FALSE, FALSE, sizeof(struct order_link));
     return o;
 }
 
@@ -49,6 +63,7 @@ void pubop_free(struct op *o)
 {
     meta_op_clear(&o->rec);
     g_array_unref(o->links);
+    g_array_unref(o->source_links);
     g_free(o->key);
     g_free(o->source);
     g_free(o->base);
@@ -65,10 +80,13 @@ void queue_init(struct publisher *p)
     p->all = g_sequence_new(NULL);
     p->by_seq = g_hash_table_new(g_int64_hash, g_int64_equal);
     p->by_ino = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, (GDestroyNotify)g_ptr_array_unref);
+    p->by_key = g_hash_table_new(g_str_hash, g_str_equal);
     p->tombs = g_hash_table_new(g_str_hash, g_str_equal);
     p->sources = g_hash_table_new(g_str_hash, g_str_equal);
     p->bases = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, (GDestroyNotify)g_ptr_array_unref);
     p->running_keys = g_hash_table_new(g_str_hash, g_str_equal);
+    p->probing = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    p->link_runs = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
     p->running_inos = g_hash_table_new(g_int64_hash, g_int64_equal);
     p->dirs = g_hash_table_new_full(g_str_hash, g_str_equal, NULL, dirnode_free);
     p->recent = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
@@ -84,10 +102,13 @@ void queue_fini(struct publisher *p)
     g_sequence_free(p->all);
     g_hash_table_unref(p->by_seq);
     g_hash_table_unref(p->by_ino);
+    g_hash_table_unref(p->by_key);
     g_hash_table_unref(p->tombs);
     g_hash_table_unref(p->sources);
     g_hash_table_unref(p->bases);
     g_hash_table_unref(p->running_keys);
+    g_hash_table_unref(p->probing);
+    g_hash_table_unref(p->link_runs);
     g_hash_table_unref(p->running_inos);
     g_hash_table_unref(p->dirs);
     g_hash_table_unref(p->recent);
@@ -115,6 +136,8 @@ static struct dirnode *node_get(struct publisher *p, const char *key, size_t len
         n->prefix = g_steal_pointer(&prefix);
         n->pubs = g_sequence_new(NULL);
         n->dels = g_sequence_new(NULL);
+        n->refused = g_sequence_new(NULL);
+        n->sources = g_sequence_new(NULL);
         g_hash_table_insert(p->dirs, n->prefix, n);
     }
     return n;
@@ -122,7 +145,8 @@ static struct dirnode *node_get(struct publisher *p, const char *key, size_t len
 
 static void node_put(struct publisher *p, struct dirnode *n)
 {
-    if (g_sequence_is_empty(n->pubs) && g_sequence_is_empty(n->dels) && n->n_sources == 0)
+    if (g_sequence_is_empty(n->pubs) && g_sequence_is_empty(n->dels) && g_sequence_is_empty(n->refused) &&
+        g_sequence_is_empty(n->sources))
         g_hash_table_remove(p->dirs, n->prefix);
 }
 
@@ -134,7 +158,7 @@ static size_t parent_len(const char *key, size_t from)
     return from;
 }
 
-/* Calls fn for each directory prefix above key, innermost first, the root last. */
+/* Calls fn for each directory prefix above key, innermost first, that of its link, or of the mount, last. */
 static void each_ancestor(struct publisher *p, const char *key,
                           void (*fn)(struct publisher *p, struct dirnode *n, struct op *o), struct op *o)
 {
@@ -144,39 +168,41 @@ static void each_ancestor(struct publisher *p, const char *key,
     do {
         len = parent_len(key, len);
         fn(p, node_get(p, key, len), o);
-        if (len > 0)
+        if (len > o->link_len)
             len--;
         else
             break;
     } while (true);
 }
 
-static void source_add(struct publisher *p, struct dirnode *n, struct op *o)
+/* The node of all that is in the same link, or in none. */
+static struct dirnode *link_root(struct publisher *p, const struct op *o)
 {
-    n->n_sources++;
+    g_autofree char *prefix = g_strndup(o->key, o->link_len);
+    return g_hash_table_lookup(p->dirs, prefix);
 }
 
-static void source_del(struct publisher *p, struct dirnode *n, struct op *o)
+static void link_source(struct publisher *p, struct dirnode *n, struct op *o)
 {
-    n->n_sources--;
-    node_put(p, n);
+    struct order_link l = {n, insert_sorted(n->sources, o, by_seq_cmp)};
+    g_array_append_val(o->source_links, l);
 }
 
 static void link_one(struct publisher *p, struct dirnode *n, struct op *o)
 {
-    GSequence *seq = o->rec.kind == OP_DELETE ? n->dels : n->pubs;
-    struct order_link l = {n, g_sequence_insert_sorted(seq, o, by_place_cmp, NULL)};
+    GSequence *seq = o->rec.kind != OP_DELETE ? n->pubs : o->refused ? n->refused : n->dels;
+    struct order_link l = {n, insert_sorted(seq, o, by_place_cmp)};
     g_array_append_val(o->links, l);
 }
 
-static void unlink_all(struct publisher *p, struct op *o)
+static void unlink_all(struct publisher *p, GArray *links)
 {
-    for (unsigned i = 0; i < o->links->len; i++) {
-        struct order_link *l = &g_array_index(o->links, struct order_link, i);
+    for (unsigned i = 0; i < links->len; i++) {
+        struct order_link *l = &g_array_index(links, struct order_link, i);
         g_sequence_remove(l->iter);
         node_put(p, l->node);
     }
-    g_array_set_size(o->links, 0);
+    g_array_set_size(links, 0);
 }
 
 /* Does the op take part in the order? */
@@ -193,9 +219,21 @@ void queue_relink_locked(struct publisher *p, struct op *o)
     o->closed |= o->content == CONTENT_SEALED || o->content == CONTENT_CLEAN;
     bool linked = o->links->len > 0, want = pubop_blocks(o) && !o->dropped;
     if (linked && !want)
-        unlink_all(p, o);
+        unlink_all(p, o->links);
     else if (!linked && want)
         each_ancestor(p, o->key, link_one, o);
+}
+
+void queue_set_refused_locked(struct publisher *p, struct op *o, bool refused)
+{
+    mutex_assert_held(&p->mu);
+    if (o->refused == refused || o->dropped)
+        return;
+    assert(o->rec.kind == OP_DELETE);
+    unlink_all(p, o->links);
+    o->refused = refused;
+    queue_relink_locked(p, o);
+    queue_wake_locked(p);
 }
 
 void queue_succeed_locked(struct publisher *p, const struct op *old, struct op *next)
@@ -242,15 +280,18 @@ void queue_insert_locked(struct publisher *p, struct op *o)
     mutex_assert_held(&p->mu);
     if (!o->place)
         o->place = o->rec.seq;
-    o->all_iter = g_sequence_insert_sorted(p->all, o, by_seq_cmp, NULL);
+    o->link_len = links_prefix_len(p->fs, o->key);
+    o->all_iter = insert_sorted(p->all, o, by_seq_cmp);
     g_hash_table_insert(p->by_seq, &o->rec.seq, o);
     if (o->rec.kind == OP_DELETE)
         g_hash_table_replace(p->tombs, o->key, o); /* one that runs may be there: the key must outlive it */
     else
         g_ptr_array_add(ops_of_ino(p, o->ino, true), o);
+    if (o->rec.kind == OP_SYNC)
+        g_hash_table_replace(p->by_key, o->key, o);
     if (o->source) {
         g_hash_table_replace(p->sources, o->source, o);
-        each_ancestor(p, o->source, source_add, o);
+        each_ancestor(p, o->source, link_source, o);
     }
     if (o->base)
         base_add(p, o);
@@ -263,7 +304,7 @@ void queue_remove_locked(struct publisher *p, struct op *o)
     mutex_assert_held(&p->mu);
     assert(!o->dropped);
     o->dropped = true;
-    unlink_all(p, o);
+    unlink_all(p, o->links);
     g_sequence_remove(o->all_iter);
     g_hash_table_remove(p->by_seq, &o->rec.seq);
     if (o->rec.kind == OP_DELETE && g_hash_table_lookup(p->tombs, o->key) == o)
@@ -273,11 +314,13 @@ void queue_remove_locked(struct publisher *p, struct op *o)
         g_ptr_array_remove(a, o);
         if (a->len == 0)
             g_hash_table_remove(p->by_ino, &o->ino);
+        if (g_hash_table_lookup(p->by_key, o->key) == o)
+            g_hash_table_remove(p->by_key, o->key);
     }
     if (o->source) {
         if (g_hash_table_lookup(p->sources, o->source) == o)
             g_hash_table_remove(p->sources, o->source);
-        each_ancestor(p, o->source, source_del, o);
+        unlink_all(p, o->source_links);
     }
     if (o->base)
         base_del(p, o);
@@ -307,23 +350,60 @@ static struct op *older(GSequence *seq, const struct op *o, uint64_t place)
     return NULL;
 }
 
+/* Calls fn for each name above key, "a" and "a/b" of "a/b/c", the first one first, until it returns an op. */
+static struct op *each_name_above(struct publisher *p, const char *key,
+                                  struct op *(*fn)(struct publisher *p, const char *name))
+{
+    g_autofree char *name = g_strdup(key);
+    struct op *found = NULL;
+    for (char *slash = strchr(name, '/'); slash && !found; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        found = fn(p, name);
+        *slash = '/';
+    }
+    return found;
+}
+
+static struct dirnode *node_below(struct publisher *p, const char *key)
+{
+    g_autofree char *prefix = g_strconcat(key, "/", NULL);
+    return g_hash_table_lookup(p->dirs, prefix);
+}
+
+static struct op *ordered_at(struct publisher *p, const char *key)
+{
+    struct op *o = g_hash_table_lookup(p->by_key, key);
+    return o && o->links->len > 0 ? o : NULL;
+}
+
+/* What a delete waits for has a place before this: before itself, and before what waits for it because of its name. See leaver_in_the_way(). */
+static uint64_t delete_limit(struct publisher *p, const struct op *o)
+{
+    uint64_t limit = o->rec.seq;
+    const struct op *above = each_name_above(p, o->key, ordered_at);
+    const struct dirnode *n = node_below(p, o->key);
+    const struct op *below = n ? first_of(n->pubs) : NULL;
+    limit = above ? MIN(limit, above->place) : limit;
+    return below ? MIN(limit, below->place) : limit;
+}
+
 static struct op *order_blocker(struct publisher *p, const struct op *o)
 {
-    if (p->fs->cfg->order == ORDER_NONE || o->hasty || o->why == PUBLISH_META || o->why == PUBLISH_MARKER)
+    if (o->order == ORDER_NONE || o->hasty || o->why == PUBLISH_META || o->why == PUBLISH_MARKER)
         return NULL;
-    struct dirnode *root = g_hash_table_lookup(p->dirs, "");
+    struct dirnode *root = link_root(p, o);
     struct op *b = NULL;
     if (o->rec.kind == OP_DELETE)
-        return root ? older(root->pubs, o, o->rec.seq) : NULL;
+        return root && !g_sequence_is_empty(root->pubs) ? older(root->pubs, o, delete_limit(p, o)) : NULL;
     struct dirnode *n = root;
-    if (p->fs->cfg->order == ORDER_ANCESTOR) {
+    if (o->order == ORDER_ANCESTOR) {
         size_t len = strlen(o->key);
         g_autofree char *prefix =
             g_strndup(o->key, parent_len(o->key, len > 0 && o->key[len - 1] == '/' ? len - 1 : len));
         n = g_hash_table_lookup(p->dirs, prefix);
     }
     if (n)
-        b = older(n->pubs, o, o->rec.seq);
+        b = older(n->pubs, o, o->rec.wave ? o->rec.wave : o->rec.seq);
     /* A delete that waits for what this one succeeds waits for this one. */
     return b ? b : n && !o->past_deletes ? older(n->dels, o, o->place) : NULL;
 }
@@ -343,13 +423,58 @@ static struct op *copier_of(struct publisher *p, const struct op *o)
     return NULL;
 }
 
+static bool one_name(const struct publisher *p, const char *key)
+{
+    return objstore_limits_of(p->fs->store, key).one_name;
+}
+
+/* What takes away the object at key: a delete, or a move. A delete that is refused counts only where nothing can come before it. */
+static struct op *leaver_of(struct publisher *p, const char *key)
+{
+    struct op *o = g_hash_table_lookup(p->tombs, key);
+    return o && (!o->refused || one_name(p, key)) ? o : g_hash_table_lookup(p->sources, key);
+}
+
+/* The same of anything below the directory. */
+static struct op *leaver_below(struct publisher *p, const struct dirnode *n)
+{
+    struct op *o = first_of(n->dels);
+    o = o ? o : first_of(n->sources);
+    return o || !one_name(p, n->prefix) ? o : first_of(n->refused);
+}
+
+/*
+ * `a` and `a/b` are never names at the same time, nor are they to be objects: a store of files cannot hold both, and a listing of any store would take the directory for
+ * what came later. So what leaves a name above o's, or one below it, goes first. It may be o itself, moved to below or above its old name.
+ */
+static struct op *leaver_in_the_way(struct publisher *p, const struct op *o)
+{
+    bool none = g_hash_table_size(p->tombs) == 0 && g_hash_table_size(p->sources) == 0;
+    if (none || o->hasty || o->rec.kind == OP_DELETE)
+        return NULL;
+    struct op *l = each_name_above(p, o->key, leaver_of);
+    if (l || S_ISDIR(o->type))
+        return l;
+    g_autofree char *marker = g_strconcat(o->key, "/", NULL);
+    const struct dirnode *n = g_hash_table_lookup(p->dirs, marker);
+    l = leaver_of(p, marker);
+    return l || !n ? l : leaver_below(p, n);
+}
+
+/* What o waits for whatever its place in the order. */
+static struct op *keeper_of(struct publisher *p, const struct op *o)
+{
+    struct op *src = copier_of(p, o);
+    return src ? src : leaver_in_the_way(p, o);
+}
+
 struct op *queue_blocker_locked(struct publisher *p, const struct op *o)
 {
     mutex_assert_held(&p->mu);
     struct op *b = order_blocker(p, o);
     if (b)
         return b;
-    struct op *src = copier_of(p, o);
+    struct op *src = keeper_of(p, o);
     if (src)
         return src;
     struct op *run = g_hash_table_lookup(p->running_keys, o->key);
@@ -359,7 +484,7 @@ struct op *queue_blocker_locked(struct publisher *p, const struct op *o)
 bool queue_waits_for_copy_locked(struct publisher *p, const struct op *o, const struct op *src)
 {
     mutex_assert_held(&p->mu);
-    return !order_blocker(p, o) && copier_of(p, o) == src;
+    return !order_blocker(p, o) && keeper_of(p, o) == src;
 }
 
 bool queue_key_busy_locked(struct publisher *p, const char *key)
@@ -407,10 +532,36 @@ bool queue_busy_locked(struct publisher *p, const struct op *o)
            (o->rec.kind == OP_SYNC && g_hash_table_contains(p->running_inos, &o->ino));
 }
 
+/* Counts what runs in a link. */
+static void count_run(struct publisher *p, const struct op *o, int by)
+{
+    if (!o->link_len)
+        return;
+    char *dir = g_strndup(o->key, o->link_len);
+    int n = GPOINTER_TO_INT(g_hash_table_lookup(p->link_runs, dir)) + by;
+    if (n > 0)
+        g_hash_table_insert(p->link_runs, dir, GINT_TO_POINTER(n));
+    else
+        (void)g_hash_table_remove(p->link_runs, dir);
+    if (n <= 0)
+        g_free(dir);
+}
+
+/* A link that does not answer holds up one thread, not those that the others need. */
+static bool waits_for_link(struct publisher *p, const struct op *o) REQUIRES(p->mu)
+{
+    if (!o->link_len)
+        return false;
+    g_autofree char *dir = g_strndup(o->key, o->link_len);
+    return g_hash_table_contains(p->link_runs, dir) && !links_answers(p->fs, dir);
+}
+
 void queue_take_locked(struct publisher *p, struct op *o)
 {
     assert(!queue_busy_locked(p, o));
     o->running = true;
+    o->given_up = false;
+    count_run(p, o, 1);
     g_hash_table_insert(p->running_keys, o->key, o);
     if (o->rec.kind == OP_SYNC)
         g_hash_table_insert(p->running_inos, &o->ino, o);
@@ -423,6 +574,7 @@ void queue_untake_locked(struct publisher *p, struct op *o)
     if (o->rec.kind == OP_SYNC)
         g_hash_table_remove(p->running_inos, &o->ino);
     o->running = false;
+    count_run(p, o, -1);
     queue_wake_locked(p);
 }
 
@@ -430,19 +582,27 @@ void queue_untake_locked(struct publisher *p, struct op *o)
 static bool stands_in_the_way(struct publisher *p, const struct op *src, const struct op *o, uint64_t now)
     REQUIRES(p->mu)
 {
-    if (src->content == CONTENT_OPEN || (src->rec.state == OPS_HELD && src->not_before_ns > now))
+    if (src == o || src->content == CONTENT_OPEN || (src->rec.state == OPS_HELD && src->not_before_ns > now))
         return true;
     return src->rec.seq > o->rec.seq && !queue_eligible_locked(p, src);
 }
 
-/* The op that copies from what o, whose turn it is, would overwrite, if it has to do without that object. A copy that is being made is waited for. */
+/*
+ * The op that copies from what o, whose turn it is, would overwrite or cannot stand beside, if it has to do without that object. A copy that is being made is waited for. One that
+ * runs and waits at its gate, maybe o itself, is told: it leaves and runs again.
+ */
 static struct op *find_tangle(struct publisher *p, const struct op *o, uint64_t now, uint64_t *wake) REQUIRES(p->mu)
 {
-    struct op *src = copier_of(p, o);
-    if (!src || (src->base && src->content == CONTENT_OPEN) || src->hasty || src->rec.state == OPS_PARKED ||
-        src->rec.state == OPS_CONFLICT || queue_busy_locked(p, src) || order_blocker(p, o) ||
-        !stands_in_the_way(p, src, o, now))
+    struct op *src = keeper_of(p, o);
+    if (!src || src->rec.kind == OP_DELETE || (src->base && src->content == CONTENT_OPEN) || src->hasty ||
+        src->rec.state == OPS_PARKED || src->rec.state == OPS_CONFLICT ||
+        (queue_busy_locked(p, src) && !src->at_gate) || order_blocker(p, o) || !stands_in_the_way(p, src, o, now))
         return NULL;
+    if (src->at_gate) {
+        src->untangle = true;
+        cond_broadcast(&p->done);
+        return NULL;
+    }
     if (src->failures > 0 && src->not_before_ns > now) {
         *wake = *wake == 0 ? src->not_before_ns : MIN(*wake, src->not_before_ns);
         return NULL;
@@ -459,7 +619,8 @@ static struct op *pick_from_dirs(struct publisher *p, uint64_t now, uint64_t *wa
     g_hash_table_iter_init(&it, p->dirs);
     while (g_hash_table_iter_next(&it, NULL, (void **)&n)) {
         struct op *o = first_of(n->pubs);
-        if (o && !queue_busy_locked(p, o) && pubop_wants_run(o, now, wake) && queue_eligible_locked(p, o))
+        if (o && !queue_busy_locked(p, o) && pubop_wants_run(o, now, wake) && !waits_for_link(p, o) &&
+            queue_eligible_locked(p, o))
             return o;
     }
     return NULL;
@@ -516,10 +677,10 @@ struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns)
     GSequenceIter *it = g_sequence_get_begin_iter(p->all);
     for (; !g_sequence_iter_is_end(it) && n < SCAN_LIMIT; it = g_sequence_iter_next(it)) {
         struct op *o = g_sequence_get(it);
-        if (queue_busy_locked(p, o) || !pubop_wants_run(o, now, &wake))
+        if (!o->at_gate && (queue_busy_locked(p, o) || !pubop_wants_run(o, now, &wake) || waits_for_link(p, o)))
             continue;
         n++; /* only of those that wait for others: what follows costs something */
-        if (queue_eligible_locked(p, o)) {
+        if (!o->at_gate && queue_eligible_locked(p, o)) {
             queue_take_locked(p, o);
             return o;
         }
@@ -528,7 +689,7 @@ struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns)
             queue_take_locked(p, tangle);
             return tangle;
         }
-        if (!stage && !o->staged && pubop_large(o))
+        if (!stage && !o->at_gate && !o->staged && pubop_large(o))
             stage = o;
     }
     struct op *o = n == SCAN_LIMIT ? pick_from_dirs(p, now, &wake) : NULL;
@@ -575,5 +736,5 @@ void queue_note_deleted_locked(struct publisher *p, const char *key)
 bool queue_prefix_leaving_locked(struct publisher *p, const char *prefix)
 {
     struct dirnode *n = g_hash_table_lookup(p->dirs, prefix);
-    return n && (n->n_sources > 0 || !g_sequence_is_empty(n->dels));
+    return n && !(g_sequence_is_empty(n->sources) && g_sequence_is_empty(n->dels) && g_sequence_is_empty(n->refused));
 }

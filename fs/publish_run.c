@@ -7,7 +7,9 @@
 #include "base/patience.h"
 #include "cache_sums.h"
 #include "conflict.h"
+#include "delta.h"
 #include "io_mode.h"
+#include "ns_undo.h"
 #include "publish_internal.h"
 #include "states.h"
 
@@ -15,6 +17,7 @@
 #define BACKOFF_MAX_NS (60 * NS_PER_S)
 #define GATE_SLICE_NS  (250 * NS_PER_MS)
 #define BAD_BYTES_MAX  5
+#define REFUSALS       3 /* until others do not wait for the delete any more */
 
 struct job {
     struct op *o;
@@ -27,6 +30,7 @@ struct job {
     pthread_t sync_thread;
     bool syncing; /* to be joined */
     int sync_r;
+    bool unlogged; /* the bytes are on the disk, the journal does not say so for good yet */
 };
 
 /* ---- order ---- */
@@ -52,17 +56,26 @@ static int gate(void *ctx)
             r = -ECANCELED;
             break;
         }
+        if (j->o->untangle) {
+            r = -EAGAIN; /* it waits for what waits for it, or for itself: its content is to be brought here first */
+            break;
+        }
         if (queue_eligible_locked(p, j->o)) {
             r = 0;
             break;
         }
         uint64_t now = clock_mono_ns();
-        if (j->deadline_ns == 0 || now >= j->deadline_ns) {
-            r = j->deadline_ns ? -ETIMEDOUT : -EINPROGRESS;
+        if (j->deadline_ns == 0 || j->o->given_up || now >= j->deadline_ns) {
+            r = j->deadline_ns && !j->o->given_up ? -ETIMEDOUT : -EINPROGRESS;
             break;
+        }
+        if (!j->o->at_gate) {
+            j->o->at_gate = true;
+            queue_wake_locked(p); /* what it waits for may have to be untangled */
         }
         (void)cond_wait_until(&p->done, &p->mu, MIN(j->deadline_ns, now + GATE_SLICE_NS));
     }
+    j->o->at_gate = false;
     mutex_unlock(&p->mu);
     return r;
 }
@@ -81,7 +94,8 @@ static int begin_sync(struct job *j, uint64_t size)
     if (size > j->o->p->fs->cfg->part_size)
         j->syncing = thread_start(&j->sync_thread, "sync", sync_main, j) == 0;
     if (!j->syncing)
-        j->sync_r = content_sync(j->in);
+        j->sync_r = content_sync_bytes(j->in);
+    j->unlogged = !j->syncing && j->sync_r == 0;
     return j->syncing ? 0 : j->sync_r;
 }
 
@@ -91,6 +105,14 @@ static int end_sync(struct job *j)
         (void)pthread_join(j->sync_thread, NULL); /* joinable and ours */
     j->syncing = false;
     return j->sync_r;
+}
+
+/* Where no note was synced, which takes along what was committed before it: whatever the store or others do, the bytes survive a power loss. */
+static int log_sync(struct job *j)
+{
+    int r = j->unlogged ? meta_sync(j->o->p->fs->meta) : 0;
+    j->unlogged = j->unlogged && r < 0;
+    return r;
 }
 
 /* From here on the snapshot's token may stand upstream, whether or not we get to know: what is written later is another generation. */
@@ -110,6 +132,8 @@ static int upload_gate(void *ctx)
 {
     struct job *j = ctx;
     int r = end_sync(j);
+    if (r == 0) /* may take long: before the last look at who came meanwhile */
+        r = place_spare_readers(j->o, &j->d);
     if (r == 0)
         r = gate(j);
     mutex_lock(&j->in->mu);
@@ -118,7 +142,9 @@ static int upload_gate(void *ctx)
     if (r < 0)
         return r;
     begin_visible(j);
-    return note_upload(j->o, j->vid, j->d.token);
+    r = note_upload(j->o, j->vid, j->d.token);
+    j->unlogged = j->unlogged && r < 0;
+    return r;
 }
 
 static void on_progress(void *ctx, uint64_t bytes)
@@ -131,7 +157,7 @@ static void on_progress(void *ctx, uint64_t bytes)
 static struct obj_cond condition(const struct job *j)
 {
     struct obj_cond c = {.kind = OBJ_COND_ABSENT};
-    if (j->o->p->fs->cfg->conflict == CONFLICT_OVERWRITE) {
+    if (pubop_conflict(j->o) == CONFLICT_OVERWRITE) {
         c.kind = OBJ_COND_NONE;
     } else if (tree_object_at_path(&j->d, &c.etag)) {
         c.kind = OBJ_COND_ETAG;
@@ -171,12 +197,12 @@ static bool is_absent(struct fs *fs, const char *key)
     return objstore_list(fs->store, &req, find_key, &found, NULL) == 0 && !found;
 }
 
-/* Deletes what may be deleted: the object with the etag known, or one of ours that was noted but not recorded. */
+/* Deletes what may be deleted: the object with the etag known, one of ours that was noted but not recorded, or a marker without bytes. */
 static int delete_as_known(struct op *o)
 {
     struct fs *fs = o->p->fs;
     struct obj_cond cond = {.kind = etag_is_set(&o->rec.etag) ? OBJ_COND_ETAG : OBJ_COND_NONE, .etag = o->rec.etag};
-    bool noted = publish_has_note(fs, o->key);
+    bool noted = publish_has_note(fs, o->key) || note_is_marker(o->key);
     int r = noted && cond.kind == OBJ_COND_NONE ? -ESTALE : objstore_delete(fs->store, o->key, &cond);
     if (r != -ESTALE || !noted)
         return r;
@@ -202,21 +228,9 @@ static int delete_object(struct op *o)
 static int run_delete(struct op *o)
 {
     struct fs *fs = o->p->fs;
-    INODE_REF in = NULL;
-    if (o->keep_ino &&
-        inode_get(fs, o->keep_ino, &in) == 0) { /* open and removed: its bytes must be here before the object goes */
-        struct cfile *cf = NULL;
-        mutex_lock(&in->mu);
-        if (in->n_open > 0 && in->cf)
-            cf = cache_file_ref(in->cf);
-        mutex_unlock(&in->mu);
-        int r = cf && !cache_file_complete(cf) ? cache_file_fill(cf, true, true, NULL, NULL) : 0;
-        cache_file_unref(cf);
-        if (r < 0 && r != -ESTALE && r != -ENOENT)
-            return r == -EFBIG ? -EBUSY : r; /* it is not kept whole here: the object stays while it is open */
-    }
-    int r = meta_sync(
-        fs->meta); /* or a power loss brings a record back that counts on the object: of a copy to be made, say */
+    int r = place_bring_here(fs, o->keep_ino);
+    if (r == 0) /* or a power loss brings a record back that counts on the object: of a copy to be made, say */
+        r = meta_sync(fs->meta);
     if (r == 0)
         r = delete_object(o);
     CRASH_POINT(delete_sent);
@@ -284,7 +298,9 @@ static int run_symlink(struct job *j)
     meta.symlink = target;
     meta.token = out.token;
     write_token(fs, j->d.ino, j->o->rec.seq, out.token);
-    int r = note_upload(j->o, j->d.ino, j->d.token);
+    int r = place_spare_readers(j->o, &j->d);
+    if (r == 0)
+        r = note_upload(j->o, j->d.ino, j->d.token);
     if (r == 0)
         r = objstore_put(fs->store, j->o->key, "", 0, &meta, &cond, &out.etag);
     CRASH_POINT(symlink_put);
@@ -344,9 +360,11 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
     struct obj_cond cond = condition(j);
     if (in_place)
         cond = (struct obj_cond){.kind = OBJ_COND_NONE}; /* the source's condition says it */
-    int r = copy_token(j, src, &meta, &new_meta, token);
+    int r = place_spare_readers(j->o, &j->d);
     if (r == 0)
-        r = note_copy(j->o, token, out.size);
+        r = copy_token(j, src, &meta, &new_meta, token);
+    if (r == 0)
+        r = note_copy(j->o, token, out.size, in_place ? j->d.ino : 0);
     CRASH_POINT(copy_noted);
     if (r == 0)
         r = objstore_copy(fs->store, src, src_etag, j->o->key, new_meta ? &meta : NULL, &cond, &out.etag);
@@ -364,6 +382,7 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
         return r;
     if (!in_place)
         metric_inc(M_published_renames);
+    delta_moved(fs, src, src_etag, j->o->key, &out.etag);
     return pubop_record(j->o, &j->d, j->in, &out);
 }
 
@@ -393,15 +412,17 @@ static int take_as_base(struct job *j, const struct etag *etag)
     mutex_lock(&fs->ns);
     mutex_lock(&in->mu);
     if (in->rec.base_key && g_str_equal(in->rec.base_key, j->o->key) && !in->gone) {
+        ns_undo_note_locked(in);
         in->rec.base_etag = *etag;
         meta_inode_put(b, &in->rec);
         cf = in->cf ? cache_file_ref(in->cf) : NULL;
     }
     mutex_unlock(&in->mu);
     int r = meta_commit(b, false);
+    ns_undo_end(fs, r == 0);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
-    if (cf)
+    if (cf && r == 0)
         cache_file_rebase(cf, j->o->key, etag);
     cache_file_unref(cf);
     return r;
@@ -467,6 +488,7 @@ static int upload_content(struct job *j, struct cfile *cf)
     struct publish_result res = {0};
     r = cache_publish(cf, &req, &res);
     int synced = end_sync(j); /* asked at the gate, but an upload that an earlier run completed has none */
+    synced = synced < 0 ? synced : log_sync(j);
     r = r == 0 ? synced : r;
     if (r == -ESTALE && own_version(j, out.vid, &req.cond.etag)) {
         req.cond.kind = OBJ_COND_ETAG;
@@ -547,41 +569,18 @@ static int read_job(struct job *j)
 {
     struct op *o = j->o;
     struct fs *fs = o->p->fs;
+    int r = place_ready(o);
+    if (r < 0)
+        return r;
     mutex_lock(&fs->ns);
-    int r = meta_dentry_get(fs->meta, o->rec.parent, o->rec.name, &j->d);
+    r = meta_dentry_get(fs->meta, o->rec.parent, o->rec.name, &j->d);
     if (r == 0 && j->d.op_seq != o->rec.seq)
         r = -ENOENT;
     if (r == 0)
         r = inode_get(fs, j->d.ino, &j->in);
+    if (r == 0)
+        r = place_take_delete(o, &j->d);
     mutex_unlock(&fs->ns);
-    return r;
-}
-
-/* The object of an earlier try is what stands at the name's own key: the condition of this one follows. */
-static int adopt_locked(struct job *j, const struct etag *etag) NO_TSA /* under ns */
-{
-    struct fs *fs = j->o->p->fs;
-    struct meta_dentry d = {0};
-    int r = meta_dentry_get(fs->meta, j->o->rec.parent, j->o->rec.name, &d);
-    if (r == 0 && d.op_seq != j->o->rec.seq)
-        r = -EAGAIN;
-    if (r < 0) {
-        meta_dentry_clear(&d);
-        return r == -ENOENT ? -EAGAIN : r;
-    }
-    if ((d.flags & DENTRY_UPSTREAM) && !d.ukey) {
-        d.uetag = *etag;
-        d.pub_vid = d.pub_gen = 0;
-    } else {
-        d.flags |= DENTRY_DEST_KNOWN;
-        d.dest_etag = *etag;
-    }
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    meta_dentry_put(b, &d);
-    r = meta_commit(b, false);
-    meta_batch_free(b);
-    meta_dentry_clear(&j->d);
-    j->d = d;
     return r;
 }
 
@@ -607,7 +606,7 @@ static int settle_note(struct job *j)
         r = r < 0 ? r : 1;
     } else if (!tree_object_at_path(&j->d, &known) || !etag_equal(&known, &info.etag)) {
         mutex_lock(&fs->ns);
-        r = adopt_locked(j, &info.etag);
+        r = place_adopt(j->o, &j->d, &info.etag);
         mutex_unlock(&fs->ns);
         if (r == 0 && S_ISREG(j->o->type))
             r = take_as_base(j, &info.etag);
@@ -626,6 +625,8 @@ static int run_sync(struct op *o, bool snapshot, uint64_t deadline_ns)
         r = S_ISDIR(o->type) ? run_marker(&j) : settle_note(&j);
     if (r == 0 && j.in && !S_ISDIR(o->type))
         r = S_ISLNK(o->type) ? run_symlink(&j) : run_file(&j);
+    if (r == -ESTALE)
+        r = place_look_again(o, &j.d);
     r = MIN(r, 0);
     meta_dentry_clear(&j.d);
     inode_put(j.in);
@@ -668,7 +669,7 @@ int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns)
     mutex_unlock(&o->p->mu);
     if (settle)
         return conflict_settle(o);
-    int r = publish_probe(o->p->fs);
+    int r = publish_probe(o->p->fs, o->key);
     if (r < 0)
         return r;
     if (o->untangle)
@@ -705,7 +706,7 @@ static void note_failure(struct op *o, int r)
         pubop_park(o, OPS_CONFLICT, r);
         CRASH_POINT(conflict_parked);
         mutex_lock(&o->p->mu);
-        o->settle = o->p->fs->cfg->conflict == CONFLICT_KEEP;
+        o->settle = pubop_conflict(o) == CONFLICT_KEEP;
         mutex_unlock(&o->p->mu);
     } else if (hopeless(o, r)) {
         log_err("publish", "cannot be published, needs `sluice publish --retry` or --skip key='%s' r=%s", o->key,
@@ -737,6 +738,7 @@ void pubop_finish(struct op *o, int r)
         o->not_before_ns = clock_mono_ns() + 20 * NS_PER_MS;
     } else if (r < 0 && r != -ECANCELED) {
         back_off_locked(o, r);
+        queue_set_refused_locked(p, o, o->rec.kind == OP_DELETE && r == -EACCES && o->failures >= REFUSALS);
     }
     mutex_unlock(&p->mu);
 }

@@ -42,6 +42,19 @@ void publish_count(struct publisher *p, const char *path, struct publish_counts 
     mutex_unlock(&p->mu);
 }
 
+bool publish_needs_below(struct publisher *p, const char *path)
+{
+    bool needs = false;
+    mutex_lock(&p->mu);
+    GSequenceIter *it = g_sequence_get_begin_iter(p->all);
+    for (; !needs && !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
+        const struct op *o = g_sequence_get(it);
+        needs = (o->source && tree_path_below(o->source, path)) || (o->base && tree_path_below(o->base, path));
+    }
+    mutex_unlock(&p->mu);
+    return needs;
+}
+
 void publish_touch(struct publisher *p)
 {
     mutex_lock(&p->mu);

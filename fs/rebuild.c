@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "cache.h"
 #include "cache_scan.h"
+#include "links.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -348,7 +349,9 @@ int fs_rebuild(struct meta *m, const char *cache_dir, FILE *out, unsigned *ret_n
     g_autoptr(GHashTable) known = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL);
     g_autoptr(GPtrArray) intents = g_ptr_array_new_with_free_func(intent_free);
     struct rebuild rb = {.m = m, .out = out, .known = known, .intents = intents};
-    int r = meta_inode_each(m, on_inode, known);
+    int r = links_restore_copy(m, cache_dir);
+    if (r == 0)
+        r = meta_inode_each(m, on_inode, known);
     if (r == 0)
         r = cache_scan_tiers(m, cache_dir, look_through, &rb);
     if (r < 0)

@@ -11,6 +11,7 @@
 
 #include "base/crash.h"
 #include "content.h"
+#include "local.h"
 #include "states.h"
 #include "tree.h"
 
@@ -201,6 +202,8 @@ static int check_dirty(void *ctx, uint64_t vid, uint64_t ino)
     if (r == -ENOENT)
         cache_forget(c->fs->cache, vid);
     bool known = r == 0 && S_ISREG(rec.mode) && rec.vid == vid;
+    if (r == 0 && !known) /* a kill came before its inode was stored with it: a later open makes another */
+        cache_forget_empty(c->fs->cache, vid);
     if (known && rec.content == CONTENT_CLEAN && rec.base_key) {
         end_publish(c->fs, &rec);
     } else if (known && rec.content == CONTENT_SEALED && lost_with_power(&rec)) {
@@ -270,7 +273,7 @@ bool recover_find_unclosed(struct fs *fs, const char *path, char **ret_path)
         INODE_REF in = NULL;
         g_autofree char *at = NULL;
         if (inode_get(fs, g_array_index(list, uint64_t, i), &in) < 0 || !content_is_unclosed(in) ||
-            tree_path_of(fs, in->ino, &at) < 0 || !tree_path_below(at, path))
+            tree_path_of(fs, in->ino, &at) < 0 || !tree_path_below(at, path) || local_is(fs, at))
             continue;
         if (ret_path)
             *ret_path = g_steal_pointer(&at);

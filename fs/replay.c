@@ -1,16 +1,19 @@
 /* See replay.h. The table is made before the first request and not changed after. */
 #include "replay.h"
 
+#include "reap.h"
 #include "request.h"
 
 void replay_init(struct fs *fs)
 {
     fs->replay.done = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, g_free);
+    fs->replay.made = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL);
 }
 
 void replay_fini(struct fs *fs)
 {
     g_hash_table_unref(fs->replay.done);
+    g_hash_table_unref(fs->replay.made);
 }
 
 static uint64_t generation_of(const struct fs *fs)
@@ -30,12 +33,16 @@ static int on_reply(void *ctx, const struct meta_reply *reply)
     struct collect *c = ctx;
     if (reply->generation >= c->from)
         return 0;
+    struct replay *known = &c->fs->replay;
     c->n++;
-    if (c->b)
+    if (c->b) {
         meta_reply_del(c->b, reply->generation, reply->place);
-    else
-        g_hash_table_replace(c->fs->replay.done, g_memdup2(&reply->unique, sizeof(reply->unique)),
-                             g_memdup2(&reply->ino, sizeof(reply->ino)));
+        return 0;
+    }
+    g_hash_table_replace(known->done, g_memdup2(&reply->unique, sizeof(reply->unique)),
+                         g_memdup2(&reply->ino, sizeof(reply->ino)));
+    if (reply->ino)
+        g_hash_table_add(known->made, g_memdup2(&reply->ino, sizeof(reply->ino)));
     return 0;
 }
 
@@ -52,7 +59,7 @@ static int forget(struct fs *fs, uint64_t from)
 int fs_replay_open(struct fs *fs)
 {
     if (!session_is_takeover(fs->session)) {
-        fs->replay.forgotten = true;
+        atomic_store(&fs->replay.forgotten, true);
         return forget(fs, UINT64_MAX); /* the kernel numbers the requests of each mount anew */
     }
     struct collect c = {.fs = fs, .from = UINT64_MAX};
@@ -75,12 +82,18 @@ bool replay_find(struct fs *fs, uint64_t *ret_ino)
     return ino;
 }
 
+bool replay_made(struct fs *fs, uint64_t ino)
+{
+    return !atomic_load(&fs->replay.forgotten) && g_hash_table_contains(fs->replay.made, &ino);
+}
+
 void replay_expire(struct fs *fs)
 {
-    if (fs->replay.forgotten || !atomic_load(&fs->replay.caught_up))
+    if (atomic_load(&fs->replay.forgotten) || !atomic_load(&fs->replay.caught_up))
         return;
     int r = forget(fs, generation_of(fs));
     log_debug("replay", "all that was sent again is answered records=%u r=%s", g_hash_table_size(fs->replay.done),
               err_name(r)); /* what could not be removed stays until the next start */
-    fs->replay.forgotten = true;
+    atomic_store(&fs->replay.forgotten, true);
+    reap_awaited(fs);
 }

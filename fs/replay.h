@@ -19,5 +19,7 @@ int fs_replay_open(struct fs *fs) MUST_CHECK;
 void replay_note(struct fs *fs, struct meta_batch *b, uint64_t ino);
 /* Whether the request that this thread serves was carried out, and what it made. */
 bool replay_find(struct fs *fs, uint64_t *ret_ino);
+/* Whether a request of a worker before made this inode, and may come again. */
+bool replay_made(struct fs *fs, uint64_t ino);
 /* Once a second: removes records that nobody will ask for. */
 void replay_expire(struct fs *fs);

@@ -216,7 +216,8 @@ static void become_worker(const struct supervisor *s, int channel)
     for (unsigned i = 0; i < G_N_ELEMENTS(keep); i++)
         (void)fcntl(keep[i], F_SETFD, 0); /* fails where there is none */
     (void)snprintf(fds, sizeof(fds), "%d,%d,%d,%d", keep[0], keep[1], keep[2], keep[3]);
-    char *argv[] = {(char[]){"sluice"}, (char[]){"--worker"}, fds, s->cfg->source, s->cfg->mountpoint, NULL};
+    char *source = s->cfg->source ? s->cfg->source : (char[]){"links"}; /* for process lists */
+    char *argv[] = {(char[]){"sluice"}, (char[]){"--worker"}, fds, source, s->cfg->mountpoint, NULL};
     program_exec(s->trying ? s->next_fd : s->exe_fd, argv);
     static const char said[] = "xthe program cannot be run again";
     (void)!write(channel, said, sizeof(said) - 1);

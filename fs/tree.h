@@ -33,6 +33,30 @@ int tree_follow(struct fs *fs, const char *path, GPtrArray *links, char **ret_pa
 /* Sees that dir's names are known and not older than the metadata TTL: one listing however many callers. A directory listed before is served as it is when the
  * store does not answer within 2 s. -errno only when nothing is known. force: list now whatever the TTL. */
 int tree_refresh(struct fs *fs, struct inode *dir, bool force) MUST_CHECK;
+/* What listings came to; all but names is valid once they are done. */
+struct tree_tally {
+    _Atomic uint64_t names; /* rows that the store gave, counted as they come */
+    uint64_t dirs;          /* of them directories */
+    bool changed;           /* names appeared, changed or went */
+    bool wrote;             /* the time of the listing is in the directory's record: else sync.h is to keep it */
+};
+/* What a listing of something larger showed of one directory. */
+struct tree_given {
+    const char *prefix;           /* tree_dir_prefix() of it at that time; borrowed */
+    const struct obj_entry *rows; /* names relative to it, in order; borrowed */
+    size_t n_rows;
+    /* as of before that listing: tree_given_begin() */
+    uint64_t stamp, first_id;
+    int64_t began_wall_ns;
+};
+/* Before a listing of parent that gives rows of its directories. Its prefix, owned. */
+char *tree_given_begin(struct fs *fs, uint64_t parent, struct tree_given *ret);
+/* Once all of it was given: what came meanwhile is not older any more (tree_list_running()). */
+void tree_given_end(struct fs *fs);
+/* Lists dir in this thread, or waits for a listing that was begun at since_ns (wall clock) or later. Where nothing changed nothing is written. given: may be NULL, else
+ * the store need not be asked, unless dir was moved since. */
+int tree_list_now(struct fs *fs, struct inode *dir, int64_t since_ns, const struct tree_given *given,
+                  struct tree_tally *tally) MUST_CHECK;
 /* Was it listed ever, or made here, or is it removed? Else its names are not all known, and readers follow its first listing: */
 bool tree_is_listed(struct inode *dir);
 /* Waits until that listing has shown other names than as of *pages (which begins as TREE_NO_PAGES: does not wait, or 0: waits for the first ones; noted there), each with a greater
@@ -65,6 +89,8 @@ int tree_create(struct fs *fs, const struct node_spec *spec, bool open, struct i
 int tree_tmpfile(struct fs *fs, const struct node_spec *spec, struct inode **ret) MUST_CHECK;
 int tree_link(struct fs *fs, uint64_t ino, uint64_t parent, const char *name, struct inode **ret) MUST_CHECK;
 int tree_unlink(struct fs *fs, uint64_t parent, const char *name) MUST_CHECK;
+/* The same for this very name of a file; -ESTALE: it went, or it is another's. */
+int tree_expire(struct fs *fs, const struct meta_dentry *d) MUST_CHECK;
 int tree_rmdir(struct fs *fs, uint64_t parent, const char *name) MUST_CHECK;
 /* flags: 0, RENAME_NOREPLACE, RENAME_EXCHANGE. */
 int tree_rename(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, const char *n2, unsigned flags) MUST_CHECK;
@@ -83,5 +109,8 @@ int tree_keep_empty_dir(struct fs *fs, struct meta_batch *b, uint64_t dir, uint6
     MUST_CHECK;
 /* The same for a name that leaves key, its own path: true also (with no etag) when a try to publish there was cut off, so that nobody knows. */
 bool tree_may_leave_object(struct fs *fs, const struct meta_dentry *d, const char *key, struct etag *ret_etag);
+/* The object of d, which was a name of the file, is given up: absent bytes that would come from there come from now on from the object of another name that holds the same
+ * version. */
+void tree_leave_object(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d) REQUIRES(fs->ns);
 /* nlink - 1: removes the inode record or keeps it as orphan while open. */
 int tree_unref_inode(struct fs *fs, struct meta_batch *b, uint64_t ino) REQUIRES(fs->ns);

@@ -7,8 +7,14 @@
  */
 #include "tree_apply.h"
 
+#include "ns_undo.h"
 #include "pin.h"
 #include "publish.h"
+#include "rules.h"
+
+#define ALL_LOOKED  2
+#define DROP_NAMES  256  /* that go in one batch */
+#define DROP_LOOKED 4096 /* that are looked at for them, while others wait for the namespace */
 
 void list_row_free(struct list_row *row)
 {
@@ -41,13 +47,12 @@ bool tree_row_wants_head(struct fs *fs, uint64_t dir, const struct list_row *row
     return !known;
 }
 
-/* Local content, a journal record or a local-only node: the name is not the store's to change. */
-static bool name_is_local(const struct meta_dentry *d, const struct inode *in)
+bool tree_name_is_local(const struct meta_dentry *d, const struct inode *in)
 {
     if (d->op_seq || (in->rec.flags & INODE_LOCAL_ONLY))
         return true;
     if (S_ISDIR(d->type))
-        return in->rec.flags & INODE_DIR_LOCAL;
+        return (in->rec.flags & INODE_DIR_LOCAL) || (d->flags & DENTRY_LINK);
     return in->rec.content != CONTENT_CLEAN || !(d->flags & DENTRY_UPSTREAM);
 }
 
@@ -68,22 +73,21 @@ void tree_fill_posix(struct fs *fs, struct meta_inode *rec, const struct obj_inf
     }
 }
 
-int tree_insert_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct list_row *row, uint32_t keep_flags,
-                    uint64_t stamp)
+static int insert_at(struct fs *fs, struct meta_batch *b, const struct tree_place *at, const struct list_row *row)
 {
     struct meta_inode rec = {
         .ino = meta_next_ino(fs->meta),
         .uid = fs->uid,
         .gid = fs->gid,
         .nlink = 1,
-        .flags = keep_flags | (row->archived ? INODE_ARCHIVED : 0),
+        .flags = at->pins | (row->archived ? INODE_ARCHIVED : 0),
         .ctime_ns = row->mtime_ns,
         .mtime_ns = row->mtime_ns,
     };
-    struct meta_dentry d = {.parent = dir, .name = row->name, .ino = rec.ino, .stamp = stamp};
+    struct meta_dentry d = {.parent = at->dir, .name = row->name, .ino = rec.ino, .stamp = at->stamp};
     if (row->is_dir) {
         rec.mode = S_IFDIR | fs->cfg->dir_mode;
-        rec.parent = dir;
+        rec.parent = at->dir;
         rec.mtime_ns = rec.ctime_ns = clock_wall_ns();
         d.flags = DENTRY_IMPLICIT | (row->shadows ? (uint32_t)DENTRY_HIDDEN_OBJ : 0);
         if (row->shadows)
@@ -93,8 +97,8 @@ int tree_insert_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const str
         rec.size = rec.base_limit = row->size;
         rec.gen = 1;
         rec.base_etag = row->etag;
-        rec.base_key = tree_key(fs, dir, row->name, false);
-        d.flags = DENTRY_UPSTREAM;
+        rec.base_key = g_strconcat(at->prefix, row->name, NULL);
+        d.flags = DENTRY_UPSTREAM | (row->archived ? (uint32_t)DENTRY_ARCHIVED : 0);
         d.uetag = row->etag;
         d.usize = row->size;
         if (row->has_info) {
@@ -115,6 +119,13 @@ int tree_insert_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const str
     return 0;
 }
 
+int tree_insert_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct list_row *row, uint32_t keep_flags,
+                    uint64_t stamp)
+{
+    g_autofree char *prefix = tree_dir_prefix(fs, dir);
+    return insert_at(fs, b, &(struct tree_place){dir, prefix, keep_flags, stamp}, row);
+}
+
 /* The directory beside which an object of the same name stands: remembered, counted once. */
 static void note_shadowed(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
 {
@@ -123,6 +134,20 @@ static void note_shadowed(struct fs *fs, struct meta_batch *b, struct meta_dentr
     d->flags |= DENTRY_HIDDEN_OBJ;
     meta_dentry_put(b, d);
     metric_inc(M_hidden_keys);
+}
+
+/* For --on-create: something of a directory that was listed before is new. What a first listing shows was there. */
+static void note_created(struct fs *fs, uint64_t dir, const struct list_row *row) REQUIRES(fs->ns)
+{
+    INODE_REF in = NULL;
+    if (fs->rules->on_create->len == 0 || inode_get(fs, dir, &in) < 0)
+        return;
+    mutex_lock(&in->mu);
+    bool listed = in->rec.flags & INODE_DIR_LISTED;
+    mutex_unlock(&in->mu);
+    g_autofree char *key = listed ? tree_key(fs, dir, row->name, row->is_dir) : NULL;
+    if (key)
+        rules_on_create(fs, key);
 }
 
 static int replace_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, const struct inode *old,
@@ -137,14 +162,21 @@ static int replace_name(struct fs *fs, struct meta_batch *b, struct meta_dentry 
     notify_entry(fs, d->parent, d->name);
     if (shadowed && !row->shadows)
         metric_inc(M_hidden_keys);
-    return tree_insert_row(fs, b, d->parent, row, keep, 0);
+    note_created(fs, d->parent, row);
+    return tree_insert_row(fs, b, d->parent, row, keep, row->stamp);
 }
 
 /* A rule of the bucket may have moved the object into an archive, which leaves its etag alone. */
-static void note_archived(struct meta_batch *b, struct inode *in, bool archived)
+static void note_archived(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, struct inode *in, bool archived)
+    REQUIRES(fs->ns)
 {
+    if (!(d->flags & DENTRY_ARCHIVED) == archived) {
+        d->flags ^= DENTRY_ARCHIVED;
+        meta_dentry_put(b, d);
+    }
     mutex_lock(&in->mu);
     if (!(in->rec.flags & INODE_ARCHIVED) == archived) {
+        ns_undo_note_locked(in);
         in->rec.flags ^= INODE_ARCHIVED;
         meta_inode_put(b, &in->rec);
     }
@@ -168,8 +200,15 @@ static void note_checked(struct meta_batch *b, struct meta_dentry *d, const stru
     }
 }
 
-static int apply_known(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, const struct list_row *row)
-    REQUIRES(fs->ns)
+/* Is the row of something that we are about to delete, or deleted after the listing began? */
+static bool row_is_leaving(struct fs *fs, const struct tree_place *at, const struct list_row *row) REQUIRES(fs->ns)
+{
+    g_autofree char *key = g_strconcat(at->prefix, row->name, row->is_dir ? "/" : NULL, NULL);
+    return publish_key_deleted(fs->pub, key, at->stamp);
+}
+
+static int apply_known(struct fs *fs, struct meta_batch *b, const struct tree_place *at, struct meta_dentry *d,
+                       const struct list_row *row) REQUIRES(fs->ns)
 {
     INODE_REF in = NULL;
     int r = inode_get(fs, d->ino, &in);
@@ -184,6 +223,7 @@ static int apply_known(struct fs *fs, struct meta_batch *b, struct meta_dentry *
             note_shadowed(fs, b, d);
         mutex_lock(&in->mu);
         if (in->rec.flags & INODE_DIR_LOCAL) { /* somebody put something below it: it has to be listed from now on */
+            ns_undo_note_locked(in);
             in->rec.flags &= ~(INODE_DIR_LOCAL | INODE_DIR_LISTED);
             in->rec.listed_ns = 0;
             meta_inode_put(b, &in->rec);
@@ -191,37 +231,119 @@ static int apply_known(struct fs *fs, struct meta_batch *b, struct meta_dentry *
         mutex_unlock(&in->mu);
         return 0;
     }
-    if (name_is_local(d, in))
+    if (tree_name_is_local(d, in))
         return 0;
     if (is_same(d, row)) {
         note_checked(b, d, row);
-        note_archived(b, in, row->archived);
+        note_archived(fs, b, d, in, row->archived);
         return 0;
     }
+    if (row->is_dir && row_is_leaving(fs, at, row))
+        return 0; /* left of a directory whose place the name took */
     return replace_name(fs, b, d, in, row);
 }
 
 /* A row of which there is no name, unless it is one that we are about to delete. */
-static int insert_new(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct list_row *row, uint64_t stamp)
+static int insert_new(struct fs *fs, struct meta_batch *b, const struct tree_place *at, const struct list_row *row)
     REQUIRES(fs->ns)
 {
-    g_autofree char *key = tree_key(fs, dir, row->name, row->is_dir);
-    if (publish_key_deleted(fs->pub, key, stamp))
+    if (row_is_leaving(fs, at, row))
         return 0;
-    return tree_insert_row(fs, b, dir, row, pin_inherited(fs, dir), 0);
+    note_created(fs, at->dir, row);
+    struct tree_place as_listed = *at;
+    as_listed.stamp = row->stamp; /* no change of ours */
+    return insert_at(fs, b, &as_listed, row);
+}
+
+int tree_apply_row_at(struct fs *fs, struct meta_batch *b, const struct tree_place *at, const struct list_row *row)
+{
+    mutex_assert_held(&fs->ns);
+    struct meta_dentry d = {0};
+    if (row->match == ROW_SAME)
+        return 0;
+    int r = row->match == ROW_NEW ? -ENOENT : meta_dentry_get(fs->meta, at->dir, row->name, &d);
+    if (r == 0) {
+        r = d.stamp > at->stamp ? 0 : apply_known(fs, b, at, &d, row);
+        meta_dentry_clear(&d);
+        return r;
+    }
+    return r == -ENOENT ? insert_new(fs, b, at, row) : r;
 }
 
 int tree_apply_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct list_row *row, uint64_t stamp)
 {
-    mutex_assert_held(&fs->ns);
-    struct meta_dentry d = {0};
-    int r = meta_dentry_get(fs->meta, dir, row->name, &d);
-    if (r == 0) {
-        r = d.stamp > stamp ? 0 : apply_known(fs, b, &d, row);
-        meta_dentry_clear(&d);
-        return r;
+    g_autofree char *prefix = tree_dir_prefix(fs, dir);
+    return tree_apply_row_at(fs, b, &(struct tree_place){dir, prefix, pin_inherited(fs, dir), stamp}, row);
+}
+
+/* ---- many rows at once ---- */
+
+struct match {
+    const GPtrArray *rows;
+    guint at; /* rows before it are done */
+};
+
+/* The next object among the rows from m->at on, or NULL: directories are not in the order of names. */
+static struct list_row *next_object(struct match *m)
+{
+    for (; m->at < m->rows->len; m->at++) {
+        struct list_row *row = m->rows->pdata[m->at];
+        if (!row->is_dir)
+            return row;
     }
-    return r == -ENOENT ? insert_new(fs, b, dir, row, stamp) : r;
+    return NULL;
+}
+
+/* Is there nothing to be done for the row? An object without bytes may be a link that another one has replaced; of an archived one a flag may have to be set. */
+static bool is_settled(const struct meta_dentry *d, const struct list_row *row)
+{
+    bool plain = row->size > 0 && !row->has_info && !row->vanished && !row->archived;
+    return plain && !S_ISDIR(d->type) && !(d->flags & DENTRY_ARCHIVED) && is_same(d, row);
+}
+
+static int match_name(void *ctx, const struct meta_dentry *d)
+{
+    struct match *m = ctx;
+    struct list_row *row;
+    int order = 1;
+    while ((row = next_object(m)) && (order = strcmp(row->name, d->name)) < 0) {
+        row->match = ROW_NEW;
+        m->at++;
+    }
+    if (row && order == 0) {
+        row->match = is_settled(d, row) ? ROW_SAME : ROW_KNOWN;
+        m->at++;
+    }
+    return row == NULL;
+}
+
+/* Rows that are not in order, which no store should give, are looked up one by one. */
+static bool in_order(const GPtrArray *rows)
+{
+    struct match m = {rows, 0};
+    const struct list_row *last = NULL;
+    for (const struct list_row *row; (row = next_object(&m)); m.at++) {
+        if (last && strcmp(last->name, row->name) >= 0)
+            return false;
+        last = row;
+    }
+    return last != NULL;
+}
+
+int tree_match_rows(struct fs *fs, uint64_t dir, const GPtrArray *rows)
+{
+    mutex_assert_held(&fs->ns);
+    struct match m = {rows, 0};
+    for (guint i = 0; i < rows->len; i++)
+        ((struct list_row *)rows->pdata[i])->match = ROW_NOT_LOOKED;
+    if (!in_order(rows))
+        return 0;
+    int r = meta_name_each(fs->meta, dir, next_object(&m)->name, match_name, &m);
+    if (r < 0)
+        return r;
+    for (struct list_row *row; (row = next_object(&m)); m.at++)
+        row->match = ROW_NEW;
+    return 0;
 }
 
 /* Drops what a vanished directory held; *ret_empty tells whether nothing local is left in it. */
@@ -236,7 +358,7 @@ static int drop_vanished(struct fs *fs, struct meta_batch *b, struct meta_dentry
     int r = inode_get(fs, d->ino, &in);
     if (r < 0)
         return r == -ENOENT ? 0 : r;
-    if (d->stamp > stamp || name_is_local(d, in))
+    if (d->stamp > stamp || tree_name_is_local(d, in))
         return 0;
     bool empty = true;
     if (S_ISDIR(d->type))
@@ -266,38 +388,53 @@ static int drop_below(struct fs *fs, struct meta_batch *b, uint64_t dir, uint64_
     return r;
 }
 
+int tree_drop_gone(struct fs *fs, struct meta_batch *b, uint64_t dir, const char *name, uint64_t stamp,
+                   bool *ret_dropped)
+{
+    mutex_assert_held(&fs->ns);
+    struct meta_dentry d = {0};
+    int r = meta_dentry_get(fs->meta, dir, name, &d);
+    if (r == 0)
+        r = drop_vanished(fs, b, &d, stamp, 0, ret_dropped);
+    meta_dentry_clear(&d);
+    return r == -ENOENT ? 0 : r;
+}
+
 struct unseen {
-    GHashTable *seen;
+    const struct tree_shown *shown;
     GPtrArray *names;
-    uint64_t first_id;
+    unsigned looked;
+    uint64_t last;
 };
 
 static int collect_unseen(void *ctx, const struct meta_dentry *d)
 {
     struct unseen *u = ctx;
-    if (d->id >= u->first_id)
-        return 1;
-    g_autofree char *shown = S_ISDIR(d->type) ? g_strconcat(d->name, "/", NULL) : g_strdup(d->name);
-    if (!g_hash_table_contains(u->seen, shown))
+    if (d->id >= u->shown->first_id)
+        return ALL_LOOKED;
+    u->last = d->id;
+    if (!nameset_has(u->shown->seen, d->name, strlen(d->name), S_ISDIR(d->type)))
         meta_dentry_collect(u->names, d);
-    return 0;
+    return ++u->looked >= DROP_LOOKED || u->names->len >= DROP_NAMES;
 }
 
-int tree_drop_unseen(struct fs *fs, struct meta_batch *b, uint64_t dir, GHashTable *seen, uint64_t stamp,
-                     uint64_t first_id)
+int tree_drop_unseen(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct tree_shown *shown, uint64_t *after)
 {
     mutex_assert_held(&fs->ns);
     g_autoptr(GPtrArray) names = meta_dentry_array();
-    struct unseen u = {seen, names, first_id};
-    int r = meta_dentry_each(fs->meta, dir, 0, collect_unseen, &u);
-    r = MIN(r, 0);
+    struct unseen u = {shown, names, 0, *after};
+    int more = meta_dentry_each(fs->meta, dir, *after, collect_unseen, &u);
+    int r = MIN(more, 0);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         bool dropped = false;
         const struct meta_dentry *d = names->pdata[i];
-        const struct list_row *instead = g_hash_table_lookup(seen, d->name);
-        r = drop_vanished(fs, b, names->pdata[i], stamp, 0, &dropped);
-        if (r == 0 && dropped && instead)
-            r = insert_new(fs, b, dir, instead, stamp);
+        const struct list_row *instead = g_hash_table_lookup(shown->waiting, d->name);
+        r = drop_vanished(fs, b, names->pdata[i], shown->stamp, 0, &dropped);
+        if (r == 0 && dropped && instead) {
+            g_autofree char *prefix = tree_dir_prefix(fs, dir);
+            r = insert_new(fs, b, &(struct tree_place){dir, prefix, pin_inherited(fs, dir), shown->stamp}, instead);
+        }
     }
-    return r;
+    *after = u.last;
+    return r < 0 ? r : more == 1;
 }

@@ -3,9 +3,13 @@
  */
 #include "base/crash.h"
 #include "content.h"
+#include "links.h"
+#include "local.h"
+#include "ns_undo.h"
 #include "pin.h"
 #include "publish.h"
 #include "replay.h"
+#include "rules.h"
 #include "tree.h"
 #include "tree_list.h"
 
@@ -64,6 +68,7 @@ void tree_touch_dir(struct fs *fs, struct meta_batch *b, uint64_t dir)
     if (inode_get(fs, dir, &in) < 0)
         return;
     mutex_lock(&in->mu);
+    ns_undo_note_locked(in);
     in->rec.mtime_ns = in->rec.ctime_ns = clock_wall_ns();
     if (!in->gone)
         meta_inode_put(b, &in->rec);
@@ -91,6 +96,7 @@ int tree_unref_inode(struct fs *fs, struct meta_batch *b, uint64_t ino)
     if (r < 0)
         return r == -ENOENT ? 0 : r;
     mutex_lock(&in->mu);
+    ns_undo_note_locked(in);
     if (in->rec.nlink > 0)
         in->rec.nlink--;
     in->rec.ctime_ns = clock_wall_ns();
@@ -99,6 +105,8 @@ int tree_unref_inode(struct fs *fs, struct meta_batch *b, uint64_t ino)
         orphan_name(ino, name);
         in->rec.flags |= INODE_ORPHAN;
         meta_value_put(b, name, "", 0);
+        if (S_ISREG(in->rec.mode) || S_ISLNK(in->rec.mode))
+            local_forget(fs, b, ino);
     }
     meta_inode_put(b, &in->rec);
     bool unnamed = in->rec.nlink == 0 && in->cf;
@@ -116,36 +124,50 @@ static char *object_of(struct fs *fs, const struct meta_dentry *d) REQUIRES(fs->
     return d->ukey ? g_strdup(d->ukey) : tree_key(fs, d->parent, d->name, false);
 }
 
-/* Absent bytes of a file come from the object of one of its names. When that name goes they come from another's that holds the same version. */
-static void leave_object(struct fs *fs, const struct meta_dentry *d) REQUIRES(fs->ns)
+/* Another name's object that holds the version that d's does; owned, NULL: none. */
+static char *other_object(struct fs *fs, const struct meta_dentry *d, bool unchanged, struct etag *ret_etag)
+    REQUIRES(fs->ns)
 {
     g_autoptr(GPtrArray) names = NULL;
+    if (meta_link_list(fs->meta, d->ino, &names) < 0)
+        return NULL;
+    for (unsigned i = 0; i < names->len; i++) {
+        const struct meta_dentry *other = names->pdata[i];
+        bool same = other->pub_vid == d->pub_vid && other->pub_gen == d->pub_gen;
+        char *key = other->id != d->id && (same || (unchanged && other->pub_gen <= 1)) ? object_of(fs, other) : NULL;
+        if (!key)
+            continue;
+        *ret_etag = other->uetag;
+        return key;
+    }
+    return NULL;
+}
+
+void tree_leave_object(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d)
+{
     g_autofree char *key = object_of(fs, d);
     INODE_REF in = NULL;
     if (!key || !S_ISREG(d->type) || inode_get(fs, d->ino, &in) < 0)
         return;
     mutex_lock(&in->mu);
     struct meta_inode *rec = &in->rec;
-    bool leave = rec->nlink > 1 && g_strcmp0(rec->base_key, key) == 0 && etag_equal(&rec->base_etag, &d->uetag);
+    bool leave = rec->nlink > 0 && g_strcmp0(rec->base_key, key) == 0 && etag_equal(&rec->base_etag, &d->uetag);
     bool unchanged = rec->content == CONTENT_CLEAN && rec->gen == 1; /* since it was listed */
     mutex_unlock(&in->mu);
-    if (!leave || meta_link_list(fs->meta, d->ino, &names) < 0)
+    struct etag etag;
+    char *other = leave ? other_object(fs, d, unchanged, &etag) : NULL;
+    if (!other)
         return;
-    for (unsigned i = 0; i < names->len; i++) {
-        const struct meta_dentry *other = names->pdata[i];
-        bool same = other->pub_vid == d->pub_vid && other->pub_gen == d->pub_gen;
-        g_autofree char *left = other->id == d->id ? NULL : object_of(fs, other);
-        if (!left || !(same || (unchanged && other->pub_gen <= 1)))
-            continue;
-        mutex_lock(&in->mu);
-        g_free(rec->base_key);
-        rec->base_key = g_steal_pointer(&left);
-        rec->base_etag = other->uetag;
-        if (in->cf)
-            cache_file_rebase(in->cf, rec->base_key, &rec->base_etag);
-        mutex_unlock(&in->mu);
-        return; /* tree_unref_inode() stores it */
-    }
+    mutex_lock(&in->mu);
+    ns_undo_note_locked(in);
+    g_free(rec->base_key);
+    rec->base_key = other;
+    rec->base_etag = etag;
+    if (in->cf)
+        cache_file_rebase(in->cf, rec->base_key, &rec->base_etag);
+    if (!in->gone)
+        meta_inode_put(b, rec);
+    mutex_unlock(&in->mu);
 }
 
 int tree_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, bool keep_path_object)
@@ -160,10 +182,12 @@ int tree_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, b
     if (d->ukey && (d->flags & DENTRY_UPSTREAM))
         publish_disown(fs, b, d->ukey, &d->uetag, d->id, keep_ino);
     publish_drop_name(fs, b, d);
-    leave_object(fs, d);
     meta_dentry_del(b, d);
     fs->ns_changes++;
-    return tree_unref_inode(fs, b, d->ino);
+    int r = tree_unref_inode(fs, b, d->ino);
+    if (r == 0)
+        tree_leave_object(fs, b, d);
+    return r;
 }
 
 /* ---- create ---- */
@@ -179,7 +203,14 @@ static int check_name(const char *name)
 /* The key must fit the store, or the failure would come when nobody listens. */
 static int check_key(struct fs *fs, const char *key)
 {
-    return strlen(key) > objstore_limits(fs->store)->key_max_bytes ? -ENAMETOOLONG : 0;
+    return strlen(key) > objstore_limits_of(fs->store, key).key_max_bytes ? -ENAMETOOLONG : 0;
+}
+
+/* What the link does not show could not be seen after it was made. A directory's key ends in '/'. */
+static int check_shown(struct fs *fs, const char *key, bool is_dir)
+{
+    g_autofree char *path = g_strndup(key, strlen(key) - is_dir);
+    return links_may_name(fs, path, is_dir);
 }
 
 /* Parent is a live directory; setgid directories pass their group on. */
@@ -261,6 +292,8 @@ static int create_locked(struct fs *fs, struct meta_batch *b, const struct node_
     }
     g_autofree char *key = tree_key(fs, s.parent, s.name, S_ISDIR(s.mode));
     r = check_key(fs, key);
+    if (r == 0)
+        r = check_shown(fs, key, S_ISDIR(s.mode));
     if (r < 0)
         return r;
     struct meta_inode rec;
@@ -273,8 +306,11 @@ static int create_locked(struct fs *fs, struct meta_batch *b, const struct node_
     d.stamp = meta_next_seq(fs->meta);
     if (S_ISDIR(s.mode))
         d.flags |= DENTRY_IMPLICIT;
-    if (!(rec.flags & INODE_LOCAL_ONLY))
+    bool kept = local_is(fs, key);
+    if (!(rec.flags & INODE_LOCAL_ONLY) && !kept)
         inherit_key(fs, b, &d, key);
+    if (kept && open)
+        local_note(fs, b, rec.ino);
     if (S_ISDIR(s.mode))
         publish_name(fs, b, &d, PUBLISH_MARKER);
     else if (S_ISLNK(s.mode) || (S_ISREG(s.mode) && !open))
@@ -335,6 +371,18 @@ int tree_tmpfile(struct fs *fs, const struct node_spec *spec, struct inode **ret
 
 /* ---- link ---- */
 
+/* Content of which one name is sent and another is not would be owed to the store for ever. */
+static int check_same_side(struct fs *fs, uint64_t ino, bool kept) REQUIRES(fs->ns)
+{
+    struct meta_dentry d = {0};
+    int r = fs->rules->local_only ? meta_link_first(fs->meta, ino, &d) : -ENOENT;
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    g_autofree char *key = tree_key(fs, d.parent, d.name, false);
+    meta_dentry_clear(&d);
+    return local_is(fs, key) == kept ? 0 : -EXDEV;
+}
+
 static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, uint64_t parent, const char *name)
     REQUIRES(fs->ns)
 {
@@ -349,10 +397,16 @@ static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, ui
     }
     g_autofree char *key = tree_key(fs, parent, name, false);
     r = check_key(fs, key);
+    if (r == 0)
+        r = links_may_name(fs, key, false);
     if (r < 0)
         return r;
     char own[FS_NAME_MAX + 1];
     g_strlcpy(own, name, sizeof(own));
+    bool kept = local_is(fs, key);
+    r = check_same_side(fs, in->ino, kept);
+    if (r < 0)
+        return r;
     mutex_lock(&in->mu);
     if (in->gone || (in->rec.nlink == 0 && !(in->rec.flags & INODE_ORPHAN))) {
         mutex_unlock(&in->mu);
@@ -360,13 +414,16 @@ static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, ui
     }
     char orphan[32];
     orphan_name(in->ino, orphan);
+    ns_undo_note_locked(in);
     in->rec.nlink++;
     in->rec.flags &= ~INODE_ORPHAN;
     in->rec.ctime_ns = clock_wall_ns();
     meta_value_del(b, orphan);
     meta_inode_put(b, &in->rec);
     d = (struct meta_dentry){.parent = parent, .name = own, .ino = in->ino, .type = in->rec.mode & S_IFMT};
-    bool upstream = !(in->rec.flags & INODE_LOCAL_ONLY);
+    bool upstream = !(in->rec.flags & INODE_LOCAL_ONLY) && !kept;
+    if (kept)
+        local_note(fs, b, in->ino);
     bool closed = S_ISLNK(in->rec.mode) || (in->rec.content != CONTENT_OPEN && in->rec.content != CONTENT_QUARANTINED);
     if (in->rec.content == CONTENT_OPEN)
         note_open(b, in->ino);
@@ -428,17 +485,28 @@ int tree_link(struct fs *fs, uint64_t ino, uint64_t parent, const char *name, st
 
 /* ---- unlink, rmdir ---- */
 
-/* Runs drop on a name under ns as one batch. */
-static int drop_child(struct fs *fs, uint64_t parent, const char *name, bool dir)
+/* Runs drop on a name under ns as one batch. id 0: whichever it is; else -ESTALE when that name has gone. */
+/* A directory above may have been moved since somebody looked. */
+static bool may_expire(struct fs *fs, const struct meta_dentry *d) REQUIRES(fs->ns)
+{
+    g_autofree char *key = tree_key(fs, d->parent, d->name, false);
+    return local_is(fs, key) && rules_for(fs, key)->ttl_ns > 0;
+}
+
+static int drop_child(struct fs *fs, uint64_t parent, const char *name, uint64_t id, bool dir)
 {
     struct meta_dentry d = {0};
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     int r = meta_dentry_get(fs->meta, parent, name, &d);
+    if (r == 0 && id && (d.id != id || !may_expire(fs, &d)))
+        r = -ESTALE;
     if (r == 0 && dir && !S_ISDIR(d.type))
         r = -ENOTDIR;
     if (r == 0 && !dir && S_ISDIR(d.type))
         r = -EISDIR;
+    if (r == 0 && (d.flags & DENTRY_LINK))
+        r = -EBUSY;
     if (r == 0 && dir) {
         r = meta_dir_has_entries(fs->meta, d.ino);
         r = r > 0 ? -ENOTEMPTY : r;
@@ -480,7 +548,12 @@ void tree_save_open_content(struct fs *fs, uint64_t parent, const char *name)
 int tree_unlink(struct fs *fs, uint64_t parent, const char *name)
 {
     tree_save_open_content(fs, parent, name);
-    return drop_child(fs, parent, name, false);
+    return drop_child(fs, parent, name, 0, false);
+}
+
+int tree_expire(struct fs *fs, const struct meta_dentry *d)
+{
+    return drop_child(fs, d->parent, d->name, d->id, false);
 }
 
 int tree_rmdir(struct fs *fs, uint64_t parent, const char *name)
@@ -491,6 +564,8 @@ int tree_rmdir(struct fs *fs, uint64_t parent, const char *name)
         return r;
     if (!inode_is_dir(in))
         return -ENOTDIR;
+    if (links_is_point(fs, in->ino))
+        return -EBUSY;
     if (meta_dir_has_entries(fs->meta, in->ino) == 0) {
         r = tree_refresh(fs, in, true);
         if (r < 0)
@@ -501,5 +576,5 @@ int tree_rmdir(struct fs *fs, uint64_t parent, const char *name)
     mutex_unlock(&in->mu);
     if (hidden)
         return -ENOTEMPTY;
-    return drop_child(fs, parent, name, true);
+    return drop_child(fs, parent, name, 0, true);
 }

@@ -9,8 +9,12 @@
 
 #include "base/crash.h"
 #include "base/patience.h"
+#include "links.h"
+#include "ns_undo.h"
 #include "pin.h"
 #include "publish.h"
+#include "rules.h"
+#include "sync.h"
 #include "tree_apply.h"
 
 #define SLOW_LISTING     2u /* a listing that takes more than this share of the TTL */
@@ -34,22 +38,30 @@ struct listing {
     uint64_t first_id; /* ids of names from this one on were given since it began; 0: not begun */
     unsigned heads_left;
     int head_err;
+    /* immutable once it is in fs.listings */
+    struct tree_tally *tally;       /* of tree_list_now(), borrowed until done; NULL: nobody's */
+    const struct tree_given *given; /* the same */
     /* owned by the worker that runs it */
     char *prefix;
     uint64_t stamp;
     int64_t began_wall_ns;
-    GHashTable *seen; /* see tree_drop_unseen(); owns the rows; names only when the directory had some */
+    struct nameset *seen; /* see struct tree_shown; only when the directory had names */
+    GHashTable *waiting;  /* the same; owned, and owns the rows */
     bool had_names;
     GPtrArray *rows; /* struct list_row */
     bool marker, hidden;
+    bool is_point; /* the directory that a store begins with: the mount's, or that of a link */
+    struct etag marker_etag;
     bool changed; /* names appeared, changed or went */
+    uint64_t n_dirs;
 };
 
 static void listing_unref_locked(struct listing *l) /* under list_mu */
 {
     if (--l->refs > 0)
         return;
-    g_hash_table_unref(l->seen);
+    nameset_free(l->seen);
+    g_hash_table_unref(l->waiting);
     g_ptr_array_unref(l->rows);
     g_free(l->prefix);
     g_free(l);
@@ -82,13 +94,12 @@ static int read_s3fs_link(struct fs *fs, const char *key, struct obj_info *info)
 }
 
 /* -errno: the row's type stays unknown. What may be listed but not asked for or read is shown as a plain file. */
-static int head_row(struct listing *l, struct list_row *row)
+int tree_head_row(struct fs *fs, const char *key, struct list_row *row)
 {
-    g_autofree char *key = g_strconcat(l->prefix, row->name, NULL);
     struct obj_info info = {0};
-    int r = objstore_head(l->fs->store, key, &info);
+    int r = objstore_head(fs->store, key, &info);
     if (r == 0)
-        r = read_s3fs_link(l->fs, key, &info);
+        r = read_s3fs_link(fs, key, &info);
     row->vanished = r == -ENOENT;
     if (r < 0) {
         obj_info_clear(&info);
@@ -99,6 +110,12 @@ static int head_row(struct listing *l, struct list_row *row)
     row->info = info; /* takes over its strings */
     row->has_info = true;
     return 0;
+}
+
+static int head_row(struct listing *l, struct list_row *row)
+{
+    g_autofree char *key = g_strconcat(l->prefix, row->name, NULL);
+    return tree_head_row(l->fs, key, row);
 }
 
 static void head_run(void *arg)
@@ -151,26 +168,28 @@ static void mark_dir_posix(struct listing *l, struct meta_batch *b, struct inode
 {
     mutex_lock(&dir->mu);
     if (!(dir->rec.flags & INODE_DIR_POSIX)) {
+        ns_undo_note_locked(dir);
         dir->rec.flags |= INODE_DIR_POSIX;
         meta_inode_put(b, &dir->rec);
     }
     mutex_unlock(&dir->mu);
 }
 
-/* Where a directory stands in its way the row waits in `seen` for the end of the listing. */
+/* Where a directory stands in its way the row waits for the end of the listing. */
 static int apply_rows_locked(struct listing *l, struct meta_batch *b, struct inode *dir) NO_TSA /* under ns */
 {
     g_autofree char *now = tree_dir_prefix(l->fs, l->ino);
     if (!g_str_equal(now, l->prefix) || dir->gone)
         return -EAGAIN; /* renamed or removed meanwhile: what was listed is another place */
-    int r = 0;
+    const struct tree_place at = {l->ino, l->prefix, pin_inherited(l->fs, l->ino), l->stamp};
+    int r = tree_match_rows(l->fs, l->ino, l->rows);
     for (unsigned i = 0; r == 0 && i < l->rows->len; i++) {
         struct list_row *row = l->rows->pdata[i];
         if (row->has_info && row->info.posix.fields)
             mark_dir_posix(l, b, dir);
-        r = row->vanished ? 0 : tree_apply_row(l->fs, b, l->ino, row, l->stamp);
+        r = row->vanished ? 0 : tree_apply_row_at(l->fs, b, &at, row);
         if (r > 0) {
-            g_hash_table_replace(l->seen, g_strdup(row->name), row);
+            g_hash_table_replace(l->waiting, g_strdup(row->name), row);
             l->rows->pdata[i] = NULL;
             r = 0;
         }
@@ -185,6 +204,8 @@ static int flush_rows(struct listing *l)
         return 0;
     struct fs *fs = l->fs;
     INODE_REF dir = NULL;
+    if (l->tally)
+        atomic_fetch_add(&l->tally->names, l->rows->len);
     int r = head_rows(l);
     if (r == 0)
         r = inode_get(fs, l->ino, &dir);
@@ -208,14 +229,14 @@ static int flush_rows(struct listing *l)
 /* Takes the object of the directory's name out of the rows to come: the database does not show yet what one batch puts, so both would become names. */
 static void shadow(struct listing *l, struct list_row *dir)
 {
-    if (l->had_names && !g_hash_table_contains(l->seen, dir->name))
+    if (l->had_names && !nameset_has(l->seen, dir->name, strlen(dir->name), false))
         return;
     for (unsigned i = l->rows->len; i-- > 0;) {
         struct list_row *row = l->rows->pdata[i];
         if (row->is_dir || !g_str_equal(row->name, dir->name))
             continue;
         dir->shadows = true;
-        g_hash_table_replace(l->seen, g_strdup(row->name), g_ptr_array_steal_index(l->rows, i));
+        g_hash_table_replace(l->waiting, g_strdup(row->name), g_ptr_array_steal_index(l->rows, i));
         return;
     }
 }
@@ -232,6 +253,14 @@ static int flush_page(struct listing *l)
     return r;
 }
 
+/* Does the link's --include or --exclude leave it out? */
+static bool is_filtered(const struct listing *l, const struct obj_entry *e, size_t len)
+{
+    g_autofree char *name = g_strndup(e->name, len);
+    g_autofree char *path = g_strconcat(l->prefix, name, NULL);
+    return !links_shows(l->fs, path, e->is_prefix);
+}
+
 static int on_entry(void *ctx, const struct obj_entry *e)
 {
     struct listing *l = ctx;
@@ -241,6 +270,7 @@ static int on_entry(void *ctx, const struct obj_entry *e)
     /* the directory's own marker; with bytes in it, it is somebody's object that cannot be shown */
     if (len == 0 && !e->is_prefix) {
         l->marker = e->size == 0;
+        l->marker_etag = e->etag;
         l->hidden |= e->size > 0;
         if (e->size > 0)
             metric_inc(M_hidden_keys);
@@ -248,7 +278,9 @@ static int on_entry(void *ctx, const struct obj_entry *e)
     }
     if (e->is_prefix && len > 0 && e->name[len - 1] == '/')
         len--;
-    if (l->ino == META_ROOT_INO && len == strlen(PROBE_DIR) && strncmp(e->name, PROBE_DIR, len) == 0)
+    if (l->is_point && len == strlen(PROBE_DIR) && strncmp(e->name, PROBE_DIR, len) == 0)
+        return 0;
+    if (is_filtered(l, e, len))
         return 0;
     if (e->odd || !tree_name_ok(e->name, len)) {
         l->hidden = true;
@@ -258,6 +290,7 @@ static int on_entry(void *ctx, const struct obj_entry *e)
     struct list_row *row = g_new0(struct list_row, 1);
     row->name = g_strndup(e->name, len);
     row->is_dir = e->is_prefix;
+    l->n_dirs += e->is_prefix;
     row->archived = e->archived;
     row->size = e->size;
     row->mtime_ns = e->mtime_ns;
@@ -266,34 +299,55 @@ static int on_entry(void *ctx, const struct obj_entry *e)
     if (row->is_dir)
         shadow(l, row);
     if (l->had_names)
-        g_hash_table_insert(l->seen, g_strconcat(row->name, row->is_dir ? "/" : NULL, NULL), NULL);
+        nameset_add(l->seen, row->name, len, row->is_dir);
     g_ptr_array_add(l->rows, row);
     return l->rows->len >= ROWS_PER_BATCH ? flush_page(l) : 0;
 }
 
 static int note_marker(struct listing *l, struct meta_batch *b);
 
-static int finish_locked(struct listing *l, struct meta_batch *b, struct inode *dir) NO_TSA /* under ns */
+/* The time is not worth a write of its own where somebody else keeps it for many directories (sync.h). */
+static void note_listed(struct listing *l, struct meta_batch *b, struct inode *dir) REQUIRES(dir->mu)
+{
+    uint32_t flags = dir->rec.flags | INODE_DIR_LISTED;
+    flags = l->hidden ? flags | INODE_DIR_HIDDEN : flags & ~(uint32_t)INODE_DIR_HIDDEN;
+    dir->list_cost_ns = clock_mono_ns() - l->began_ns;
+    bool doubted = l->began_wall_ns < atomic_load(&l->fs->doubt_ns);
+    dir->seen_ns = doubted ? l->began_wall_ns : clock_wall_ns();
+    if (l->tally && !l->changed && flags == dir->rec.flags && dir->rec.listed_ns)
+        return;
+    ns_undo_note_locked(dir);
+    dir->rec.flags = flags;
+    dir->rec.listed_ns = dir->seen_ns;
+    meta_inode_put(b, &dir->rec);
+    if (l->tally)
+        l->tally->wrote = true;
+}
+
+/* A page of the names that were not shown; 1: there are more, above *after. Then what is known of the directory. */
+static int finish_locked(struct listing *l, struct meta_batch *b, struct inode *dir,
+                         uint64_t *after) NO_TSA /* under ns */
 {
     g_autofree char *now = tree_dir_prefix(l->fs, l->ino);
     if (!g_str_equal(now, l->prefix) || dir->gone)
         return -EAGAIN;
-    int r = tree_drop_unseen(l->fs, b, l->ino, l->seen, l->stamp, l->first_id);
-    if (r == 0 && l->ino != META_ROOT_INO)
+    const struct tree_shown shown = {l->seen, l->waiting, l->stamp, l->first_id};
+    uint64_t changes = l->fs->ns_changes;
+    int r = tree_drop_unseen(l->fs, b, l->ino, &shown, after);
+    l->changed |= l->fs->ns_changes != changes;
+    if (r > 0)
+        return r;
+    if (r == 0 && !l->is_point)
         r = note_marker(l, b);
     if (r < 0)
         return r;
     mutex_lock(&dir->mu);
-    dir->rec.flags |= INODE_DIR_LISTED;
-    dir->rec.flags = l->hidden ? dir->rec.flags | INODE_DIR_HIDDEN : dir->rec.flags & ~INODE_DIR_HIDDEN;
-    dir->rec.listed_ns = clock_wall_ns();
-    dir->list_cost_ns = clock_mono_ns() - l->began_ns;
-    meta_inode_put(b, &dir->rec);
+    note_listed(l, b, dir);
     mutex_unlock(&dir->mu);
     return 0;
 }
 
-/* The directory's own name knows whether it has a marker object. */
+/* The directory's own name knows whether it has a marker object, and which: whoever takes the name's place has to replace or delete it. */
 static int note_marker(struct listing *l, struct meta_batch *b)
 {
     struct meta_dentry d = {0};
@@ -301,31 +355,83 @@ static int note_marker(struct listing *l, struct meta_batch *b)
     if (r < 0)
         return r == -ENOENT ? 0 : r;
     uint32_t want = l->marker ? d.flags & ~DENTRY_IMPLICIT : d.flags | DENTRY_IMPLICIT;
-    if (want != d.flags && d.op_seq == 0 && d.stamp <= l->stamp && !d.ukey) {
+    bool news = want != d.flags || (l->marker && !etag_is_set(&d.uetag));
+    if (news && d.op_seq == 0 && d.stamp <= l->stamp && !d.ukey) {
         d.flags = l->marker ? want | DENTRY_UPSTREAM : want & ~DENTRY_UPSTREAM;
+        d.uetag = l->marker ? l->marker_etag : (struct etag){0};
         meta_dentry_put(b, &d);
     }
     meta_dentry_clear(&d);
     return 0;
 }
 
+char *tree_given_begin(struct fs *fs, uint64_t parent, struct tree_given *ret)
+{
+    atomic_fetch_add(&fs->n_given, 1);
+    ret->began_wall_ns = clock_wall_ns();
+    mutex_lock(&fs->ns);
+    char *prefix = tree_dir_prefix(fs, parent);
+    ret->stamp = meta_last_seq(fs->meta);
+    ret->first_id = meta_next_ino(fs->meta);
+    mutex_unlock(&fs->ns);
+    return prefix;
+}
+
+void tree_given_end(struct fs *fs)
+{
+    atomic_fetch_sub(&fs->n_given, 1);
+}
+
 static int listing_begin(struct listing *l)
 {
     struct fs *fs = l->fs;
+    const struct tree_given *given = l->given;
     l->began_ns = clock_mono_ns();
-    l->began_wall_ns = clock_wall_ns();
+    l->began_wall_ns = given ? given->began_wall_ns : clock_wall_ns();
     mutex_lock(&fs->ns);
     g_free(l->prefix);
     l->prefix = tree_dir_prefix(fs, l->ino);
-    l->stamp = meta_last_seq(fs->meta);
-    uint64_t first_id = meta_next_ino(fs->meta);
+    if (given && (!g_str_equal(l->prefix, given->prefix) || links_is_point(fs, l->ino)))
+        given = l->given = NULL; /* moved or made a link since: it is listed by itself */
+    l->stamp = given ? given->stamp : meta_last_seq(fs->meta);
+    uint64_t first_id = given ? given->first_id : meta_next_ino(fs->meta);
     int r = meta_dir_has_entries(fs->meta, l->ino);
     mutex_unlock(&fs->ns);
     l->had_names = r != 0;
+    l->is_point = l->ino == META_ROOT_INO || links_is_point(fs, l->ino);
     mutex_lock(&fs->list_mu);
     l->first_id = first_id;
     mutex_unlock(&fs->list_mu);
     return r < 0 ? r : 0;
+}
+
+static int finish(struct listing *l)
+{
+    struct fs *fs = l->fs;
+    INODE_REF dir = NULL;
+    int r = inode_get(fs, l->ino, &dir);
+    if (r < 0)
+        return r;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    uint64_t after = 0;
+    do {
+        mutex_lock(&fs->ns);
+        r = finish_locked(l, b, dir, &after);
+        int committed = r >= 0 ? meta_commit(b, false) : r;
+        publish_apply(fs, committed == 0);
+        mutex_unlock(&fs->ns);
+        r = committed < 0 ? committed : r;
+    } while (r > 0);
+    meta_batch_free(b);
+    return r;
+}
+
+static int take_given(struct listing *l)
+{
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < l->given->n_rows; i++)
+        r = on_entry(l, &l->given->rows[i]);
+    return r;
 }
 
 static int listing_do(struct listing *l)
@@ -333,26 +439,15 @@ static int listing_do(struct listing *l)
     struct fs *fs = l->fs;
     int r = listing_begin(l);
     struct obj_list_req req = {.prefix = l->prefix, .delimiter = true};
-    if (r == 0)
+    if (r == 0 && l->given)
+        r = take_given(l);
+    else if (r == 0)
         r = objstore_list(fs->store, &req, on_entry, l, NULL);
     if (r == 0)
         r = flush_rows(l);
     if (r < 0)
         return r;
-    INODE_REF dir = NULL;
-    r = inode_get(fs, l->ino, &dir);
-    if (r < 0)
-        return r;
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    mutex_lock(&fs->ns);
-    uint64_t changes = fs->ns_changes;
-    r = finish_locked(l, b, dir);
-    if (r == 0)
-        r = meta_commit(b, false);
-    l->changed |= fs->ns_changes != changes;
-    publish_apply(fs, r == 0);
-    mutex_unlock(&fs->ns);
-    meta_batch_free(b);
+    r = finish(l);
     CRASH_POINT(list_finished);
     return r;
 }
@@ -364,14 +459,23 @@ static void listing_run(void *arg)
     metric_inc(M_list_refreshes);
     int r = listing_do(l);
     for (unsigned again = 0; r == -EAGAIN && again < 3; again++) { /* the directory moved while it was listed */
-        g_hash_table_remove_all(l->seen);
+        l->given = NULL;
+        l->marker = l->hidden = false;
+        nameset_clear(l->seen);
+        g_hash_table_remove_all(l->waiting);
         g_ptr_array_set_size(l->rows, 0);
         r = listing_do(l);
     }
     if (r < 0)
         log_debug("list", "listing failed prefix='%s' r=%s", l->prefix, err_name(r));
+    else
+        sync_forgive(fs, l->ino);
     if (l->changed)
         pin_rules_apply(fs, *l->prefix ? l->prefix : "/");
+    if (l->tally) {
+        l->tally->dirs = l->n_dirs;
+        l->tally->changed = l->changed;
+    }
     mutex_lock(&fs->list_mu);
     l->done = true;
     l->result = r;
@@ -389,7 +493,8 @@ static struct listing *listing_new(struct fs *fs, uint64_t ino)
     l->fs = fs;
     l->ino = ino;
     l->refs = 1;
-    l->seen = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, (GDestroyNotify)list_row_free);
+    l->seen = nameset_new();
+    l->waiting = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, (GDestroyNotify)list_row_free);
     l->rows = g_ptr_array_new_with_free_func((GDestroyNotify)list_row_free);
     return l;
 }
@@ -442,6 +547,39 @@ static int listing_join(struct fs *fs, uint64_t ino, uint64_t wait_ns, uint64_t 
     return r;
 }
 
+int tree_list_now(struct fs *fs, struct inode *dir, int64_t since_ns, const struct tree_given *given,
+                  struct tree_tally *tally)
+{
+    for (;;) {
+        mutex_lock(&fs->list_mu);
+        struct listing *l = g_hash_table_lookup(fs->listings, &dir->ino);
+        bool mine = !l;
+        if (mine) {
+            l = listing_new(fs, dir->ino);
+            l->tally = tally;
+            l->given = given;
+            g_hash_table_insert(fs->listings, &l->ino, l);
+        }
+        l->refs++;
+        if (mine) {
+            mutex_unlock(&fs->list_mu);
+            listing_run(l);
+            mutex_lock(&fs->list_mu);
+        }
+        int r = listing_wait(fs, l, UINT64_MAX, NULL);
+        bool late = !mine && r == 0 && l->began_wall_ns < since_ns;
+        if (!mine && r == 0) {
+            tally->dirs = l->n_dirs;
+            tally->changed |= l->changed;
+            tally->wrote = true; /* with its time, unless it is another one of this kind: that does no harm */
+        }
+        listing_unref_locked(l);
+        mutex_unlock(&fs->list_mu);
+        if (!late)
+            return r;
+    }
+}
+
 int tree_list_worn(struct inode *dir)
 {
     mutex_lock(&dir->mu);
@@ -459,25 +597,50 @@ void tree_list_note_worn(struct inode *dir)
     mutex_unlock(&dir->mu);
 }
 
+/* Of listings that are not believed any more: as old as one can be. */
+static int64_t listing_age(struct fs *fs, int64_t listed_ns, int64_t now)
+{
+    return listed_ns < atomic_load(&fs->doubt_ns) ? INT64_MAX : now - listed_ns;
+}
+
+/* How long what is listed of a directory counts: as a rule says, else its link, else the mount. (A rule that says what the mount says anyway gives way to the link.) */
+static int64_t listing_ttl(struct fs *fs, struct inode *dir)
+{
+    uint64_t by_rule = rules_of(dir)->metadata_ttl_ns;
+    struct link_policy policy;
+    links_policy_of(fs, dir, &policy);
+    return (int64_t)(by_rule != fs->rules->base.metadata_ttl_ns ? by_rule : policy.metadata_ttl_ns);
+}
+
+bool tree_is_offline(struct fs *fs, struct inode *dir)
+{
+    struct objstore_at at;
+    mutex_lock(&fs->ns);
+    g_autofree char *prefix = tree_dir_prefix(fs, dir->ino);
+    mutex_unlock(&fs->ns);
+    objstore_at(fs->store, prefix, &at);
+    return at.offline_since_ns != 0;
+}
+
 int tree_refresh_within(struct fs *fs, struct inode *dir, bool force, uint64_t wait_ns)
 {
+    int64_t now = clock_wall_ns(), age = listing_age(fs, sync_listed_ns(fs, dir), now);
     mutex_lock(&dir->mu);
     uint32_t flags = dir->rec.flags;
-    int64_t now = clock_wall_ns(), age = now - dir->rec.listed_ns;
     uint64_t cost = dir->list_cost_ns;
     mutex_unlock(&dir->mu);
     uint64_t mounted_ns = (uint64_t)MAX(now - fs->started_ns, 0);
     bool known = flags & INODE_DIR_LISTED;
     if (flags & INODE_DIR_LOCAL)
         return 0;
-    uint64_t ttl = fs->cfg->immutable ? mounted_ns : fs->cfg->metadata_ttl_ns;
+    uint64_t ttl = fs->cfg->immutable ? mounted_ns : (uint64_t)listing_ttl(fs, dir);
     if (known && !force && age >= 0 && (uint64_t)age < ttl)
         return 0;
     bool slow = ttl && cost > ttl / SLOW_LISTING && age >= 0 && (uint64_t)age < 2 * (ttl + cost);
     if (known && !force && slow)
         wait_ns =
             0; /* whoever waited for each listing of a huge directory would do little else: what is known serves until the next one is there */
-    else if (known && objstore_offline_since_ns(fs->store) != 0)
+    else if (known && tree_is_offline(fs, dir))
         wait_ns = 0; /* the listing that finds the store again runs behind */
     else if (known && !force)
         wait_ns = MIN(wait_ns, STALE_WAIT_NS);
@@ -533,13 +696,21 @@ bool tree_list_shows(struct fs *fs, struct inode *dir, uint64_t id)
     return shows;
 }
 
+bool tree_list_running(struct fs *fs, uint64_t dir)
+{
+    mutex_lock(&fs->list_mu);
+    bool running = g_hash_table_contains(fs->listings, &dir) || atomic_load(&fs->n_given) > 0;
+    mutex_unlock(&fs->list_mu);
+    return running;
+}
+
 double tree_ttl(struct fs *fs, struct inode *dir)
 {
+    int64_t age = listing_age(fs, sync_listed_ns(fs, dir), clock_wall_ns());
     mutex_lock(&dir->mu);
     bool local = dir->rec.flags & INODE_DIR_LOCAL;
-    int64_t age = clock_wall_ns() - dir->rec.listed_ns;
     mutex_unlock(&dir->mu);
-    int64_t ttl = (int64_t)fs->cfg->metadata_ttl_ns;
+    int64_t ttl = listing_ttl(fs, dir);
     int64_t left = local || age < 0 ? ttl : ttl - age;
     return (double)CLAMP(left, 0, ttl) / (double)NS_PER_S;
 }

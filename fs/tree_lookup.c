@@ -2,6 +2,8 @@
  * Finding a name. A directory never listed is listed; when that takes long (a huge directory), the one name is asked for by itself meanwhile, so
  * that opening one file does not wait for a million others.
  */
+#include "links.h"
+#include "ns_undo.h"
 #include "publish.h"
 #include "tree_apply.h"
 #include "tree_list.h"
@@ -16,7 +18,7 @@ static int get_child(struct fs *fs, uint64_t parent, const char *name, struct in
     int r = meta_dentry_get(fs->meta, parent, name, &d);
     if (r < 0)
         return r;
-    *ret_local = d.op_seq != 0;
+    *ret_local = d.op_seq != 0 || (d.flags & DENTRY_LINK);
     *ret_id = d.id;
     r = inode_get(fs, d.ino, ret);
     if (r == 0)
@@ -58,6 +60,10 @@ static int probe_name(struct fs *fs, struct inode *dir, const char *name)
         row.mtime_ns = row.info.mtime_ns;
         row.etag = row.info.etag;
     }
+    if (!links_shows(fs, key, row.is_dir)) {
+        obj_info_clear(&row.info);
+        return -ENOENT;
+    }
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     g_autofree char *key_now = tree_key(fs, dir->ino, name, false);
@@ -84,7 +90,7 @@ static int refresh_for(struct fs *fs, struct inode *dir, const char *name, uint6
     int r = tree_refresh_within(fs, dir, false, FIRST_LIST_WAIT_NS);
     if (r != -EINPROGRESS)
         return r == -ENOENT || r == -ENODEV ? -EIO : r;
-    if (objstore_offline_since_ns(fs->store) != 0)
+    if (tree_is_offline(fs, dir))
         return tree_refresh(fs, dir, false);
     r = probe_name(fs, dir, name);
     if (r < 0 && r != -ENOENT && r != -EINTR)
@@ -146,11 +152,13 @@ static int store_posix(struct fs *fs, struct inode *in, const struct obj_info *i
     mutex_lock(&in->mu);
     struct meta_inode *rec = &in->rec;
     if (!in->gone && rec->content == CONTENT_CLEAN && etag_equal(&rec->base_etag, &info->etag)) {
+        ns_undo_note_locked(in);
         tree_fill_posix(fs, rec, info);
         meta_inode_put(b, rec);
     }
     mutex_unlock(&in->mu);
     int r = meta_commit(b, false);
+    ns_undo_end(fs, r == 0);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     return r;

@@ -6,9 +6,13 @@
  */
 #include "base/crash.h"
 #include "content.h"
+#include "links.h"
+#include "local.h"
+#include "ns_undo.h"
 #include "pin.h"
 #include "publish.h"
 #include "replay.h"
+#include "rules.h"
 #include "tree.h"
 
 #include <stdio.h>
@@ -19,8 +23,12 @@ struct move {
     struct meta_dentry src, dst; /* dst.id == 0: no such name */
     uint64_t p2;
     const char *n2;
-    struct inode *in; /* of src, borrowed */
-    GArray *dirty;    /* inos whose intents name the old path */
+    struct inode *in;   /* of src, borrowed */
+    struct inode *over; /* of dst, borrowed, may be NULL */
+    GArray *dirty;      /* inos whose intents name the old path */
+    bool detached;      /* content of src was brought here: it may go to where a rule keeps it */
+    bool pinned;        /* src took over how dst is pinned */
+    uint64_t wave;      /* for what is moved along with a directory and need not wait for each other */
 };
 
 /* Is there content of its to be published now? Changed files are added to dirty. */
@@ -46,15 +54,22 @@ static bool goes_upstream(const struct meta_dentry *d)
     return S_ISREG(d->type) || S_ISDIR(d->type) || S_ISLNK(d->type);
 }
 
+/* Does a path become one that a rule keeps here? */
+static bool enters_local(struct fs *fs, const char *old_key, const char *new_key)
+{
+    return local_is(fs, new_key) && !local_is(fs, old_key);
+}
+
 /* The name's object, dest and journal record after its path changed from old_key to new_key; the caller puts the record. */
 static void relocate(struct move *m, struct meta_dentry *d, const char *old_key, const char *new_key, bool have_dest,
-                     const struct etag *dest) NO_TSA /* under ns */
+                     const struct etag *dest, bool in_wave) NO_TSA /* under ns */
 {
     struct fs *fs = m->fs;
     struct etag left;
     if ((d->flags & DENTRY_UPSTREAM) && !d->ukey)
         d->ukey = g_strdup(old_key);
-    else if (tree_may_leave_object(fs, d, old_key, &left))
+    else if (!enters_local(fs, old_key, new_key) &&
+             tree_may_leave_object(fs, d, old_key, &left)) /* then leave_key() did */
         publish_delete(fs, m->b, old_key, &left, 0);
     d->flags &= ~(uint32_t)DENTRY_DEST_KNOWN;
     d->dest_etag = (struct etag){0};
@@ -68,8 +83,12 @@ static void relocate(struct move *m, struct meta_dentry *d, const char *old_key,
     d->stamp = meta_next_seq(fs->meta);
     bool had_op = d->op_seq != 0;
     publish_drop_name(fs, m->b, d); /* it was made for the old key */
+    unsigned n_dirty = m->dirty->len;
     bool closed = content_closed(fs, d, m->dirty);
-    if (d->ukey || closed || (d->flags & DENTRY_META_DIRTY) || (S_ISDIR(d->type) && had_op))
+    bool new_dir = S_ISDIR(d->type) && (had_op || (local_is(fs, old_key) && !local_is(fs, new_key)));
+    if (in_wave && d->ukey && S_ISREG(d->type) && m->dirty->len == n_dirty)
+        publish_moved(fs, m->b, d, m->wave);
+    else if (d->ukey || closed || (d->flags & DENTRY_META_DIRTY) || new_dir)
         publish_name(fs, m->b, d, S_ISDIR(d->type) ? PUBLISH_MARKER : PUBLISH_PLACE);
 }
 
@@ -77,11 +96,11 @@ static void relocate(struct move *m, struct meta_dentry *d, const char *old_key,
 static bool inherit(struct move *m, const struct meta_dentry *d, const char *key,
                     struct etag *ret_etag) NO_TSA /* under ns */
 {
-    return goes_upstream(d) && publish_inherit(m->fs, m->b, key, ret_etag);
+    return goes_upstream(d) && !local_is(m->fs, key) && publish_inherit(m->fs, m->b, key, ret_etag);
 }
 
 /* Would all keys below a directory whose own has the given length fit the store? Asked before anything is changed. */
-static int check_below(struct move *m, uint64_t dir, size_t prefix_len, unsigned depth)
+static int check_below(struct move *m, uint64_t dir, size_t prefix_len, size_t key_max, unsigned depth)
 {
     if (depth > 512)
         return -ELOOP;
@@ -90,33 +109,115 @@ static int check_below(struct move *m, uint64_t dir, size_t prefix_len, unsigned
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         const struct meta_dentry *d = names->pdata[i];
         size_t len = prefix_len + strlen(d->name) + S_ISDIR(d->type);
-        if (len > objstore_limits(m->fs->store)->key_max_bytes)
+        if (len > key_max)
             r = -ENAMETOOLONG;
         else if (S_ISDIR(d->type))
-            r = check_below(m, d->ino, len, depth + 1);
+            r = check_below(m, d->ino, len, key_max, depth + 1);
     }
     return r;
 }
 
-/* Everything below a directory whose path changed. */
+/* The name has nothing in the store any more, once what is queued here is done. */
+static void leave_key(struct move *m, struct meta_dentry *d, const char *old_key) NO_TSA /* under ns */
+{
+    struct etag etag;
+    if (tree_may_leave_object(m->fs, d, old_key, &etag))
+        publish_delete(m->fs, m->b, old_key, &etag, 0);
+    if (d->ukey && (d->flags & DENTRY_UPSTREAM))
+        publish_disown(m->fs, m->b, d->ukey, &d->uetag, d->id, 0);
+    g_clear_pointer(&d->ukey, g_free);
+    d->flags &= ~(uint32_t)(DENTRY_UPSTREAM | DENTRY_DEST_KNOWN);
+    d->dest_etag = d->uetag = (struct etag){0};
+    d->pub_vid = d->pub_gen = 0;
+    d->token[0] = '\0';
+    d->stamp = meta_next_seq(m->fs->meta);
+}
+
+/* -EXDEV: something at or below the directory would have to leave the store, and might not all fit here. */
+static int check_stays(struct move *m, uint64_t dir, const char *old_prefix, const char *new_prefix)
+{
+    g_autoptr(GPtrArray) names = NULL;
+    if (!m->fs->rules->local_only)
+        return 0;
+    if (enters_local(m->fs, old_prefix, new_prefix))
+        return -EXDEV;
+    int r = meta_dentry_list(m->fs->meta, dir, &names);
+    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+        const struct meta_dentry *d = names->pdata[i];
+        const char *slash = S_ISDIR(d->type) ? "/" : "";
+        g_autofree char *old_key = g_strconcat(old_prefix, d->name, slash, NULL);
+        g_autofree char *new_key = g_strconcat(new_prefix, d->name, slash, NULL);
+        if (S_ISDIR(d->type))
+            r = check_stays(m, d->ino, old_key, new_key);
+        else if (enters_local(m->fs, old_key, new_key))
+            r = -EXDEV;
+    }
+    return r;
+}
+
+/* A file that goes to where a rule keeps it: its content was brought here, its object goes. One that comes from there is published. Neither may have names on both sides. */
+static int check_enters(struct move *m, bool enters)
+{
+    mutex_lock(&m->in->mu);
+    bool linked = m->in->rec.nlink > 1;
+    mutex_unlock(&m->in->mu);
+    if (linked)
+        return -EXDEV;
+    return enters && S_ISREG(m->src.type) && !m->detached ? -EAGAIN : 0; /* the directory was renamed meanwhile */
+}
+
+static int relocate_below(struct move *m, uint64_t dir, const char *old_prefix, const char *new_prefix);
+
+static int relocate_one(struct move *m, struct meta_dentry *d, const char *old_prefix, const char *new_prefix,
+                        bool in_wave) NO_TSA /* under ns */
+{
+    const char *slash = S_ISDIR(d->type) ? "/" : "";
+    g_autofree char *old_key = g_strconcat(old_prefix, d->name, slash, NULL);
+    g_autofree char *new_key = g_strconcat(new_prefix, d->name, slash, NULL);
+    struct etag dest;
+    bool have = inherit(m, d, new_key, &dest);
+    relocate(m, d, old_key, new_key, have, &dest, in_wave);
+    meta_dentry_put(m->b, d);
+    return S_ISDIR(d->type) ? relocate_below(m, d->ino, old_key, new_key) : 0;
+}
+
+/* The file that was written last: what tells that the others are whole, if anything does. -1: there is none. */
+static int newest_of(struct fs *fs, const GPtrArray *names)
+{
+    int newest = -1;
+    int64_t newest_ns = 0;
+    for (unsigned i = 0; i < names->len; i++) {
+        const struct meta_dentry *d = names->pdata[i];
+        INODE_REF in = NULL;
+        if (!S_ISREG(d->type) || inode_get(fs, d->ino, &in) < 0)
+            continue;
+        mutex_lock(&in->mu);
+        int64_t ns = in->rec.mtime_ns;
+        mutex_unlock(&in->mu);
+        if (newest < 0 || ns >= newest_ns) {
+            newest = (int)i;
+            newest_ns = ns;
+        }
+    }
+    return newest;
+}
+
+/*
+ * Everything below a directory whose path changed. What is upstream is copied in any order, but for the newest file of each directory, which comes after everything in that directory or
+ * below.
+ */
 static int relocate_below(struct move *m, uint64_t dir, const char *old_prefix,
                           const char *new_prefix) NO_TSA /* under ns */
 {
     g_autoptr(GPtrArray) names = NULL;
     int r = meta_dentry_list(m->fs->meta, dir, &names);
-    for (unsigned i = 0; r == 0 && i < names->len; i++) {
-        struct meta_dentry *d = names->pdata[i];
-        const char *slash = S_ISDIR(d->type) ? "/" : "";
-        g_autofree char *old_key = g_strconcat(old_prefix, d->name, slash, NULL);
-        g_autofree char *new_key = g_strconcat(new_prefix, d->name, slash, NULL);
-        struct etag dest;
-        bool have = inherit(m, d, new_key, &dest);
-        relocate(m, d, old_key, new_key, have, &dest);
-        meta_dentry_put(m->b, d);
-        if (S_ISDIR(d->type))
-            r = relocate_below(m, d->ino, old_key, new_key);
-    }
-    return r;
+    if (r < 0)
+        return r;
+    int newest = newest_of(m->fs, names);
+    for (unsigned i = 0; r == 0 && i < names->len; i++)
+        if ((int)i != newest)
+            r = relocate_one(m, names->pdata[i], old_prefix, new_prefix, true);
+    return r == 0 && newest >= 0 ? relocate_one(m, names->pdata[newest], old_prefix, new_prefix, false) : r;
 }
 
 static bool is_below(struct fs *fs, uint64_t dir, uint64_t maybe_above)
@@ -167,6 +268,7 @@ static int check_target(struct move *m, unsigned flags)
 static void set_dir_place(struct move *m, struct inode *in, uint64_t parent, const char *name)
 {
     mutex_lock(&in->mu);
+    ns_undo_note_locked(in);
     g_free(in->name);
     in->name = g_strdup(name);
     in->rec.parent = parent;
@@ -176,10 +278,25 @@ static void set_dir_place(struct move *m, struct inode *in, uint64_t parent, con
 static void touch_ctime(struct move *m, struct inode *in)
 {
     mutex_lock(&in->mu);
+    ns_undo_note_locked(in);
     in->rec.ctime_ns = clock_wall_ns();
     if (!in->gone)
         meta_inode_put(m->b, &in->rec);
     mutex_unlock(&in->mu);
+}
+
+/* What a program renames over a pinned name is to be kept as that was. */
+static void take_over_pin(struct move *m)
+{
+    mutex_lock(&m->over->mu);
+    struct meta_inode from = {.flags = m->over->rec.flags};
+    mutex_unlock(&m->over->mu);
+    mutex_lock(&m->in->mu);
+    ns_undo_note_locked(m->in);
+    uint32_t have = m->in->rec.flags & INODE_PIN_FLAGS, pin = pin_handed_on(&from, &m->in->rec);
+    m->pinned = pin != have;
+    m->in->rec.flags = (m->in->rec.flags & ~INODE_PIN_FLAGS) | pin;
+    mutex_unlock(&m->in->mu);
 }
 
 static int move_name(struct move *m) NO_TSA /* under ns */
@@ -188,16 +305,23 @@ static int move_name(struct move *m) NO_TSA /* under ns */
     bool dir = S_ISDIR(m->src.type);
     g_autofree char *old_key = tree_key(fs, m->src.parent, m->src.name, dir);
     g_autofree char *new_key = tree_key(fs, m->p2, m->n2, dir);
-    if (strlen(new_key) > objstore_limits(fs->store)->key_max_bytes)
+    if (strlen(new_key) > objstore_limits_of(fs->store, new_key).key_max_bytes)
         return -ENAMETOOLONG;
     struct etag dest = {0};
     bool have_dest;
     uint64_t replaced_seq = m->dst.id ? m->dst.op_seq : 0;
-    int r = dir ? check_below(m, m->src.ino, strlen(new_key), 0) : 0;
+    bool enters = !dir && enters_local(fs, old_key, new_key);
+    int r =
+        dir ? check_below(m, m->src.ino, strlen(new_key), objstore_limits_of(m->fs->store, new_key).key_max_bytes, 0)
+            : 0;
+    if (r == 0 && dir)
+        r = check_stays(m, m->src.ino, old_key, new_key);
+    if (r == 0 && (enters || (!dir && enters_local(fs, new_key, old_key))))
+        r = check_enters(m, enters);
     if (r < 0)
         return r;
     if (m->dst.id) {
-        bool takes_over = goes_upstream(&m->src);
+        bool takes_over = goes_upstream(&m->src) && !local_is(fs, new_key);
         have_dest = takes_over && tree_object_at_path(&m->dst, &dest);
         r = tree_drop_name(fs, m->b, &m->dst, takes_over);
     } else {
@@ -211,11 +335,16 @@ static int move_name(struct move *m) NO_TSA /* under ns */
     m->src.name = g_strdup(m->n2);
     if (dir)
         set_dir_place(m, m->in, m->p2, m->n2);
-    relocate(m, &m->src, old_key, new_key, have_dest, &dest);
+    if (enters)
+        leave_key(m, &m->src, old_key);
+    relocate(m, &m->src, old_key, new_key, have_dest, &dest, false);
     if (replaced_seq)
         publish_succeed(fs, m->b, &m->src, replaced_seq);
     meta_dentry_put(m->b, &m->src);
+    if (m->over)
+        take_over_pin(m);
     touch_ctime(m, m->in);
+    m->wave = meta_next_seq(fs->meta);
     return dir ? relocate_below(m, m->src.ino, old_key, new_key) : 0;
 }
 
@@ -258,7 +387,7 @@ static int collect_below(struct move *m, GPtrArray *all, uint64_t dir, const cha
         const char *slash = S_ISDIR(d->type) ? "/" : "";
         struct swap *s = swap_add(all, d, g_strconcat(old_prefix, d->name, slash, NULL),
                                   g_strconcat(new_prefix, d->name, slash, NULL));
-        if (strlen(s->new_key) > objstore_limits(m->fs->store)->key_max_bytes)
+        if (strlen(s->new_key) > objstore_limits_of(m->fs->store, s->new_key).key_max_bytes)
             r = -ENAMETOOLONG;
         else if (S_ISDIR(d->type))
             r = collect_below(m, all, d->ino, s->old_key, s->new_key, depth + 1);
@@ -269,19 +398,8 @@ static int collect_below(struct move *m, GPtrArray *all, uint64_t dir, const cha
 /* What the name has upstream is to be deleted, unless somebody enters its place. */
 static void leave_place(struct move *m, struct swap *s) NO_TSA /* under ns */
 {
-    struct etag etag;
-    struct meta_dentry *d = &s->d;
-    if (tree_may_leave_object(m->fs, d, s->old_key, &etag))
-        publish_delete(m->fs, m->b, s->old_key, &etag, 0);
-    if (d->ukey && (d->flags & DENTRY_UPSTREAM))
-        publish_disown(m->fs, m->b, d->ukey, &d->uetag, d->id, 0);
-    g_clear_pointer(&d->ukey, g_free);
-    d->flags &= ~(uint32_t)DENTRY_UPSTREAM;
-    d->flags |= DENTRY_DEST_KNOWN;
-    d->dest_etag = d->uetag = (struct etag){0};
-    d->pub_vid = d->pub_gen = 0;
-    d->token[0] = '\0';
-    d->stamp = meta_next_seq(m->fs->meta);
+    leave_key(m, &s->d, s->old_key);
+    s->d.flags |= DENTRY_DEST_KNOWN;
 }
 
 static void enter_place(struct move *m, struct swap *s) NO_TSA /* under ns */
@@ -296,7 +414,12 @@ static void enter_place(struct move *m, struct swap *s) NO_TSA /* under ns */
     meta_dentry_put(m->b, d);
 }
 
-/* Content is sent anew under the other name, so that neither side can destroy what the other still needs. */
+/*
+ * Content is sent anew under the other name, so that neither side can destroy what the other still needs.
+ *
+ * The old records go after both have left: what leaves may tell the name at its object's key what stands there, and where that is the other one it stores that
+ * name at its old place again.
+ */
 static int exchange_names(struct move *m, struct inode *other) NO_TSA /* under ns */
 {
     struct fs *fs = m->fs;
@@ -313,11 +436,11 @@ static int exchange_names(struct move *m, struct inode *other) NO_TSA /* under n
         s->d.parent = to->parent;
         g_free(s->d.name);
         s->d.name = g_strdup(to->name);
-        meta_dentry_del(m->b, d);
     }
     for (unsigned i = 0; r == 0 && i < all->len; i++)
         leave_place(m, all->pdata[i]);
     for (unsigned i = 0; r == 0 && i < 2; i++) {
+        meta_dentry_del(m->b, ends[i]);
         if (S_ISDIR(ends[i]->type))
             set_dir_place(m, ins[i], ends[1 - i]->parent, ends[1 - i]->name);
         touch_ctime(m, ins[i]);
@@ -357,12 +480,28 @@ static void attach(void *in)
 
 /* ---- the whole ---- */
 
+/* Nothing goes from one bucket to another by its name, and the directories of links stay where they are. */
+static int check_links(struct move *m) NO_TSA /* under ns */
+{
+    struct fs *fs = m->fs;
+    g_autofree char *from = tree_key(fs, m->src.parent, m->src.name, false);
+    g_autofree char *to = tree_key(fs, m->p2, m->n2, false);
+    int r = links_check_fixed(fs, from);
+    if (r == 0)
+        r = links_check_fixed(fs, to);
+    if (r == 0 && links_point_of(fs, m->src.parent) != links_point_of(fs, m->p2))
+        r = -EXDEV;
+    return r < 0 ? r : links_may_name(fs, to, S_ISDIR(m->src.type));
+}
+
 static int rename_locked(struct move *m, struct inode *other, unsigned flags) NO_TSA /* under ns */
 {
     struct fs *fs = m->fs;
     if (m->dst.id && m->dst.ino == m->src.ino)
         return 0; /* two names of one file: POSIX leaves both */
     int r = check_live_dir(fs, m->p2);
+    if (r == 0)
+        r = check_links(m);
     if (r == 0)
         r = check_target(m, flags);
     if (r < 0)
@@ -390,6 +529,19 @@ static int rename_locked(struct move *m, struct inode *other, unsigned flags) NO
         set_dir_place(m, other, m->dst.parent, m->dst.name);
     fs->ns_changes++;
     return r;
+}
+
+/* Brings a file here that a rule is to keep. */
+static int prepare_entry(struct move *m, uint64_t p1, const char *n1, GPtrArray *held)
+{
+    struct fs *fs = m->fs;
+    if (!fs->rules->local_only || !S_ISREG(m->in->rec.mode))
+        return 0;
+    mutex_lock(&fs->ns);
+    g_autofree char *old_key = tree_key(fs, p1, n1, false), *new_key = tree_key(fs, m->p2, m->n2, false);
+    mutex_unlock(&fs->ns);
+    m->detached = enters_local(fs, old_key, new_key);
+    return m->detached ? detach_all(fs, m->in, held) : 0;
 }
 
 /* What must be known or here before ns is taken. */
@@ -441,10 +593,14 @@ static int read_names(struct move *m, uint64_t p1, const char *n1, uint64_t ino1
     return m->src.ino != ino1 || (m->dst.id ? m->dst.ino : 0) != ino2 ? -EAGAIN : 0;
 }
 
-static int rename_try(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, const char *n2, unsigned flags)
+/* *ret_pinned: the inode that took over a pin, 0: none did. */
+static int rename_try(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, const char *n2, unsigned flags,
+                      uint64_t *ret_pinned)
 {
     INODE_REF src = NULL;
     INODE_REF dst = NULL;
+    if (links_point_of(fs, p1) != links_point_of(fs, p2)) /* before much is listed, and fetched, for it */
+        return -EXDEV;
     int r = tree_lookup(fs, p1, n1, &src);
     if (r < 0)
         return r;
@@ -456,11 +612,14 @@ static int rename_try(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, c
     if (dst && !(flags & RENAME_EXCHANGE))
         tree_save_open_content(fs, p2, n2);
     g_autoptr(GPtrArray) held = g_ptr_array_new_with_free_func(attach);
+    g_autoptr(GArray) dirty = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    struct move m = {.fs = fs, .p2 = p2, .n2 = n2, .in = src, .over = dst, .dirty = dirty};
     r = prepare(fs, src, dst, flags, held);
+    if (r == 0 && !(flags & RENAME_EXCHANGE))
+        r = prepare_entry(&m, p1, n1, held);
     if (r < 0)
         return r;
-    g_autoptr(GArray) dirty = g_array_new(FALSE, FALSE, sizeof(uint64_t));
-    struct move m = {.fs = fs, .b = meta_batch_new(fs->meta), .p2 = p2, .n2 = n2, .in = src, .dirty = dirty};
+    m.b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     r = read_names(&m, p1, n1, src->ino, dst ? dst->ino : 0);
     if (r == 0)
@@ -474,6 +633,7 @@ static int rename_try(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, c
     if (r == 0)
         rewrite_intents(fs, dirty);
     CRASH_POINT(rename_intents);
+    *ret_pinned = r == 0 && m.pinned ? src->ino : 0;
     return r;
 }
 
@@ -484,13 +644,17 @@ int tree_rename(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, const c
     if (flags & ~(unsigned)(RENAME_NOREPLACE | RENAME_EXCHANGE))
         return -EINVAL;
     int r = -EAGAIN;
+    uint64_t pinned = 0;
     for (unsigned i = 0; r == -EAGAIN && i < 8; i++) /* a name may change between looking it up and taking ns */
-        r = rename_try(fs, p1, n1, p2, n2, flags);
-    if (r == 0) {
-        mutex_lock(&fs->ns);
-        g_autofree char *path = tree_key(fs, p2, n2, false);
-        mutex_unlock(&fs->ns);
-        pin_rules_apply(fs, path);
-    }
-    return r;
+        r = rename_try(fs, p1, n1, p2, n2, flags, &pinned);
+    if (r < 0)
+        return r;
+    rules_note_rename(fs);
+    mutex_lock(&fs->ns);
+    g_autofree char *path = tree_key(fs, p2, n2, false);
+    mutex_unlock(&fs->ns);
+    if (pinned)
+        pin_follow(fs, pinned, path);
+    pin_rules_apply(fs, path);
+    return 0;
 }

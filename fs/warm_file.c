@@ -7,11 +7,15 @@
 
 #define BUSY_TRIES   20
 #define BUSY_WAIT_US 10000
+#define PIECE_MIN                                                                                                      \
+    (256u << 10) /* of a fetch with a limit: a quarter of what it lets through in a second, within these */
+#define PIECE_MAX (8u << 20)
 
 static void on_bytes(void *ctx, uint64_t bytes)
 {
     struct item *it = ctx;
     atomic_fetch_add(&it->arrived, bytes);
+    atomic_fetch_add(&it->w->bytes_fetched, bytes);
     atomic_fetch_add(&it->w->bytes_done, bytes);
 }
 
@@ -35,6 +39,29 @@ static bool is_complete(struct fs *fs, uint64_t vid)
     return vid && meta_cached_get(fs->meta, vid, &c) == 0 && (c.flags & CACHED_COMPLETE);
 }
 
+/* With a limit a piece after the other, each paid for before the next begins. */
+static int fill_pieces(struct item *it, struct cfile *cf)
+{
+    struct warm *w = it->w;
+    uint64_t size = cache_file_size(cf), piece = CLAMP(w->limit_bps / 4, PIECE_MIN, PIECE_MAX);
+    piece -= piece % META_CHUNK_BYTES;
+    int r = 0;
+    for (uint64_t off = 0; r == 0 && off < size && !cache_file_complete(cf); off += piece) {
+        if (!warm_may_fetch(w))
+            return -ECANCELED;
+        uint64_t before = atomic_load(&it->arrived);
+        r = cache_file_fill_range(cf, off, piece, on_bytes, it);
+        warm_pay(w, atomic_load(&it->arrived) - before);
+    }
+    return r;
+}
+
+static int fill(struct item *it, struct cfile *cf)
+{
+    int r = it->w->limit_bps ? fill_pieces(it, cf) : 0;
+    return r < 0 ? r : cache_file_fill(cf, false, true, on_bytes, it);
+}
+
 static int fetch_inode(struct item *it, struct inode *in)
 {
     struct fs *fs = it->w->fs;
@@ -48,7 +75,7 @@ static int fetch_inode(struct item *it, struct inode *in)
     if (f.pin != PIN_NONE)
         r = cache_pin(fs->cache, cache_file_vid(cf), f.pin);
     if (r == 0 && !cache_file_complete(cf))
-        r = cache_file_fill(cf, false, true, on_bytes, it);
+        r = fill(it, cf);
     content_unuse(in, cf);
     return r;
 }
@@ -71,21 +98,6 @@ static int relist_path(struct fs *fs, const char *path, struct inode **in)
     return 0;
 }
 
-static int fetch_file(struct item *it, struct inode **in)
-{
-    int r = fetch_inode(it, *in);
-    if (r == -ESTALE) {
-        r = relist_path(it->w->fs, it->path, in);
-        if (r == 0)
-            r = inode_is_dir(*in) ? -EISDIR : fetch_inode(it, *in);
-    }
-    if (r < 0)
-        return r;
-    /* what was here before counts as done */
-    atomic_fetch_add(&it->w->bytes_done, facts_of(*in).size - atomic_load(&it->arrived));
-    return 0;
-}
-
 static uint64_t present_bytes(struct inode *in, const struct file_facts *f)
 {
     struct meta_cached c;
@@ -101,12 +113,61 @@ static uint64_t present_bytes(struct inode *in, const struct file_facts *f)
     return MIN(n, f->size);
 }
 
+/* Where the bytes of a file stand in the counts once it was dealt with: of `have` that are here, those that arrived for it were fetched. */
+static void settle(struct item *it, uint64_t size, uint64_t have, int r)
+{
+    struct warm *w = it->w;
+    uint64_t arrived = atomic_load(&it->arrived), fetched = MIN(arrived, have);
+    bool failed = r < 0 && !(r == -ECANCELED && warm_stopped(w)); /* what a stop cut off is left, not failed */
+    atomic_fetch_add(&w->bytes_done, have - arrived); /* may be less: those of a version that was replaced */
+    atomic_fetch_add(&w->bytes_fetched, fetched - arrived);
+    mutex_lock(&w->mu);
+    struct warm_progress *sum = &w->sum;
+    sum->bytes_total += size;
+    sum->bytes_cached += have - fetched;
+    sum->bytes_failed += failed ? size - have : 0;
+    sum->files_failed += failed;
+    sum->files_fetched += r == 0 && arrived > 0;
+    sum->files_cached += r == 0 && arrived == 0;
+    sum->files_done += r == 0;
+    mutex_unlock(&w->mu);
+}
+
+static int fetch_file(struct item *it, struct inode **in)
+{
+    int r = fetch_inode(it, *in);
+    if (r == -ESTALE) {
+        r = relist_path(it->w->fs, it->path, in);
+        if (r == 0)
+            r = inode_is_dir(*in) ? -EISDIR : fetch_inode(it, *in);
+    }
+    struct file_facts f = facts_of(*in);
+    settle(it, f.size, r == 0 ? f.size : present_bytes(*in, &f), r);
+    return r;
+}
+
+/* The sums of a file that was looked at, or dropped. */
+static void count(struct warm *w, bool done, uint64_t size, uint64_t cached)
+{
+    mutex_lock(&w->mu);
+    w->sum.files_done += done;
+    w->sum.bytes_total += size;
+    w->sum.files_cached += w->mode == WARM_CHECK && cached >= size;
+    w->sum.bytes_cached += cached;
+    mutex_unlock(&w->mu);
+}
+
+/* Only what is not wholly here is told of. */
 static int check_file(struct item *it, struct inode *in)
 {
     struct file_facts f = facts_of(in);
+    uint64_t cached = present_bytes(in, &f);
+    atomic_fetch_add(&it->w->bytes_done, cached);
+    count(it->w, true, f.size, cached);
+    if (cached >= f.size)
+        return 0;
     struct warm_event *e = g_new0(struct warm_event, 1);
-    *e = (struct warm_event){.path = g_strdup(it->path), .cached_bytes = present_bytes(in, &f), .size = f.size};
-    atomic_fetch_add(&it->w->bytes_done, e->cached_bytes);
+    *e = (struct warm_event){.path = g_strdup(it->path), .cached_bytes = cached, .size = f.size};
     warm_push_event(it->w, e);
     return 0;
 }
@@ -122,7 +183,7 @@ static bool is_idle(struct inode *in)
 }
 
 /* 1: dropped, 0: nothing was here. */
-static int evict_file(struct item *it, struct inode *in)
+static int drop_file(struct item *it, struct inode *in)
 {
     struct fs *fs = it->w->fs;
     struct file_facts f = facts_of(in);
@@ -141,6 +202,13 @@ static int evict_file(struct item *it, struct inode *in)
     return 1;
 }
 
+static int evict_file(struct item *it, struct inode *in)
+{
+    int r = drop_file(it, in);
+    count(it->w, r == 1, facts_of(in).size, 0);
+    return MIN(r, 0);
+}
+
 void warm_do_item(struct warm *w, struct item *it)
 {
     struct inode *in = NULL;
@@ -151,21 +219,13 @@ void warm_do_item(struct warm *w, struct item *it)
         mutex_unlock(&w->mu);
         return;
     }
-    bool counts = true;
-    if (r == 0 && w->mode == WARM_FETCH) {
+    if (r < 0 && w->mode == WARM_FETCH)
+        settle(it, 0, 0, r);
+    else if (r == 0 && w->mode == WARM_FETCH)
         r = fetch_file(it, &in);
-    } else if (r == 0 && w->mode == WARM_CHECK) {
-        r = check_file(it, in);
-    } else if (r == 0) {
-        r = evict_file(it, in);
-        counts = r == 1;
-    }
-    uint64_t size = in ? facts_of(in).size : 0;
+    else if (r == 0)
+        r = w->mode == WARM_CHECK ? check_file(it, in) : evict_file(it, in);
     inode_put(in);
     if (r < 0 && !(r == -ECANCELED && warm_stopped(w)))
         warm_push_error(w, it->path, r);
-    mutex_lock(&w->mu);
-    w->seen_bytes += size;
-    w->files_done += r >= 0 && counts;
-    mutex_unlock(&w->mu);
 }

@@ -7,14 +7,22 @@
 #pragma once
 #include "jobs.h"
 #include "warm.h"
+#include "warm_list.h"
 
 struct warm {
     /* immutable after warm_start */
     struct fs *fs;
     uint64_t id;
     enum warm_mode mode;
-    bool background;
-    char **paths; /* owned */
+    bool background, keep;
+    unsigned node, n_nodes, parallel;
+    uint64_t limit_bps, until_mono_ns; /* 0: none */
+    int64_t until_ns;
+    unsigned resumed;       /* workers that had this job before */
+    unsigned hasty;         /* the last of them in a row that had it for less than a minute */
+    int64_t begun_ns;       /* wall clock */
+    char **paths;           /* owned */
+    struct warm_list *list; /* owned, NULL: none */
 
     struct mutex mu; /* CTL */
     struct cond changed;
@@ -23,14 +31,17 @@ struct warm {
     GQueue items;  /* struct item: files to do */
     GQueue hints;  /* uint64_t *: directories to list */
     GQueue events; /* struct warm_event */
-    bool counted, fed, stop;
+    bool counted, fed, stop, cancelled, timed_out;
     uint64_t counted_files, counted_bytes, fed_files;
-    uint64_t files_done, seen_bytes, errors;
+    struct warm_progress
+        sum; /* files that were done; bytes_done and bytes_fetched stand below, bytes_total: of files looked at */
+    uint64_t paid_until_ns; /* the limit: what was fetched so far is paid for then */
+    GPtrArray *problems;    /* char *, owned */
 
     /* atomic */
     atomic_uint refs;
     atomic_int state; /* enum warm_state; set under mu */
-    _Atomic uint64_t bytes_done;
+    _Atomic uint64_t bytes_done, bytes_fetched;
 };
 
 struct item {
@@ -43,6 +54,15 @@ struct item {
 /* ---- warm.c ---- */
 
 bool warm_stopped(struct warm *w);
+/* Without threads: one that ended in a worker before, with its counts. */
+void warm_restore(struct fs *fs, uint64_t id, enum warm_state state, const struct warm_progress *sum,
+                  GPtrArray *problems);
+/* As warm_start() of a kept one, under the id it has. */
+int warm_restart(struct fs *fs, const struct warm_req *req, uint64_t id, unsigned resumed, unsigned hasty) MUST_CHECK;
+/* Waits until the limit lets bytes be fetched. False: stopped. */
+bool warm_may_fetch(struct warm *w);
+/* That many were fetched. */
+void warm_pay(struct warm *w, uint64_t bytes);
 /* Takes over e. Waits while the watcher is behind; in the background nobody watches. */
 void warm_push_event(struct warm *w, struct warm_event *e);
 void warm_push_error(struct warm *w, const char *path, int err);
@@ -58,5 +78,5 @@ void warm_do_item(struct warm *w, struct item *it);
 
 /* Walks all paths: to count (feed false), or to feed the queue. */
 void warm_walk_paths(struct warm *w, bool feed);
-/* Sees that the directory's names are known. */
-int warm_refresh_dir(struct warm *w, uint64_t ino) MUST_CHECK;
+/* Sees that the directory's names are known, of one never listed before the first ones. */
+int warm_list_ahead(struct warm *w, uint64_t ino) MUST_CHECK;

@@ -36,9 +36,21 @@ static int take_name(void *ctx, const struct meta_dentry *d)
     return page->len >= PAGE_NAMES;
 }
 
+unsigned warm_share(const char *path, unsigned n)
+{
+    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a, then mixed so that the upper bits depend on all of them */
+    for (const unsigned char *p = (const unsigned char *)path; *p; p++)
+        h = (h ^ *p) * 0x100000001b3u;
+    h = (h ^ (h >> 33)) * 0xff51afd7ed558ccdu;
+    h ^= h >> 33;
+    return (unsigned)((unsigned __int128)h * n >> 64);
+}
+
 static int visit_file(struct walk *k, uint64_t ino, const char *path)
 {
     struct warm *w = k->w;
+    if (w->n_nodes && warm_share(path, w->n_nodes) != w->node)
+        return 0;
     if (k->feed)
         return warm_feed(w, ino, path);
     struct meta_inode rec;
@@ -84,40 +96,107 @@ static int walk_page(struct walk *k, GPtrArray *page, const char *path, unsigned
     return r;
 }
 
-int warm_refresh_dir(struct warm *w, uint64_t ino)
+int warm_list_ahead(struct warm *w, uint64_t ino)
 {
-    if (w->mode == WARM_EVICT)
-        return 0; /* what was never listed is not here either */
     INODE_REF dir = NULL;
+    uint64_t pages = 0;
     int r = inode_get(w->fs, ino, &dir);
-    return r < 0 ? r : tree_refresh(w->fs, dir, false);
+    if (r < 0)
+        return r;
+    if (tree_is_listed(dir))
+        return tree_refresh(w->fs, dir, false);
+    r = tree_list_follow(w->fs, dir, &pages);
+    return MIN(r, 0);
+}
+
+/* All names that are known with an id above *after, which is moved on. */
+static int walk_names(struct walk *k, uint64_t ino, const char *path, unsigned depth, uint64_t *after)
+{
+    int r = 0;
+    for (bool more = true; more && r == 0;) {
+        g_autoptr(GPtrArray) page = g_ptr_array_new_with_free_func(page_name_free);
+        r = meta_dentry_each(k->w->fs->meta, ino, *after, take_name, page);
+        more = r > 0;
+        if (r < 0)
+            return r;
+        if (page->len > 0)
+            *after = ((struct page_name *)page->pdata[page->len - 1])->id;
+        if (!k->feed)
+            hint_dirs(k->w, page);
+        r = walk_page(k, page, path, depth);
+    }
+    return r;
+}
+
+/* A directory that was never listed: its names are walked as they come, so that a huge one is fetched while it is listed. *ret_list: what became of the listing. */
+static int walk_while_listed(struct walk *k, struct inode *dir, const char *path, unsigned depth, int *ret_list)
+{
+    uint64_t pages = TREE_NO_PAGES, after = 0;
+    int r = 0, more;
+    do {
+        more = tree_list_follow(k->w->fs, dir, &pages);
+        if (more >= 0)
+            r = walk_names(k, dir->ino, path, depth, &after);
+    } while (r == 0 && more > 0 && !warm_stopped(k->w));
+    *ret_list = MIN(more, 0);
+    return r;
+}
+
+/* What a listing that failed means: said once, by the walk that feeds. */
+static void say_unlisted(struct walk *k, const char *path, unsigned depth, int err)
+{
+    bool removed = err == -ENOENT && depth > 0; /* since its parent was read */
+    if (k->feed && !removed && !warm_stopped(k->w))
+        warm_push_error(k->w, path, err);
 }
 
 static int walk_dir(struct walk *k, uint64_t ino, const char *path, unsigned depth)
 {
     struct warm *w = k->w;
+    uint64_t after = 0;
+    INODE_REF dir = NULL;
     if (warm_stopped(w))
         return -ECANCELED;
-    int r = depth > MAX_DEPTH ? -ELOOP : warm_refresh_dir(w, ino);
-    if (r < 0) {                                  /* said once, by the walk that feeds */
-        bool removed = r == -ENOENT && depth > 0; /* since its parent was read */
-        if (k->feed && !removed && !warm_stopped(w))
-            warm_push_error(w, path, r);
-        return 0;
+    int list_r = depth > MAX_DEPTH ? -ELOOP : inode_get(w->fs, ino, &dir), r = 0;
+    bool known =
+        w->mode == WARM_EVICT || (list_r == 0 && tree_is_listed(dir)); /* what was never listed is not here either */
+    if (list_r == 0 && !known)
+        r = walk_while_listed(k, dir, path, depth, &list_r);
+    else if (list_r == 0 && w->mode != WARM_EVICT)
+        list_r = tree_refresh(w->fs, dir, false);
+    if (list_r < 0)
+        say_unlisted(k, path, depth, list_r);
+    else if (known)
+        r = walk_names(k, ino, path, depth, &after);
+    return r;
+}
+
+/* One of the paths that were asked for. -ECANCELED: no further one. */
+static int walk_path(struct walk *k, const char *asked)
+{
+    INODE_REF in = NULL;
+    g_autofree char *path = NULL;
+    int r = warm_stopped(k->w) ? -ECANCELED : tree_follow(k->w->fs, asked, NULL, &path, &in);
+    if (r == 0 && inode_is_dir(in))
+        r = walk_dir(k, in->ino, path, 0);
+    else if (r == 0)
+        r = S_ISREG(in->rec.mode) ? visit_file(k, in->ino, path) : 0;
+    if (r < 0 && r != -ECANCELED && k->feed)
+        warm_push_error(k->w, asked, r);
+    return r == -ECANCELED ? r : 0;
+}
+
+static int walk_list(struct walk *k)
+{
+    struct warm_cursor *c = NULL;
+    int r = warm_cursor_open(k->w->list, &c);
+    const char *path = NULL;
+    for (int more = 1; r == 0 && more > 0;) {
+        r = more = warm_cursor_next(c, &path);
+        if (more > 0)
+            r = walk_path(k, path);
     }
-    uint64_t after = 0;
-    for (bool more = true; more && r == 0;) {
-        g_autoptr(GPtrArray) page = g_ptr_array_new_with_free_func(page_name_free);
-        r = meta_dentry_each(w->fs->meta, ino, after, take_name, page);
-        more = r > 0;
-        if (r < 0)
-            return r;
-        if (page->len > 0)
-            after = ((struct page_name *)page->pdata[page->len - 1])->id;
-        if (!k->feed)
-            hint_dirs(w, page);
-        r = walk_page(k, page, path, depth);
-    }
+    warm_cursor_free(c);
     return r;
 }
 
@@ -125,15 +204,10 @@ void warm_walk_paths(struct warm *w, bool feed)
 {
     struct walk *k = &(struct walk){w, feed};
     int r = 0;
-    for (unsigned i = 0; w->paths[i] && r != -ECANCELED; i++) {
-        INODE_REF in = NULL;
-        g_autofree char *path = NULL;
-        r = tree_follow(w->fs, w->paths[i], NULL, &path, &in);
-        if (r == 0 && inode_is_dir(in))
-            r = walk_dir(k, in->ino, path, 0);
-        else if (r == 0)
-            r = S_ISREG(in->rec.mode) ? visit_file(k, in->ino, path) : 0;
-        if (r < 0 && r != -ECANCELED && k->feed)
-            warm_push_error(w, w->paths[i], r);
-    }
+    for (unsigned i = 0; r == 0 && w->paths[i]; i++)
+        r = walk_path(k, w->paths[i]);
+    if (r == 0 && w->list)
+        r = walk_list(k);
+    if (r < 0 && r != -ECANCELED && feed)
+        warm_push_error(w, "(the list of paths)", r);
 }

@@ -78,7 +78,7 @@ enum inode_flag {
     INODE_PINNED = 1 << 6,
     INODE_MTIME_SET = 1 << 7,  /* mtime was set explicitly (utimens): it goes into object metadata */
     INODE_LOCAL_ONLY = 1 << 8, /* fifo, socket: never upstream */
-    INODE_ORPHAN = 1 << 9,     /* nlink 0, kept for open handles; dropped at the next start */
+    INODE_ORPHAN = 1 << 9,     /* nlink 0, kept as long as the kernel knows it (fs/reap.h) */
     /* fdatasync ran after the last write; of OPEN content: it ran since, there may have been writes after it */
     INODE_DATA_SYNCED = 1 << 10,
     INODE_DIR_HIDDEN = 1 << 11, /* directory: the listing held keys that cannot be shown as names */
@@ -130,6 +130,8 @@ enum dentry_flag {
     DENTRY_META_DIRTY = 1 << 2, /* mode, owner or mtime changed since published */
     DENTRY_HIDDEN_OBJ = 1 << 3, /* directory that shadows an object of the same name */
     DENTRY_IMPLICIT = 1 << 4,   /* directory without a marker object */
+    DENTRY_ARCHIVED = 1 << 5,   /* INODE_ARCHIVED is set: not in databases of before */
+    DENTRY_LINK = 1 << 16,      /* directory of a bucket link (fs/links.h): no object is its own */
 };
 
 struct meta_dentry {
@@ -159,6 +161,9 @@ void meta_dentry_del(struct meta_batch *b, const struct meta_dentry *d);
 /* Names of a directory with id > after, ascending id. */
 int meta_dentry_each(struct meta *m, uint64_t parent, uint64_t after, int (*fn)(void *ctx, const struct meta_dentry *d),
                      void *ctx) MUST_CHECK;
+/* Names of a directory from `from` on, in byte order; non-zero from fn stops and is returned. */
+int meta_name_each(struct meta *m, uint64_t parent, const char *from, int (*fn)(void *ctx, const struct meta_dentry *d),
+                   void *ctx) MUST_CHECK;
 /* Names of an inode (hard links); order not defined. */
 int meta_link_each(struct meta *m, uint64_t ino, int (*fn)(void *ctx, const struct meta_dentry *d), void *ctx)
     MUST_CHECK;
@@ -197,13 +202,13 @@ struct meta_op {
     uint64_t seq; /* order: the later of close and last rename into place */
     uint32_t kind, state;
     int32_t err;        /* errno that parked it, 0 */
-    uint64_t parent;    /* OP_SYNC */
+    uint64_t parent;    /* OP_SYNC; OP_DELETE: inode whose bytes are to be here first if it is open, 0 none */
     char *name;         /* owned; OP_SYNC */
     char *key;          /* owned; OP_DELETE */
     struct etag etag;   /* OP_DELETE: what may be deleted, "" = whatever is there */
     int64_t created_ns; /* wall clock */
-    uint64_t
-        place; /* OP_SYNC: where those that wait for it see it in the order; 0: as seq, and only once its content is closed */
+    uint64_t place;     /* OP_SYNC: where who waits for it sees it; 0: as seq, and only once its content is closed */
+    uint64_t wave;      /* OP_SYNC with a place: it waits for what came before this, not before seq; 0: for that */
 };
 void meta_op_clear(struct meta_op *op);
 void meta_op_put(struct meta_batch *b, const struct meta_op *op);
@@ -232,6 +237,7 @@ struct meta_part {
     uint64_t size;
     uint32_t crc32c; /* of the bytes sent */
     struct etag etag;
+    uint8_t sha256[32]; /* of its bytes; zeros: not known */
 };
 void meta_part_put(struct meta_batch *b, const struct meta_part *p);
 void meta_part_del(struct meta_batch *b, uint64_t vid, uint32_t number);
@@ -295,6 +301,5 @@ int meta_value_each(struct meta *m, const char *name_prefix,
                     int (*fn)(void *ctx, const char *name, const void *value, size_t len), void *ctx) MUST_CHECK;
 
 /* ---- tests and debug ---- */
-
 /* Every record as text, one a line, sorted by key. */
 int meta_dump(struct meta *m, GString *out) MUST_CHECK;

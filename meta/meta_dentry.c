@@ -84,6 +84,13 @@ int meta_dentry_each(struct meta *m, uint64_t parent, uint64_t after, int (*fn)(
                         &e);
 }
 
+int meta_name_each(struct meta *m, uint64_t parent, const char *from, int (*fn)(void *ctx, const struct meta_dentry *d),
+                   void *ctx)
+{
+    struct dentry_each e = {m, fn, ctx};
+    return meta_db_scan(m->db, meta_key1(TAG_NAME, parent, NULL), meta_key1(TAG_NAME, parent, from), on_dentry, &e);
+}
+
 static int on_link(void *ctx, const struct meta_key *key, const void *val, size_t len)
 {
     const struct dentry_each *e = ctx;

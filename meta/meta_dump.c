@@ -109,6 +109,8 @@ static int dump_op(GString *out, const struct meta_key *key, const void *val, si
     put_text(out, "etag", op.etag.s);
     put_time(out, "created_ns", op.created_ns);
     put_num(out, "place", op.place);
+    if (op.wave)
+        put_num(out, "wave", op.wave);
     meta_op_clear(&op);
     return 0;
 }
@@ -139,6 +141,10 @@ static int dump_part(GString *out, const struct meta_key *key, const void *val, 
     put_num(out, "size", p.size);
     g_string_append_printf(out, " crc32c=%08x", p.crc32c);
     put_text(out, "etag", p.etag.s);
+    static const uint8_t none[sizeof(p.sha256)];
+    bool known = memcmp(p.sha256, none, sizeof(none)) != 0;
+    for (size_t i = 0; known && i < sizeof(p.sha256); i++)
+        g_string_append_printf(out, "%s%02x", i == 0 ? " sha256=" : "", p.sha256[i]);
     return 0;
 }
 

@@ -200,6 +200,15 @@ static const uint8_t *take(struct codec *c, uint64_t n)
     return p;
 }
 
+static void codec_bytes(struct codec *c, uint8_t *v, size_t size)
+{
+    const uint8_t *p = c->out ? v : take(c, size);
+    if (c->out)
+        g_string_append_len(c->out, (const char *)v, (gssize)size);
+    else if (p)
+        memcpy(v, p, size);
+}
+
 /* A string in its own array of `size` bytes. */
 static void codec_chars(struct codec *c, char *s, size_t size)
 {
@@ -472,6 +481,10 @@ static void walk_op(struct codec *c, struct meta_op *op)
     if (c->out ? op->place != 0 : c->p != c->end) {
         codec_u64(c, &op->place);
         codec_check(c, op->place != 0);
+        if (c->out ? op->wave != 0 : c->p != c->end) {
+            codec_u64(c, &op->wave);
+            codec_check(c, op->wave != 0);
+        }
     }
 }
 
@@ -547,6 +560,9 @@ static void walk_part(struct codec *c, struct meta_part *p)
     codec_u64(c, &p->size);
     codec_fixed32(c, &p->crc32c);
     codec_chars(c, p->etag.s, sizeof(p->etag.s));
+    static const uint8_t none[sizeof(p->sha256)];
+    if (c->out ? memcmp(p->sha256, none, sizeof(none)) != 0 : c->p != c->end)
+        codec_bytes(c, p->sha256, sizeof(p->sha256));
 }
 
 GString *meta_enc_part(const struct meta_part *p)

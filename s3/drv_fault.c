@@ -499,6 +499,8 @@ int objstore_fault_wrap(struct objstore *inner, const char *rules, struct objsto
 
 int objstore_fault_set(struct objstore *st, const char *rules)
 {
+    if (st->drv->root)
+        st = st->drv->root(st);
     struct drv_fault *f = fault_of(st);
     GArray *parsed = NULL;
     g_assert(st->drv == &drv_fault);

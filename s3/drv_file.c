@@ -1,7 +1,8 @@
 /*
  * A local directory as an object store: key a/b is the file ROOT/a/b. For tests, benchmarks and shared file systems.
  *
- * A PUT writes a temporary file under ROOT/.sluice-tmp (never listed) and renames it over the name, so readers see whole objects only.
+ * A PUT writes a temporary file under ROOT/.sluice-tmp (never listed) and renames it over the name, so readers see whole objects only. What a killed process
+ * left there goes when the store is opened next (drv_file_sweep.c).
  * Condition check and rename happen under an exclusive flock of ROOT/.sluice-tmp/lock: conditions are exact between
  * threads and processes that use this driver. User metadata stands in user.x-amz-meta-* attributes.
  *
@@ -82,9 +83,7 @@ int file_lock(struct drv_file *f)
 
 int file_tmp_open(struct drv_file *f, const char *what, char **ret_path)
 {
-    uint64_t n = __atomic_add_fetch(&f->n_tmp, 1, __ATOMIC_RELAXED); /* a counter */
-    g_autofree char *path =
-        g_strdup_printf(FILE_TMP_DIR "/%s-%d-%" G_GUINT64_FORMAT "-%08x", what, (int)getpid(), n, g_random_int());
+    g_autofree char *path = file_tmp_path(f, what);
     int fd = RET_ERRNO(openat(f->root_fd, path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (fd >= 0)
         *ret_path = g_steal_pointer(&path);
@@ -311,37 +310,6 @@ static int file_get(struct objstore *st, const char *key, uint64_t off, uint64_t
     return etag_equal(&now, &ret_info->etag) ? 0 : -ESTALE; /* written in place by somebody else */
 }
 
-/* Syncs the directory that key stands in or stood in, the nearest that is still there. */
-static int dir_sync(struct drv_file *f, const char *key)
-{
-    g_autofree char *path = g_strdup(key);
-    for (;;) {
-        char *slash = strrchr(path, '/');
-        if (slash)
-            *slash = '\0';
-        CLEANUP_FD int fd = RET_ERRNO(openat(f->root_fd, slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-        int r = fd < 0 ? fd : RET_ERRNO(fsync(fd));
-        if (fd >= 0 || !slash || file_read_error(fd) != -ENOENT)
-            return r;
-    }
-}
-
-static int parents_make(struct drv_file *f, const char *key)
-{
-    for (const char *p = strchr(key, '/'); p; p = strchr(p + 1, '/')) {
-        struct stat st;
-        g_autofree char *dir = g_strndup(key, (gsize)(p - key));
-        int r = RET_ERRNO(mkdirat(f->root_fd, dir, 0777));
-        if (r == 0)
-            r = dir_sync(f, dir); /* before anybody else finds it there and relies on it */
-        if (r < 0 && r != -EEXIST)
-            return r;
-        if (r == -EEXIST && fstatat(f->root_fd, dir, &st, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISDIR(st.st_mode))
-            return -ENOTDIR;
-    }
-    return 0;
-}
-
 /* Removes directories above key that are empty and no markers. Those that are gone already are no reason to stop: whoever removed them was perhaps cut off. */
 static void parents_prune(struct drv_file *f, const char *key)
 {
@@ -389,12 +357,7 @@ static int commit_locked(struct drv_file *f, int fd, const char *tmp, const char
     int r = cond_check(f, key, cond);
     if (r < 0)
         return r;
-    r = parents_make(f, key);
-    if (r == 0)
-        r = RET_ERRNO(renameat(f->root_fd, tmp, f->root_fd, key));
-    if (r < 0)
-        parents_prune(f, key);
-    return file_write_error(r);
+    return file_write_error(file_place(f, tmp, key));
 }
 
 int file_commit(struct drv_file *f, int fd, const char *tmp, const char *key, const struct obj_cond *cond,
@@ -412,7 +375,7 @@ int file_commit(struct drv_file *f, int fd, const char *tmp, const char *key, co
     }
     (void)close(steal_fd(&lock)); /* the name is given */
     CRASH_POINT(store_renamed);
-    r = dir_sync(f, key);
+    r = file_dir_sync(f, key);
     if (r == 0)
         r = RET_ERRNO(fstat(fd, &st));
     if (r == 0)
@@ -420,10 +383,45 @@ int file_commit(struct drv_file *f, int fd, const char *tmp, const char *key, co
     return r;
 }
 
+/* Metadata first: what has the mark is a marker with all that belongs to it. */
+static int mark_dir(int fd, const struct obj_meta *meta, struct etag *ret_etag)
+{
+    struct stat st;
+    int r = file_meta_set(fd, meta);
+    if (r == 0)
+        r = RET_ERRNO(fsetxattr(fd, FILE_XATTR_DIR, "1", 1, 0));
+    if (r == 0)
+        r = RET_ERRNO(fsync(fd));
+    if (r == 0)
+        r = RET_ERRNO(fstat(fd, &st));
+    if (r == 0)
+        file_etag(&st, ret_etag);
+    return r;
+}
+
+static int new_marker_locked(struct drv_file *f, const char *key, const struct obj_meta *meta, struct etag *ret_etag)
+{
+    g_autofree char *tmp = file_tmp_path(f, "marker");
+    int r = RET_ERRNO(mkdirat(f->root_fd, tmp, 0777));
+    if (r < 0)
+        return file_write_error(r);
+    CLEANUP_FD int fd = RET_ERRNO(openat(f->root_fd, tmp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    struct etag etag;
+    r = fd < 0 ? fd : mark_dir(fd, meta, &etag);
+    if (r == 0)
+        r = file_place(f, tmp, key);
+    if (r < 0) {
+        (void)unlinkat(f->root_fd, tmp, AT_REMOVEDIR); /* a leftover is only waste */
+        return file_write_error(r);
+    }
+    *ret_etag = etag;
+    g_autofree char *dir = g_strndup(key, strlen(key) - 1);
+    return file_dir_sync(f, dir);
+}
+
 static int put_marker(struct drv_file *f, const char *key, size_t len, const struct obj_meta *meta,
                       const struct obj_cond *cond, struct etag *ret_etag)
 {
-    struct stat st;
     if (len)
         return -ENOTSUP;
     CLEANUP_FD int lock = file_lock(f);
@@ -432,22 +430,10 @@ static int put_marker(struct drv_file *f, const char *key, size_t len, const str
     int r = cond_check(f, key, cond);
     if (r < 0)
         return r;
-    r = parents_make(f, key);
-    if (r < 0)
-        return file_write_error(r);
     CLEANUP_FD int fd = RET_ERRNO(openat(f->root_fd, key, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (fd < 0)
-        return file_write_error(fd);
-    r = RET_ERRNO(fsetxattr(fd, FILE_XATTR_DIR, "1", 1, 0));
-    if (r == 0)
-        r = file_meta_set(fd, meta);
-    if (r == 0)
-        r = RET_ERRNO(fsync(fd));
-    if (r == 0)
-        r = RET_ERRNO(fstat(fd, &st));
-    if (r == 0)
-        file_etag(&st, ret_etag);
-    return r;
+    if (fd == -ENOENT)
+        return new_marker_locked(f, key, meta, ret_etag);
+    return fd < 0 ? file_write_error(fd) : mark_dir(fd, meta, ret_etag);
 }
 
 static int file_put(struct objstore *st, const char *key, const void *buf, size_t len, const struct obj_meta *meta,
@@ -486,9 +472,17 @@ static int delete_marker_locked(struct drv_file *f, const char *key)
     if (r == 0 && unlinkat(f->root_fd, key, AT_REMOVEDIR) == 0) {
         g_autofree char *dir = g_strndup(key, strlen(key) - 1);
         parents_prune(f, dir);
-        r = dir_sync(f, dir);
+        r = file_dir_sync(f, dir);
     }
     return r;
+}
+
+/* 1 if what stands at key is an object: a directory that is no marker is none, whatever it was before. */
+static int is_object(struct drv_file *f, const char *key, const struct stat *sb)
+{
+    if (!is_marker_key(key))
+        return S_ISREG(sb->st_mode);
+    return S_ISDIR(sb->st_mode) ? file_is_marker(f, key) : 0;
 }
 
 static int file_delete(struct objstore *st, const char *key, const struct obj_cond *cond)
@@ -508,18 +502,19 @@ static int file_delete(struct objstore *st, const char *key, const struct obj_co
         parents_prune(f, key); /* a delete of it that was cut off may have left them */
         return 0;
     }
+    r = is_object(f, key, &sb);
+    if (r <= 0) /* it is gone, which no condition minds */
+        return r;
     r = cond_check(f, key, cond);
     if (r < 0)
         return r;
     if (is_marker_key(key))
         return delete_marker_locked(f, key);
-    if (!S_ISREG(sb.st_mode))
-        return 0;
     r = RET_ERRNO(unlinkat(f->root_fd, key, 0));
     if (r < 0)
         return file_write_error(r);
     parents_prune(f, key);
-    return dir_sync(f, key);
+    return file_dir_sync(f, key);
 }
 
 static int copy_marker(struct drv_file *f, int src, const char *dst, const struct obj_meta *meta,
@@ -563,6 +558,7 @@ static int file_copy(struct objstore *st, const char *src, const struct etag *sr
 
 static void drv_file_close(struct objstore *st)
 {
+    file_leave(file_of(st));
     (void)close(file_of(st)->root_fd); /* a directory: nothing is buffered */
     objstore_base_clear(st);
     g_free(st);
@@ -619,9 +615,12 @@ static int drv_file_open(const struct objstore_config *cfg, struct objstore **re
         .object_max_bytes = INT64_MAX,
         .parts_max = 10000,
         .key_max_bytes = 1024,
+        .one_name = true,
     };
     (void)drv_file_probe(&f->base, "", &f->base.caps); /* cannot fail */
     f->root_fd = steal_fd(&fd);
+    f->live_fd = -1;
+    file_join(f);
     s3_source_clear(&src);
     *ret_store = &f->base;
     return 0;

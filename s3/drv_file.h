@@ -14,6 +14,8 @@ struct drv_file {
     struct objstore base;
     /* immutable after open */
     int root_fd;
+    char id[17]; /* in the names of its temporary files */
+    int live_fd; /* tells others that it is at work, negative: it cannot write there */
     /* atomic */
     int stopping;
     uint64_t n_tmp;
@@ -31,6 +33,11 @@ int file_read_error(int r);
 int file_write_error(int r);
 /* Exclusive lock over all commits of the store, also between processes. The descriptor, to be closed, or -errno. */
 int file_lock(struct drv_file *f) MUST_CHECK;
+/* Before anything else is done: removes what processes left under FILE_TMP_DIR that were killed, and tells others that this one is at work. Nothing where it cannot write. */
+void file_join(struct drv_file *f);
+void file_leave(struct drv_file *f);
+/* A new path under FILE_TMP_DIR. */
+char *file_tmp_path(struct drv_file *f, const char *what);
 /* A new file under FILE_TMP_DIR; its path relative to the root in *ret_path. */
 int file_tmp_open(struct drv_file *f, const char *what, char **ret_path) MUST_CHECK;
 int file_write_all(int fd, const void *buf, size_t len) MUST_CHECK;
@@ -47,6 +54,10 @@ int file_dir_next(DIR *dir, struct dirent **ret_entry) MUST_CHECK;
 /* Gives the finished temporary file the key's name if cond holds; removes it otherwise. On the disk when it returns. */
 int file_commit(struct drv_file *f, int fd, const char *tmp, const char *key, const struct obj_cond *cond,
                 struct etag *ret_etag) MUST_CHECK;
+/* Gives tmp the key's name, with all directories that it needs in one step. Under the lock. */
+int file_place(struct drv_file *f, const char *tmp, const char *key) MUST_CHECK;
+/* Syncs the directory that key stands in or stood in, the nearest that is still there. */
+int file_dir_sync(struct drv_file *f, const char *key) MUST_CHECK;
 /* Opens an object for reading and checks that it is the wanted version. */
 int file_open_object(struct drv_file *f, const char *key, const struct etag *want, int *ret_fd, struct stat *ret_stat)
     MUST_CHECK;

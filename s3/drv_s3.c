@@ -49,6 +49,7 @@ void s3_info_fill(const struct http_response *resp, struct obj_info *info)
     s3_etag_parse(etag ? etag : "", &info->etag);
     info->mtime_ns = mtime ? http_date_parse(mtime) : 0;
     info->archived = is_archived(resp);
+    info->encrypted = s3_is_encrypted(resp);
     g_hash_table_iter_init(&it, resp->headers);
     while (g_hash_table_iter_next(&it, &name, &value)) {
         if (g_str_has_prefix(name, "x-amz-meta-"))
@@ -202,13 +203,18 @@ void s3_md5_header(struct s3_req *req, const void *buf, size_t len, char ret_hex
     s3_req_header(req, "Content-MD5", base64);
 }
 
+bool s3_is_encrypted(const struct http_response *resp)
+{
+    const char *sse = http_header(resp, "x-amz-server-side-encryption");
+    return (sse && strcmp(sse, "AES256") != 0) ||
+           http_header(resp, "x-amz-server-side-encryption-customer-algorithm") != NULL;
+}
+
 bool s3_etag_wrong(const struct drv_s3 *d, const struct http_response *resp, const char *md5_hex)
 {
     struct etag etag;
-    const char *sse = http_header(resp, "x-amz-server-side-encryption");
     const char *text = http_header(resp, "etag");
-    if (!(objstore_caps(&d->base) & CAP_ETAG_IS_MD5) || !md5_hex[0] || (sse && strcmp(sse, "AES256") != 0) ||
-        http_header(resp, "x-amz-server-side-encryption-customer-algorithm"))
+    if (!(objstore_caps(&d->base) & CAP_ETAG_IS_MD5) || !md5_hex[0] || s3_is_encrypted(resp))
         return false;
     s3_etag_parse(text ? text : "", &etag);
     return strcmp(etag.s, md5_hex) != 0;
@@ -423,11 +429,14 @@ static int s3_open(const struct objstore_config *cfg, struct objstore **ret_stor
         .copy_max_bytes = 5ull << 30,
         .object_max_bytes = 5ull << 40,
         .checked_bytes = 1u << 20,
+        .summed_bytes = 32u << 20,
         .parts_max = 10000,
         .key_max_bytes = 1024,
     };
     d->op_timeout_ns = cfg->op_timeout_ns ? cfg->op_timeout_ns : 60 * NS_PER_S;
     r = open_parts(d, cfg, &src, ret_msg);
+    if (d->ep.tls) /* which has its own checksums */
+        d->base.limits.summed_bytes = 0;
     s3_source_clear(&src);
     if (r < 0) {
         s3_close(&d->base);

@@ -47,6 +47,7 @@ struct s3_call {
     size_t body_len;
     size_t reply_cap;                               /* most bytes of a reply kept; 0: 64 KiB */
     bool check_body;                                /* it carries a digest that the store compares, see s3_exec() */
+    const uint8_t *sha256;                          /* of the body, NULL: not taken yet */
     const char *claim;                              /* SHA-256 to sign instead of the body's own (probe) */
     bool slow;                                      /* the store may work long before it answers: Complete, Copy */
     bool once;                                      /* no retries: the failure itself is of interest */
@@ -99,6 +100,8 @@ void s3_md5_hex(const void *buf, size_t len, unsigned char ret[16], char ret_hex
 char *s3_crc_base64(const void *buf, size_t len);
 /* Content-MD5 as a header; the digest in hex to ret_hex. */
 void s3_md5_header(struct s3_req *req, const void *buf, size_t len, char ret_hex[33]);
+/* By keys of its own, so that the ETag is no MD5 of the content. */
+bool s3_is_encrypted(const struct http_response *resp);
 /* Whether an ETag contradicts the MD5 of what was sent. */
 bool s3_etag_wrong(const struct drv_s3 *d, const struct http_response *resp, const char *md5_hex);
 /* HEADs key: 1 when it carries the token and, unless posix is NULL, these attributes, then with its etag; else 0. */

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/metric.h"
 #include "base/patience.h"
 #include "base/sync.h"
 
@@ -156,6 +157,7 @@ static size_t on_read(char *buf, size_t size, size_t n, void *ctx)
     if (len)
         memcpy(buf, (const char *)t->req->body + t->sent_off, len);
     t->sent_off += len;
+    metric_add(M_sent_bytes, (int64_t)len);
     if (len)
         patience_progress();
     return len;

@@ -61,10 +61,10 @@ int objstore_cond_check(const struct obj_cond *cond, const struct etag *have)
     return have && etag_fits(&cond->etag, have) ? 0 : -ESTALE;
 }
 
-/* Counts what failed for good; answers that tell of the object rather than of the store are no failures. */
-static int done(int r)
+/* Counts what failed for good; answers that tell of the object rather than of the store are no failures. Where keys are sent to several stores those count. */
+static int done(const struct objstore *st, int r)
 {
-    if (r < 0 && r != -ENOENT && r != -ESTALE && r != -ECANCELED && r != -EINTR)
+    if (r < 0 && !st->drv->at && r != -ENOENT && r != -ESTALE && r != -ECANCELED && r != -EINTR)
         metric_inc(M_store_errors);
     return r;
 }
@@ -109,7 +109,7 @@ void objstore_shutdown(struct objstore *st)
 int objstore_check(struct objstore *st, char **ret_msg)
 {
     mutex_assert_none_held();
-    return done(st->drv->check(st, ret_msg));
+    return done(st, st->drv->check(st, ret_msg));
 }
 
 const char *objstore_source(const struct objstore *st)
@@ -139,14 +139,44 @@ void objstore_set_caps(struct objstore *st, uint32_t caps)
     __atomic_store_n(&st->caps, caps, __ATOMIC_RELAXED);
 }
 
+void objstore_at(struct objstore *st, const char *key, struct objstore_at *ret)
+{
+    if (st->drv->at)
+        st->drv->at(st, key, ret);
+    else
+        *ret = (struct objstore_at){st->limits, objstore_caps(st), objstore_offline_since_ns(st)};
+}
+
+uint32_t objstore_caps_of(struct objstore *st, const char *key)
+{
+    struct objstore_at at;
+    objstore_at(st, key, &at);
+    return at.caps;
+}
+
+struct objstore_limits objstore_limits_of(struct objstore *st, const char *key)
+{
+    struct objstore_at at;
+    objstore_at(st, key, &at);
+    return at.limits;
+}
+
+void objstore_set_caps_of(struct objstore *st, const char *key, uint32_t caps)
+{
+    if (st->drv->set_caps_at)
+        st->drv->set_caps_at(st, key, caps);
+    else
+        objstore_set_caps(st, caps);
+}
+
 int objstore_probe(struct objstore *st, const char *key_prefix, uint32_t *ret_caps)
 {
     assert_call(st, key_prefix);
     uint32_t caps = 0;
     int r = st->drv->probe(st, key_prefix, &caps);
     if (r < 0)
-        return done(r);
-    objstore_set_caps(st, caps);
+        return done(st, r);
+    objstore_set_caps_of(st, key_prefix, caps);
     *ret_caps = caps;
     return 0;
 }
@@ -162,7 +192,7 @@ int objstore_head(struct objstore *st, const char *key, struct obj_info *ret_inf
     struct obj_info info = {0};
     int r = st->drv->head(st, key, &info);
     if (r < 0)
-        return done(r);
+        return done(st, r);
     *ret_info = info;
     return 0;
 }
@@ -178,7 +208,7 @@ int objstore_get(struct objstore *st, const char *key, uint64_t off, uint64_t le
         *ret_info = info;
     else
         obj_info_clear(&info);
-    return done(r);
+    return done(st, r);
 }
 
 int objstore_put(struct objstore *st, const char *key, const void *buf, size_t len, const struct obj_meta *meta,
@@ -193,14 +223,14 @@ int objstore_put(struct objstore *st, const char *key, const void *buf, size_t l
         r = st->drv->put(st, key, buf, len, meta, cond, &etag);
     if (r == 0 && ret_etag)
         *ret_etag = etag;
-    return done(r);
+    return done(st, r);
 }
 
 int objstore_delete(struct objstore *st, const char *key, const struct obj_cond *cond)
 {
     assert_call(st, key);
     g_assert(!cond || cond->kind != OBJ_COND_ABSENT);
-    return done(st->drv->delete (st, key, cond));
+    return done(st, st->drv->delete (st, key, cond));
 }
 
 int objstore_copy(struct objstore *st, const char *src, const struct etag *src_etag, const char *dst,
@@ -214,7 +244,7 @@ int objstore_copy(struct objstore *st, const char *src, const struct etag *src_e
         r = st->drv->copy(st, src, src_etag, dst, meta, dst_cond, &etag);
     if (r == 0 && ret_etag)
         *ret_etag = etag;
-    return done(r);
+    return done(st, r);
 }
 
 int objstore_list(struct objstore *st, const struct obj_list_req *req, obj_list_fn *fn, void *ctx, bool *ret_truncated)
@@ -224,14 +254,14 @@ int objstore_list(struct objstore *st, const struct obj_list_req *req, obj_list_
     int r = st->drv->list(st, req, fn, ctx, &truncated);
     if (r == 0 && ret_truncated)
         *ret_truncated = truncated;
-    return r > 0 ? r : done(r);
+    return r > 0 ? r : done(st, r);
 }
 
 int objstore_mpu_create(struct objstore *st, const char *key, const struct obj_meta *meta, char **ret_upload_id)
 {
     assert_call(st, key);
     int r = s3_meta_check(meta);
-    return done(r < 0 ? r : st->drv->mpu_create(st, key, meta, ret_upload_id));
+    return done(st, r < 0 ? r : st->drv->mpu_create(st, key, meta, ret_upload_id));
 }
 
 int objstore_mpu_part(struct objstore *st, const char *key, const char *upload_id, const void *buf,
@@ -239,8 +269,8 @@ int objstore_mpu_part(struct objstore *st, const char *key, const char *upload_i
 {
     assert_call(st, key);
     if (part->number < 1 || part->number > st->limits.parts_max || part->size > st->limits.part_max_bytes)
-        return done(-EFBIG);
-    return done(st->drv->mpu_part(st, key, upload_id, buf, part));
+        return done(st, -EFBIG);
+    return done(st, st->drv->mpu_part(st, key, upload_id, buf, part));
 }
 
 int objstore_mpu_part_copy(struct objstore *st, const char *key, const char *upload_id, const char *src,
@@ -249,11 +279,11 @@ int objstore_mpu_part_copy(struct objstore *st, const char *key, const char *upl
     assert_call(st, key);
     assert_call(st, src);
     if (part->number < 1 || part->number > st->limits.parts_max || part->size > st->limits.part_max_bytes)
-        return done(-EFBIG);
+        return done(st, -EFBIG);
     int r = st->drv->mpu_part_copy(st, key, upload_id, src, src_etag, off, part);
     if (r == 0)
         metric_add(M_copied_bytes, (int64_t)part->size);
-    return done(r);
+    return done(st, r);
 }
 
 int objstore_mpu_complete(struct objstore *st, const char *key, const char *upload_id, const struct obj_part *parts,
@@ -266,20 +296,20 @@ int objstore_mpu_complete(struct objstore *st, const char *key, const char *uplo
     int r = st->drv->mpu_complete(st, key, upload_id, parts, n_parts, token, cond, &etag);
     if (r == 0 && ret_etag)
         *ret_etag = etag;
-    return done(r);
+    return done(st, r);
 }
 
 int objstore_mpu_abort(struct objstore *st, const char *key, const char *upload_id)
 {
     assert_call(st, key);
-    return done(st->drv->mpu_abort(st, key, upload_id));
+    return done(st, st->drv->mpu_abort(st, key, upload_id));
 }
 
 int objstore_mpu_parts(struct objstore *st, const char *key, const char *upload_id, struct obj_part **ret_parts,
                        size_t *ret_n)
 {
     assert_call(st, key);
-    return done(st->drv->mpu_parts(st, key, upload_id, ret_parts, ret_n));
+    return done(st, st->drv->mpu_parts(st, key, upload_id, ret_parts, ret_n));
 }
 
 int objstore_mpu_list(struct objstore *st, const char *prefix,
@@ -287,5 +317,5 @@ int objstore_mpu_list(struct objstore *st, const char *prefix,
 {
     assert_call(st, prefix);
     int r = st->drv->mpu_list(st, prefix, fn, ctx);
-    return r > 0 ? r : done(r);
+    return r > 0 ? r : done(st, r);
 }

@@ -7,7 +7,8 @@
  *
  * Errors everywhere: -ENOENT no such key (a definite 404), -ENODEV no such bucket, -EACCES, -ESTALE a condition did not hold or the object
  * changed, -EFBIG beyond the store's limits, -EOPNOTSUPP not offered, -EBADMSG the reply or a checksum makes no sense,
- * -ENOMEDIUM the object is archived and can be read only after it was restored in the store, -ETIMEDOUT deadline, -ECANCELED by objstore_shutdown(), -EKEYEXPIRED credentials expired and cannot be renewed, else -EIO.
+ * -ENOMEDIUM the object is archived and can be read only after it was restored in the store, -ETIMEDOUT deadline, -ECANCELED by objstore_shutdown(), -EKEYEXPIRED credentials expired and cannot be renewed, -EXDEV a copy
+ * from one store to another, -EROFS there is no store behind the key (objstore_links.h), else -EIO.
  */
 #pragma once
 #include "base/err.h"
@@ -47,8 +48,11 @@ struct objstore_limits {
     uint64_t object_max_bytes;
     uint64_t
         checked_bytes; /* a GET of a whole object up to this size gives no byte that contradicts the store's sum; of parts, and of larger ones, nobody knows */
+    uint64_t
+        summed_bytes; /* up to this size what came of a whole object is to be compared with its ETag; 0: nothing is gained by it, the way is safe */
     uint32_t parts_max;
     uint32_t key_max_bytes; /* prefix included */
+    bool one_name;          /* there is no object "a" beside one "a/b" */
 };
 
 #define OBJ_SYMLINK_MAX 4095 /* what readlink() can give */
@@ -62,6 +66,7 @@ struct obj_info {
     char *symlink;             /* owned; target from x-amz-meta-sluice-symlink, 1 to OBJ_SYMLINK_MAX bytes, else NULL */
     char token[TOKEN_MAX + 1]; /* x-amz-meta-sluice-token, "" if none */
     bool archived;             /* GET fails until it is restored */
+    bool encrypted;            /* with a key that makes the ETag no MD5; LIST never tells */
 };
 void obj_info_clear(struct obj_info *info);
 
@@ -112,6 +117,7 @@ struct obj_part {    /* one part of a multipart upload */
     uint64_t size;
     struct etag etag;
     uint32_t crc32c;
+    const uint8_t *sha256; /* borrowed; of what is to be sent, where the caller has it: it is not taken again. NULL */
 };
 
 /* ---- life cycle ---- */
@@ -133,7 +139,7 @@ struct objstore_config {
 /* Opens the driver of the source's scheme and checks what can be checked without a request (syntax, credentials present).
  * On failure *ret_msg gets a line for the user: what is wrong and what to do next (owned by caller). */
 int objstore_open(const struct objstore_config *cfg, struct objstore **ret_store, char **ret_msg) MUST_CHECK;
-/* Makes the keys in this process's environment, where /proc shows them, empty; stores that are open keep theirs. */
+/* Makes the keys in this process's environment, where /proc shows them, empty; stores that are open, or will be, have them all the same. */
 void objstore_forget_env(void);
 void objstore_close(struct objstore *st); /* NULL allowed */
 /* Makes every call in flight and to come end with -ECANCELED soon. */
@@ -154,6 +160,17 @@ int objstore_probe(struct objstore *st, const char *key_prefix, uint32_t *ret_ca
 /* Wall-clock ns since when no request got through, 0 while the store answers. */
 int64_t objstore_offline_since_ns(const struct objstore *st);
 
+/* Where keys are in several stores (objstore_links.h) the same of the one that key is in; key_max_bytes is of whole keys. No lock is needed, none is in the way. */
+struct objstore_at {
+    struct objstore_limits limits;
+    uint32_t caps;
+    int64_t offline_since_ns;
+};
+void objstore_at(struct objstore *st, const char *key, struct objstore_at *ret);
+struct objstore_limits objstore_limits_of(struct objstore *st, const char *key);
+uint32_t objstore_caps_of(struct objstore *st, const char *key);
+void objstore_set_caps_of(struct objstore *st, const char *key, uint32_t caps);
+
 /* ---- objects ---- */
 
 int objstore_head(struct objstore *st, const char *key, struct obj_info *ret_info) MUST_CHECK;
@@ -161,6 +178,21 @@ int objstore_head(struct objstore *st, const char *key, struct obj_info *ret_inf
  * to the object's end) was delivered exactly once and in order: retries inside resume where the body broke off. ret_info may be NULL. */
 int objstore_get(struct objstore *st, const char *key, uint64_t off, uint64_t len, const struct etag *if_match,
                  obj_sink_fn *sink, void *ctx, struct obj_info *ret_info) MUST_CHECK;
+/* What the ETag says of a whole content, or cannot say: of a multipart upload only where its parts have a usual size. ret_md5 is one content's own, "" for
+ * OBJ_SUM_NONE. -errno of read, which gives all it is asked for. */
+enum obj_sum { OBJ_SUM_FITS, OBJ_SUM_DIFFERS, OBJ_SUM_NONE };
+typedef int obj_read_fn(void *ctx, uint64_t off, void *buf, size_t len);
+int objstore_sum(const struct etag *etag, uint64_t size, obj_read_fn *read, void *ctx, char ret_md5[33]) MUST_CHECK;
+bool objstore_etag_is_sum(const struct etag *etag); /* has the form of one */
+/* Not every ETag that looks like an MD5 is one. Whoever got the same other bytes twice tells that (fits false), or that the bytes fitted; whether a
+ * sum that differs is worth a second GET is told from that. */
+void objstore_sum_note(struct objstore *st, const char *key, bool fits);
+bool objstore_sums_count(struct objstore *st, const char *key);
+#define OBJ_DIGEST_BYTES 32
+/* SHA-256. */
+void objstore_digest(const void *buf, size_t len, uint8_t ret[OBJ_DIGEST_BYTES]);
+/* The MD5 that an etag is, where the store of key makes them so; false: it is none. */
+bool objstore_etag_md5(struct objstore *st, const char *key, const struct etag *etag, uint8_t ret[16]);
 /* PUT of a body in memory. An ambiguous failure is settled by HEAD and meta->token. ret_etag may be NULL. */
 int objstore_put(struct objstore *st, const char *key, const void *buf, size_t len, const struct obj_meta *meta,
                  const struct obj_cond *cond, struct etag *ret_etag) MUST_CHECK;
@@ -205,5 +237,5 @@ const char *objstore_err_text(int err);
 
 /* rules: "op=get,nth=3,count=2,action=error:-EIO;op=put,prob=0.1,action=delay:50ms;op=get,action=short:100|corrupt:5". */
 int objstore_fault_wrap(struct objstore *inner, const char *rules, struct objstore **ret_store) MUST_CHECK;
-/* Replaces the rules at run time. */
+/* Replaces the rules at run time; also of the root of several stores. */
 int objstore_fault_set(struct objstore *st, const char *rules) MUST_CHECK;

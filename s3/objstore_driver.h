@@ -14,6 +14,12 @@ struct objstore_driver {
     int (*probe)(struct objstore *st, const char *key_prefix, uint32_t *ret_caps);
     void (*set_caps)(struct objstore *st, uint32_t caps); /* NULL: nothing to do beyond st->caps */
     int64_t (*offline_since_ns)(const struct objstore *st);
+    /* Drivers that send keys to several stores; NULL: one store is behind all keys. */
+    void (*at)(struct objstore *st, const char *key, struct objstore_at *ret);
+    void (*set_caps_at)(struct objstore *st, const char *key, uint32_t caps);
+    void (*sum_note_at)(struct objstore *st, const char *key, bool fits); /* the two: of stores that have several */
+    bool (*sums_count_at)(struct objstore *st, const char *key);
+    struct objstore *(*root)(struct objstore *st); /* the store of keys that are in no other; NULL: none */
     int (*head)(struct objstore *st, const char *key, struct obj_info *ret_info);
     int (*get)(struct objstore *st, const char *key, uint64_t off, uint64_t len, const struct etag *if_match,
                obj_sink_fn *sink, void *ctx, struct obj_info *ret_info);
@@ -43,7 +49,8 @@ struct objstore {
     char *source;   /* owned */
     char *identity; /* owned */
     struct objstore_limits limits;
-    uint32_t caps; /* atomic */
+    uint32_t caps;               /* atomic */
+    uint32_t sums_fit, sums_odd; /* atomic; objstore_sum_note() */
 };
 
 extern const struct objstore_driver drv_s3;

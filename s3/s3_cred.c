@@ -79,19 +79,49 @@ struct s3_cred {
 static const char *const secret_names[] = {"AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
                                            "AWS_CONTAINER_AUTHORIZATION_TOKEN"};
 
+/* What was in the environment, as secret_names: stores that are opened later (bucket links) look there. It is the environment's place, so there is one in a process. */
+struct kept_env {
+    char values[G_N_ELEMENTS(secret_names)][TOKEN_MAX_BYTES];
+};
+static _Atomic(struct kept_env *) kept_env;
+
+static void *secret_pages(size_t len)
+{
+    void *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    (void)madvise(p, len, MADV_DONTDUMP); /* best effort, as is keeping it out of swap */
+    (void)mlock(p, len);
+    return p;
+}
+
 void s3_cred_forget_env(void)
 {
+    struct kept_env *kept = atomic_load(&kept_env);
+    if (kept == NULL)
+        kept = secret_pages(sizeof(*kept));
     for (size_t i = 0; i < G_N_ELEMENTS(secret_names); i++) {
         char *v = getenv(secret_names[i]);
-        if (v != NULL) /* in place, empty: the array itself may be in use by other threads */
-            explicit_bzero(v, strlen(v));
+        if (v == NULL || v[0] == '\0')
+            continue;
+        if (kept != NULL)
+            g_strlcpy(kept->values[i], v, TOKEN_MAX_BYTES);
+        explicit_bzero(v, strlen(v)); /* in place, empty: the array itself may be in use by other threads */
     }
+    atomic_store(&kept_env, kept);
 }
 
 static const char *env_get(const char *name)
 {
     const char *v = g_getenv(name);
-    return v == NULL || v[0] == '\0' ? NULL : v;
+    if (v != NULL && v[0] != '\0')
+        return v;
+    const struct kept_env *kept =
+        v != NULL ? atomic_load(&kept_env) : NULL; /* one that was taken away is not looked for */
+    for (size_t i = 0; kept != NULL && i < G_N_ELEMENTS(secret_names); i++)
+        if (strcmp(name, secret_names[i]) == 0 && kept->values[i][0] != '\0')
+            return kept->values[i];
+    return NULL;
 }
 
 static const char *env_first(const char *option, const char *name_a, const char *name_b)
@@ -568,13 +598,8 @@ static int choose_source(struct s3_cred *c, const struct objstore_config *cfg, G
 
 static int secrets_new(struct secrets **ret)
 {
-    void *p = mmap(NULL, sizeof(struct secrets), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-        return -errno;
-    (void)madvise(p, sizeof(struct secrets), MADV_DONTDUMP); /* best effort, as is keeping it out of swap */
-    (void)mlock(p, sizeof(struct secrets));
-    *ret = p;
-    return 0;
+    *ret = secret_pages(sizeof(struct secrets));
+    return *ret == NULL ? -ENOMEM : 0;
 }
 
 int s3_cred_open(const struct objstore_config *cfg, struct s3_cred **ret, char **ret_msg)

@@ -43,7 +43,7 @@ void s3_cred_close(struct s3_cred *c);
 /* Calls in flight and to come end with -ECANCELED soon. */
 void s3_cred_shutdown(struct s3_cred *c);
 
-/* Makes the secrets in this process's environment, which /proc shows, empty; what was opened keeps its copies. */
+/* Makes the secrets in this process's environment, which /proc shows, empty; what was opened keeps its copies, and what is opened later finds them where those are kept. */
 void s3_cred_forget_env(void);
 
 /* Keys that are valid now, renewed if due; s3_keys_clear() them. -EKEYEXPIRED expired and not renewable, -EACCES refused by

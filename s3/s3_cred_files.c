@@ -50,7 +50,7 @@ bool cred_stamp_equal(const struct cred_stamp *a, const struct cred_stamp *b)
 
 /* ---- reading ---- */
 
-struct openness { /* to users who are neither us nor root */
+struct openness { /* to users who are neither us nor root, nor of a group that root chose */
     bool readable, writable;
 };
 
@@ -65,7 +65,8 @@ static int check_owner(const char *path, const struct stat *st, struct openness 
         return -EACCES;
     }
     ret_open->writable = (st->st_mode & S_IWGRP) || (st->st_uid != geteuid() && st->st_uid != 0);
-    ret_open->readable = ret_open->writable || (st->st_mode & (S_IRGRP | S_IROTH));
+    bool group_chosen = st->st_uid == 0 || st->st_gid == 0; /* as Kubernetes mounts secrets: root's, 0440 */
+    ret_open->readable = ret_open->writable || (st->st_mode & S_IROTH) || ((st->st_mode & S_IRGRP) && !group_chosen);
     return 0;
 }
 
@@ -239,7 +240,10 @@ static int load_one(const char *path, GHashTable *sections, GString *why)
         r = -EACCES;
     }
     if (r == 0 && open.readable && holds(sections, "aws_secret_access_key")) {
-        g_string_append_printf(why, "%s holds keys and is open to other users: chmod 600 it and own it. ", path);
+        g_string_append_printf(
+            why,
+            "%s holds keys and is open to other users: chmod 600 it and own it, or chmod 440 it and have root own it. ",
+            path);
         r = -EACCES;
     }
     return r;

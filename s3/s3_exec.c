@@ -95,11 +95,14 @@ static bool signed_sum_counts(struct drv_s3 *d)
 
 static void payload_hash_of(struct drv_s3 *d, const struct s3_call *c, char ret[65])
 {
-    bool unsigned_ok = d->ep.tls && !(c->check_body && signed_sum_counts(d) && s3_sha256_is_fast());
+    bool cheap = c->sha256 || s3_sha256_is_fast();
+    bool unsigned_ok = d->ep.tls && !(c->check_body && signed_sum_counts(d) && cheap);
     if (c->claim)
         g_strlcpy(ret, c->claim, 65);
     else if (c->body_len && unsigned_ok)
         g_strlcpy(ret, S3_HASH_UNSIGNED, 65);
+    else if (c->body_len && c->sha256)
+        s3_digest_hex(c->sha256, ret);
     else if (c->body_len)
         s3_sha256_hex(c->body, c->body_len, ret);
 }

@@ -4,13 +4,14 @@
  */
 #include "base/log.h"
 #include "drv_s3.h"
+#include "s3_sum.h"
 
 #include <stdio.h>
 #include <string.h>
 
 /*
  * A whole object of at most limits.checked_bytes is held back until it was compared with the checksum that the store tells, or over plain http with
- * an ETag that is the MD5: nothing else would notice a byte flipped on the way. Larger ones, and parts of objects, have no sum of their own.
+ * an ETag that is the MD5: nothing else would notice a byte flipped on the way. Parts of objects have no sum of their own: of larger ones the cache compares the whole (cache_check.c).
  */
 struct get {
     struct drv_s3 *d;
@@ -69,18 +70,19 @@ static int get_extent(const struct http_response *resp, uint64_t *ret_first, uin
     return 0;
 }
 
-static bool is_md5(const char *etag)
+/* Whether the ETag is to be compared. Before a probe nobody knows whether it is an MD5: then experience tells. */
+static bool etag_counts(const struct get *g, const struct http_response *resp)
 {
-    return strlen(etag) == 32 && strspn(etag, "0123456789abcdef") == 32;
+    bool md5 = (objstore_caps(&g->d->base) & CAP_ETAG_IS_MD5) || objstore_sums_count(&g->d->base, "");
+    return md5 && !g->d->ep.tls && s3_etag_is_md5(g->want.s) && !s3_is_encrypted(resp);
 }
 
 static void hold_back(struct get *g, const struct http_response *resp, uint64_t total)
 {
     bool whole = g->pos == 0 && g->end == total && total > 0 && total <= g->d->base.limits.checked_bytes;
-    bool by_md5 = !g->d->ep.tls && (objstore_caps(&g->d->base) & CAP_ETAG_IS_MD5) && is_md5(g->want.s);
     if (g->held)
         g_string_truncate(g->held, 0);
-    else if (whole && (by_md5 || http_header(resp, "x-amz-checksum-crc32c")))
+    else if (whole && (etag_counts(g, resp) || http_header(resp, "x-amz-checksum-crc32c")))
         g->held = g_string_sized_new(total);
 }
 
@@ -144,11 +146,14 @@ static bool fits(struct get *g, const struct http_response *resp)
         g_autofree char *crc = s3_crc_base64(g->held->str, g->held->len);
         return strcmp(crc, told) == 0;
     }
+    if (!etag_counts(g, resp))
+        return true;
     s3_md5_hex(g->held->str, g->held->len, md, hex);
-    bool good = !is_md5(g->want.s) || !s3_etag_wrong(g->d, resp, hex) ||
-                (g->info->token[0] == '\0' && strcmp(g->bad, hex) == 0);
+    bool fit = strcmp(g->want.s, hex) == 0, odd = g->info->token[0] == '\0' && strcmp(g->bad, hex) == 0;
+    if (fit || odd)
+        objstore_sum_note(&g->d->base, "", fit);
     g_strlcpy(g->bad, hex, sizeof g->bad);
-    return good;
+    return fit || odd;
 }
 
 static int get_done(void *ctx, const struct http_response *resp)

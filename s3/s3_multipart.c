@@ -78,6 +78,7 @@ int s3_mpu_part(struct objstore *st, const char *key, const char *upload_id, con
     c.check_body = true;
     c.body = buf;
     c.body_len = part->size;
+    c.sha256 = part->sha256;
     c.ctx = &p;
     c.on_done = part_done;
     int r = s3_exec(d, &c);

@@ -44,6 +44,11 @@ static void hmac(const void *key, size_t key_len, const char *text, uint8_t ret[
     g_assert(p && n == 32);
 }
 
+void s3_digest_hex(const uint8_t md[32], char ret[65])
+{
+    hex(md, 32, ret);
+}
+
 void s3_sha256_hex(const void *buf, size_t len, char ret[65])
 {
     uint8_t md[32];

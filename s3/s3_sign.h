@@ -41,6 +41,7 @@ char *s3_sign_canonical(const struct s3_sign_in *in);
 char *s3_sign_string(const struct s3_sign_in *in, const char *canonical);
 char *s3_sign_request(const struct s3_sign_in *in, const struct s3_sign_key *key);
 
+void s3_digest_hex(const uint8_t md[32], char ret[65]);
 /* Lower-case hex SHA-256. */
 void s3_sha256_hex(const void *buf, size_t len, char ret[65]);
 /* Whether this CPU has instructions for it, which make it faster than MD5. */

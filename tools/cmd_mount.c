@@ -205,7 +205,7 @@ static int start_background(struct config *cfg)
 static int check_file_source(const struct config *cfg)
 {
     struct stat st;
-    if (!g_str_has_prefix(cfg->source, "file://"))
+    if (!cfg->source || !g_str_has_prefix(cfg->source, "file://"))
         return EXIT_DONE;
     if (stat(cfg->source + 7, &st) < 0) {
         complain("source %s: %s", cfg->source, err_text(errno));
@@ -236,12 +236,15 @@ static int check_apart(const struct config *cfg)
         g_ptr_array_add(paths, cfg->log_file);
     if (cfg->ca_bundle)
         g_ptr_array_add(paths, cfg->ca_bundle);
+    if (cfg->links)
+        g_ptr_array_add(paths, cfg->links);
     for (unsigned i = 0; i < paths->len; i++)
         if (lies_in(paths->pdata[i], cfg->mountpoint)) {
             complain("%s lies in the mount point %s", (char *)paths->pdata[i], cfg->mountpoint);
             return EXIT_USAGE;
         }
-    g_autofree char *lake = g_str_has_prefix(cfg->source, "file://") ? path_canonical(cfg->source + 7) : NULL;
+    bool file = cfg->source && g_str_has_prefix(cfg->source, "file://");
+    g_autofree char *lake = file ? path_canonical(cfg->source + 7) : NULL;
     if (lake && lies_in(cfg->mountpoint, lake)) {
         complain("the mount point %s lies in the source %s", cfg->mountpoint, lake);
         return EXIT_USAGE;
@@ -300,6 +303,7 @@ int cmd_mount(int argc, char **argv)
     if (code == EXIT_DONE) {
         make_all_absolute(&cfg.cache_dir);
         make_absolute(&cfg.ca_bundle);
+        make_absolute(&cfg.links);
         make_absolute(&cfg.log_file);
         default_log_file(&cfg);
         code = check_apart(&cfg);

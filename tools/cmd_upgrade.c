@@ -33,6 +33,8 @@ static void server_clear(struct server *s)
 static void take_status(void *ctx, const json_t *line)
 {
     struct server *s = ctx;
+    if (!json_object_get(line, "pid"))
+        return;
     server_clear(s);
     s->program = g_strdup(json_string_value(json_object_get(line, "program")));
     s->version = g_strdup(json_string_value(json_object_get(line, "version")));

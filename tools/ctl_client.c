@@ -1,4 +1,7 @@
-/* Requests to the daemon of a mount. A silence longer than the caller allows, a closed line or a missing daemon each end in one clear line. */
+/*
+ * Requests to the daemon of a mount. A silence longer than the caller allows, a closed line or a missing daemon each end in one clear line. Where the worker ended
+ * before it had answered the next one is asked, if that is safe (ctl_again.h).
+ */
 #include "tools/ctl_client.h"
 
 #include "base/cleanup.h"
@@ -6,6 +9,7 @@
 #include "base/err.h"
 #include "fs/ctl_proto.h"
 #include "tools/cmd.h"
+#include "tools/ctl_again.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -16,6 +20,10 @@
 #include <unistd.h>
 
 #define MAX_REPLY_LINE (64u << 20)
+#define SEND_BYTES     (64u << 10)
+#define QUIET_AGAIN_S  60                     /* the next worker has to come first */
+#define GOING_S        5                      /* how long a worker may take to end */
+#define LATE_S         10                     /* how long after its time limit an answer is still waited for */
 #define PATHS_BUDGET   (CTL_MAX_LINE * 3 / 4) /* what paths may take of a request, JSON escapes counted */
 
 void print_json(const json_t *line)
@@ -75,15 +83,18 @@ void ctl_complain_no_daemon(const struct mount_point *mp, int err)
         complain("no connection to the daemon of %s: %s", mp->path, err_text(err));
 }
 
+static pid_t owner_of(int fd)
+{
+    struct ucred who;
+    socklen_t len = sizeof who;
+    int r = RET_ERRNO(getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len));
+    return r < 0 ? r : who.pid;
+}
+
 pid_t ctl_daemon_pid(const struct mount_point *mp)
 {
     CLEANUP_FD int fd = dial(mp);
-    struct ucred who;
-    socklen_t len = sizeof who;
-    if (fd < 0)
-        return fd;
-    int r = RET_ERRNO(getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len));
-    return r < 0 ? r : who.pid;
+    return fd < 0 ? fd : owner_of(fd);
 }
 
 static int send_all(int fd, const char *text, size_t len)
@@ -100,17 +111,16 @@ static int send_all(int fd, const char *text, size_t len)
     return 0;
 }
 
-/* Appends what comes next to buf. 0 at the end of the stream, -ETIMEDOUT after quiet_s. */
-static ssize_t receive(int fd, GString *buf, unsigned quiet_s)
+/* Appends what comes next to buf. 0 at the end of the stream, -ETIMEDOUT at the deadline. */
+static ssize_t receive(int fd, GString *buf, uint64_t deadline_ns)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
     char chunk[8192];
-    uint64_t deadline = clock_mono_ns() + quiet_s * NS_PER_S;
     for (;;) {
         uint64_t now = clock_mono_ns();
-        if (now >= deadline)
+        if (now >= deadline_ns)
             return -ETIMEDOUT;
-        int r = RET_ERRNO(poll(&p, 1, (int)MIN((deadline - now) / NS_PER_MS + 1, 1000000)));
+        int r = RET_ERRNO(poll(&p, 1, (int)MIN((deadline_ns - now) / NS_PER_MS + 1, 1000000)));
         if (r < 0 && r != -EINTR)
             return r;
         if (r <= 0)
@@ -123,79 +133,229 @@ static ssize_t receive(int fd, GString *buf, unsigned quiet_s)
     }
 }
 
-/* Handles one line. True when it was the last; *ret_exit is set then. */
-static bool take_line(const char *text, size_t len, ctl_line_fn *fn, void *ctx, int *ret_exit)
+/* A request on its way. */
+struct ask {
+    const struct mount_point *mp;
+    json_t *req; /* owned */
+    FILE *list;  /* borrowed; NULL: none */
+    unsigned quiet_s;
+    ctl_line_fn *fn;
+    void *ctx;
+    struct again again;
+};
+
+enum { ASK_DONE, ASK_BROKEN }; /* the exit code is known; the worker ended before it had answered */
+
+/* The last line. */
+static int take_done(const struct ask *a, const json_t *line, int *ret_exit)
+{
+    const char *message = json_string_value(json_object_get(line, "message"));
+    const json_t *code = json_object_get(line, "exit");
+    *ret_exit = json_is_integer(code) ? (int)json_integer_value(code) : EXIT_FAILED;
+    if (*ret_exit != EXIT_DONE && json_is_true(json_object_get(line, "again")) && again_is_safe(&a->again))
+        return ASK_BROKEN;
+    if (*ret_exit != EXIT_DONE && message)
+        complain("%s", message);
+    return ASK_DONE;
+}
+
+/* Handles one line. True when it was the last; *ret and *ret_exit are set then. */
+static bool take_line(struct ask *a, const char *text, size_t len, int *ret, int *ret_exit)
 {
     json_t *line = json_loadb(text, len, 0, NULL);
     if (!line) {
         complain("the daemon sent a line that is not JSON");
         *ret_exit = EXIT_FAILED;
+        *ret = ASK_DONE;
         return true;
     }
     const char *event = json_string_value(json_object_get(line, "event"));
     bool done = g_strcmp0(event, "done") == 0;
-    if (done) {
-        const char *message = json_string_value(json_object_get(line, "message"));
-        const json_t *code = json_object_get(line, "exit");
-        *ret_exit = json_is_integer(code) ? (int)json_integer_value(code) : EXIT_FAILED;
-        if (*ret_exit != EXIT_DONE && message)
-            complain("%s", message);
-    } else if (fn) {
-        fn(ctx, line);
-    }
+    if (done)
+        *ret = take_done(a, line, ret_exit);
+    else if (a->fn && again_is_new(&a->again, line))
+        a->fn(a->ctx, line);
     json_decref(line);
     return done;
 }
 
-static int read_replies(const struct mount_point *mp, int fd, unsigned quiet_s, ctl_line_fn *fn, void *ctx)
+static int complain_of_silence(const struct ask *a, unsigned quiet_s)
+{
+    uint64_t deadline_ns = a->again.deadline_ns;
+    bool late = deadline_ns && clock_mono_ns() >= deadline_ns;
+    if (late)
+        complain("time ran out, and the daemon of %s does not answer", a->mp->path);
+    else
+        complain("the daemon of %s has not answered for %u s", a->mp->path, quiet_s);
+    return late ? EXIT_TIME : EXIT_FAILED;
+}
+
+static int read_replies(struct ask *a, int fd, int *ret_exit)
 {
     g_autoptr(GString) buf = g_string_new(NULL);
-    int code = EXIT_FAILED;
+    unsigned quiet_s = a->again.n_asked ? MAX(a->quiet_s, QUIET_AGAIN_S) : a->quiet_s;
+    uint64_t last_ns = a->again.deadline_ns ? a->again.deadline_ns + LATE_S * NS_PER_S : UINT64_MAX;
     for (;;) {
-        ssize_t n = receive(fd, buf, quiet_s);
+        ssize_t n = receive(fd, buf, MIN(clock_mono_ns() + quiet_s * NS_PER_S, last_ns));
         if (n == -ETIMEDOUT) {
-            complain("the daemon of %s has not answered for %u s", mp->path, quiet_s);
-            return EXIT_FAILED;
+            *ret_exit = complain_of_silence(a, quiet_s);
+            return ASK_DONE;
         }
-        if (n <= 0 || buf->len > MAX_REPLY_LINE) {
-            complain("the daemon of %s broke off before it was done", mp->path);
-            return EXIT_FAILED;
+        if (n <= 0)
+            return ASK_BROKEN;
+        if (buf->len > MAX_REPLY_LINE) {
+            complain("the daemon of %s sent a line of more than %u bytes", a->mp->path, MAX_REPLY_LINE);
+            *ret_exit = EXIT_FAILED;
+            return ASK_DONE;
         }
         const char *start = buf->str, *end;
+        int r;
         while ((end = memchr(start, '\n', (size_t)(buf->str + buf->len - start)))) {
-            if (take_line(start, (size_t)(end - start), fn, ctx, &code))
-                return code;
+            if (take_line(a, start, (size_t)(end - start), &r, ret_exit))
+                return r;
             start = end + 1;
         }
         g_string_erase(buf, 0, start - buf->str);
     }
 }
 
-int ctl_request(const struct mount_point *mp, json_t *req, unsigned quiet_s, ctl_line_fn *fn, void *ctx)
+/* Whoever served it has just gone: is it being unmounted, or does it become a dead mount? */
+static bool is_unmounted(const char *path)
 {
-    char *text = json_dumps(req, JSON_COMPACT);
-    json_decref(req);
+    for (uint64_t end = clock_mono_ns() + GOING_S * NS_PER_S; mount_exists(path) && clock_mono_ns() < end;) {
+        if (mount_is_dead(path))
+            return false;
+        g_usleep(50000);
+    }
+    return !mount_exists(path);
+}
+
+/* Nobody is there. The first time that is told as it is; later the mount was there a moment ago. */
+static int no_daemon(const struct ask *a, int err)
+{
+    bool nobody = err == -ECONNREFUSED || err == -ENOENT;
+    if (a->again.n_asked == 0 || !nobody || !is_unmounted(a->mp->path)) {
+        ctl_complain_no_daemon(a->mp, err);
+        return EXIT_FAILED;
+    }
+    if (again_gone_is_done(&a->again))
+        return EXIT_DONE;
+    complain("%s was unmounted before this was done", a->mp->path);
+    return EXIT_FAILED;
+}
+
+/* Each path as a JSON string on a line, then an empty line. */
+static int send_list(int fd, FILE *list)
+{
+    g_autoptr(GString) out = g_string_new(NULL);
+    char *path = NULL;
+    size_t room = 0;
+    int r = 0;
+    rewind(list);
+    while (r == 0 && getdelim(&path, &room, '\0', list) >= 0) {
+        json_t *name = json_string(path);
+        char *text = json_dumps(name, JSON_ENCODE_ANY);
+        g_string_append_printf(out, "%s\n", text ? text : "\"\"");
+        free(text);
+        json_decref(name);
+        if (out->len < SEND_BYTES)
+            continue;
+        r = send_all(fd, out->str, out->len);
+        g_string_truncate(out, 0);
+    }
+    free(path);
+    g_string_append_c(out, '\n');
+    return r == 0 && ferror(list) ? -EIO : r == 0 ? send_all(fd, out->str, out->len) : r;
+}
+
+/* Does another mount have the name by now? */
+static bool is_other_mount(struct ask *a, int fd)
+{
+    pid_t owner = owner_of(fd);
+    if (a->again.n_asked == 0)
+        a->again.owner = owner;
+    return a->again.owner != owner;
+}
+
+static int ask_once(struct ask *a, int *ret_exit)
+{
+    char *text = json_dumps(a->req, JSON_COMPACT);
     if (!text) {
         complain("a path is not valid UTF-8 and cannot be asked for by name");
-        return EXIT_FAILED;
+        *ret_exit = EXIT_FAILED;
+        return ASK_DONE;
     }
     g_autofree char *line = g_strconcat(text, "\n", NULL);
     free(text);
-    CLEANUP_FD int fd = dial(mp);
+    CLEANUP_FD int fd = dial(a->mp);
     if (fd < 0) {
-        ctl_complain_no_daemon(mp, fd);
-        return EXIT_FAILED;
+        *ret_exit = no_daemon(a, fd);
+        return ASK_DONE;
+    }
+    if (is_other_mount(a, fd)) {
+        *ret_exit = no_daemon(a, -ENOENT);
+        return ASK_DONE;
     }
     int r = send_all(fd, line, strlen(line));
-    if (r < 0) {
-        ctl_complain_no_daemon(mp, r);
-        return EXIT_FAILED;
+    if (r == 0 && a->list) {
+        r = send_list(fd, a->list);
+        r = r == -EPIPE ? 0 : r; /* it may have said why it does not want it */
     }
-    return read_replies(mp, fd, quiet_s, fn, ctx);
+    if (r == -EPIPE || r == -ECONNRESET)
+        return ASK_BROKEN;
+    if (r < 0) {
+        ctl_complain_no_daemon(a->mp, r);
+        *ret_exit = EXIT_FAILED;
+        return ASK_DONE;
+    }
+    return read_replies(a, fd, ret_exit);
 }
 
-/* Worst of two exit codes: a failure beats wrong usage, that beats running out of time. */
-static int worse(int a, int b)
+/* What was counted so far comes once more. */
+static void tell_again(const struct ask *a)
+{
+    json_t *line = json_pack("{s:s}", "event", "again");
+    if (a->fn)
+        a->fn(a->ctx, line);
+    json_decref(line);
+}
+
+static int ask(struct ask *a)
+{
+    int code = EXIT_FAILED;
+    while (ask_once(a, &code) == ASK_BROKEN) {
+        switch (again_next(&a->again, a->req)) {
+        case AGAIN_ASK:
+            tell_again(a);
+            break;
+        case AGAIN_NOT:
+            complain("the daemon of %s ended before it was done%s", a->mp->path, again_hint(&a->again));
+            return EXIT_FAILED;
+        case AGAIN_TIME:
+            complain("time ran out with work left");
+            return EXIT_TIME;
+        }
+    }
+    return code;
+}
+
+int ctl_request_list(const struct mount_point *mp, json_t *req, FILE *list, unsigned quiet_s, ctl_line_fn *fn,
+                     void *ctx)
+{
+    struct ask a = {.mp = mp, .req = req, .list = list, .quiet_s = quiet_s, .fn = fn, .ctx = ctx};
+    again_init(&a.again, req);
+    int code = ask(&a);
+    again_clear(&a.again);
+    json_decref(req);
+    return code;
+}
+
+int ctl_request(const struct mount_point *mp, json_t *req, unsigned quiet_s, ctl_line_fn *fn, void *ctx)
+{
+    return ctl_request_list(mp, req, NULL, quiet_s, fn, ctx);
+}
+
+int exit_worse(int a, int b)
 {
     static const int order[] = {EXIT_FAILED, EXIT_USAGE, EXIT_TIME};
     for (unsigned i = 0; i < G_N_ELEMENTS(order); i++)
@@ -222,7 +382,7 @@ static void send_batch(struct batch *b)
         return;
     json_t *req = json_deep_copy(b->req);
     json_object_set_new(req, "paths", b->paths);
-    b->code = worse(b->code, ctl_request(&b->mount, req, b->quiet_s, b->fn, b->ctx));
+    b->code = exit_worse(b->code, ctl_request(&b->mount, req, b->quiet_s, b->fn, b->ctx));
     b->paths = json_array();
     b->used = 0;
 }
@@ -253,15 +413,15 @@ int ctl_request_paths(char **paths, json_t *req, unsigned quiet_s, ctl_line_fn *
     for (char **p = paths; *p; p++) {
         struct mount_point mp;
         if (!mount_find(*p, &mp)) {
-            b.code = worse(b.code, EXIT_FAILED);
+            b.code = exit_worse(b.code, EXIT_FAILED);
             continue;
         }
         if (b.mount.path) {
-            b.code = worse(b.code, batch_add(&b, *p, &mp));
+            b.code = exit_worse(b.code, batch_add(&b, *p, &mp));
             mount_point_clear(&mp);
         } else {
             b.mount = mp;
-            b.code = worse(b.code, batch_add(&b, *p, &b.mount));
+            b.code = exit_worse(b.code, batch_add(&b, *p, &b.mount));
         }
     }
     send_batch(&b);

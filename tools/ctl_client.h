@@ -11,6 +11,7 @@
 #include <glib.h>
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <sys/types.h>
 
 struct mount_point {
@@ -34,15 +35,22 @@ bool mount_is_dead(const char *canonical);
 /* All sluice mounts, struct mount_point *. */
 GPtrArray *mount_list(void);
 
-/* Called for each line but the last; line is borrowed. */
+/* Called for each line but the last; line is borrowed. A line {"event":"again"} of the command's own: the worker was replaced, the next one begins anew, and errors are
+ * told once more. */
 typedef void ctl_line_fn(void *ctx, const json_t *line);
 
 /* Sends req (stolen), hands the lines to fn (may be NULL), returns the exit code of the last one after complaining of its message.
- * quiet_s: longest silence before the daemon counts as hung. Complains and returns EXIT_FAILED if there is no daemon. */
+ * quiet_s: longest silence before the daemon counts as hung. Complains and returns EXIT_FAILED if there is no daemon. When the worker ends before it has answered, killed or for an
+ * upgrade, the next one is asked, if the request may be asked twice (the table in ctl_again.c), within its "timeout_s". */
 int ctl_request(const struct mount_point *mp, json_t *req, unsigned quiet_s, ctl_line_fn *fn, void *ctx);
+/* The same; behind the request go the paths of `list` (NULL: none), which has a NUL after each and is read from its start. */
+int ctl_request_list(const struct mount_point *mp, json_t *req, FILE *list, unsigned quiet_s, ctl_line_fn *fn,
+                     void *ctx);
 /* Sends req for all paths in as many requests as the line limit asks for. req (stolen) lacks "paths". A path that cannot be asked for (in no mount, in another one
  * than those before it, not UTF-8) is named and left out. The worst exit code. */
 int ctl_request_paths(char **paths, json_t *req, unsigned quiet_s, ctl_line_fn *fn, void *ctx);
+/* Worst of two exit codes: a failure beats wrong usage, that beats running out of time. */
+int exit_worse(int a, int b);
 /* Process id of the daemon (0: in a namespace that we do not see), or why no connection to it can be made, -errno. */
 pid_t ctl_daemon_pid(const struct mount_point *mp);
 /* " (WHY)" of a dead mount whose supervisor gave up, else "". Owned by the caller. */

@@ -158,6 +158,8 @@ void progress_on_line(void *ctx, const json_t *line)
         progress_line(p, line);
         return;
     }
+    if (g_strcmp0(event, "again") == 0)
+        return;
     progress_break(p);
     if (p->mode == PROGRESS_JSON)
         print_json(line);

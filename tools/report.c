@@ -119,8 +119,12 @@ void report_block(const json_t *object, const char *indent)
 void report_on_line(void *ctx, const json_t *line)
 {
     struct report *rep = ctx;
-    bool error = g_strcmp0(json_string_value(json_object_get(line, "event")), "error") == 0;
-    rep->n_errors += error;
+    const char *event = json_string_value(json_object_get(line, "event"));
+    if (g_strcmp0(event, "again") == 0) {
+        rep->n_errors = 0;
+        return;
+    }
+    rep->n_errors += g_strcmp0(event, "error") == 0;
     if (rep->json) {
         print_json(line);
         return;

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Runs the rows of rows.py and writes the report. Started by run.sh, which brings the gateway and pins the processes."""
 import argparse
+import datetime
 import fnmatch
 import os
 import pathlib
@@ -11,7 +12,7 @@ import cases
 import measure
 import report
 from lake import Lake
-from measure import GIB, SLUICE, run, say
+from measure import SLUICE, run, say
 from rows import FULL, QUICK, all_rows
 from sides import SIDES
 
@@ -21,15 +22,21 @@ DELAY_MS = 30
 class Bench:
     def __init__(self, args, work):
         self.sizes = QUICK if args.quick else FULL
-        measure.touch_bytes = 0 if args.quick else 4 * GIB
+        measure.touching = not args.quick
         self.runs = args.runs or (1 if args.quick else 5)
         self.only = args.only.split(",") if args.only else list(SIDES)
         patterns = args.rows.split(",")
-        self.rows = [r for r in all_rows(self.sizes) if any(fnmatch.fnmatch(r.name, p) for p in patterns)]
-        if not self.rows or set(self.only) - set(SIDES):
+        self.todo = [r for r in all_rows(self.sizes) if any(fnmatch.fnmatch(r.name, p) for p in patterns)]
+        if not self.todo or set(self.only) - set(SIDES):
             raise SystemExit(f"no such row or side; sides: {' '.join(SIDES)}; rows: {' '.join(r.name for r in all_rows(FULL))}")
-        self.skipped = {r.name: why for r in self.rows if (why := missing(r))}
-        self.results = {r.name: {} for r in self.rows}
+        self.skipped = {r.name: why for r in self.todo if (why := missing(r))}
+        self.todo = [r for r in self.todo if r.name not in self.skipped]
+        self.results, self.when = report.earlier(self, pathlib.Path(args.out)) if args.resume else ({}, {})
+        self.rows = [r for r in all_rows(self.sizes) if r in self.todo or r.name in self.results or r.name in self.skipped]
+        self.todo = [r for r in self.todo if not self.complete(r)]
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes")
+        self.when.update({r.name: now for r in self.todo})
+        self.results = {r.name: {} if r in self.todo else self.results.get(r.name, {}) for r in self.rows}
         self.lake = Lake(self.sizes, work, args.far_port, args.server_cpus)
         self.sides = {name: SIDES[name](self.lake, work) for name in self.only}
         self.names = 0
@@ -39,11 +46,16 @@ class Bench:
         self.names += 1
         return f"written-{side.name}-{self.names}"
 
+    def complete(self, row):
+        """Whether an earlier run measured the row on every side that takes part, as often, without a failure."""
+        sides = [name for name in self.only if (name in row.sides if SIDES[name].filesystem else row.raw)]
+        samples = [self.results.get(row.name, {}).get(name, []) for name in sides]
+        return all(len(s) >= self.runs and not any("error" in one for one in s) for s in samples)
+
     def groups(self):
         found = {}
-        for row in self.rows:
-            if row.name not in self.skipped:
-                found.setdefault(row.group(), []).append(row)
+        for row in self.todo:
+            found.setdefault(row.group(), []).append(row)
         return list(found.values())
 
     def add(self, row, side, sample):
@@ -105,6 +117,7 @@ def parse():
     parser.add_argument("--only", help="sides, comma-separated: " + ",".join(SIDES))
     parser.add_argument("--list", action="store_true", help="print the rows and end")
     parser.add_argument("--out", default="bench-results", help="directory of the report [bench-results]")
+    parser.add_argument("--resume", action="store_true", help="keep what --out holds of an earlier run on this machine: rows that are complete are not measured again")
     parser.add_argument("--work", required=True, help=argparse.SUPPRESS)  # run.sh: an empty directory that it removes
     parser.add_argument("--far-port", type=int, default=8995, help="of the delaying relay [8995]")
     parser.add_argument("--server-cpus", required=True, help=argparse.SUPPRESS)
@@ -122,8 +135,7 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     bench = Bench(args, work)
     try:
-        bench.lake.create({need for r in bench.rows if r.name not in bench.skipped for need in r.needs},
-                          DELAY_MS if any(r.link == "far" for r in bench.rows) else 0)
+        bench.lake.create({need for r in bench.todo for need in r.needs}, DELAY_MS if any(r.link == "far" for r in bench.todo) else 0)
         bench.go(lambda: report.write(bench, out))
         print(report.write(bench, out))
     finally:

@@ -11,15 +11,18 @@ from measure import HERE, KIB, MIB, MemoryLimit, Failed, drop_page_cache, io, me
 def write(bench, side, row):
     which, block = row.args
     key, size = bench.new_name(side), bench.lake.size_of(which)
-    took = {}
+    took, closed = {}, []
+
+    def written():
+        sample = io("write", side.root / key, size, block)
+        closed.append(time.monotonic())
+        return side.note_upload(sample)
 
     def whole():
         with side.load():
-            took["close"] = measured(side, lambda: io("write", side.root / key, size, block))
-        closed = time.monotonic()
-        side.note_upload(took["close"])
+            took["close"] = measured(side, written, fills=size)
         side.wait_visible(key, size)
-        return {"seconds": took["close"]["seconds"] + time.monotonic() - closed}
+        return {"seconds": took["close"]["seconds"] + time.monotonic() - closed[0]}
 
     side.cold(row.link, row.options)
     try:
@@ -33,9 +36,9 @@ def write(bench, side, row):
 def read(bench, side, row):
     which = row.args[0]
     side.cold(row.link, row.options)
-    path = side.root / which
-    took = {key: measured(side, lambda: io("read", path, MIB)) for key in ("cold", "warm")}
-    io("check-files", side.root, bench.lake.list_file(which), bench.lake.size_of(which))
+    path, size = side.root / which, bench.lake.size_of(which)
+    took = {key: measured(side, lambda: io("read", path, MIB), fills) for key, fills in (("cold", size), ("warm", 0))}
+    io("check-files", side.root, bench.lake.list_file(which), size)
     return took
 
 
@@ -59,7 +62,8 @@ def list_all(bench, side, which):
 def small(bench, side, row):
     names = bench.lake.list_file("small", bench.sizes.small_n)
     side.cold(row.link, row.options)
-    took = {key: measured(side, lambda: io("files", side.root, names, 1, 0)) for key in ("cold", "warm")}
+    size = bench.sizes.small * bench.sizes.small_n
+    took = {key: measured(side, lambda: io("files", side.root, names, 1, 0), fills) for key, fills in (("cold", size), ("warm", 0))}
     io("check-files", side.root, names, bench.sizes.small)
     return took
 
@@ -74,7 +78,7 @@ def warm(bench, side, row):
             "rand-128k": measured(side, lambda: io("rand", path, 128 * KIB, s.rand_128k, 1)),
             "rand-4k": measured(side, lambda: io("rand", path, 4 * KIB, s.rand_4k, 2))}
     drop_page_cache()
-    took["dropped"] = measured(side, lambda: io("read", path, MIB))
+    took["dropped"] = measured(side, lambda: io("read", path, MIB), fills=s.huge)
     io("check-files", side.root, bench.lake.list_file("huge"), s.huge)
     return took
 
@@ -90,7 +94,7 @@ def publish(bench, side, row):
 
     side.cold(row.link, row.options)
     try:
-        took = {"verified": measured(side, whole)}
+        took = {"verified": measured(side, whole, fills=size)}
         side.check_object(key, size)
     finally:
         side.forget(key)
@@ -112,7 +116,7 @@ def mixed(bench, side, row):
     for _ in range(2):
         io("read", side.root / "big", MIB)
     try:
-        sample = measured(side, lambda: io("mixed", side.root, side.root / "big", 16, size))
+        sample = measured(side, lambda: io("mixed", side.root, side.root / "big", 16, size), fills=16 * size)
         took = {"": sample, "memory": {"MiB": sample.get("daemon_peak_mib"), "mode": sample["mode"]}}
         io("check-files", side.root, names, size)
     finally:
@@ -128,11 +132,11 @@ def torch(bench, side, row):
 
     side.cold(row.link, row.options)
     try:
-        took = {"save": measured(side, lambda: client("save"))}
+        took = {"save": measured(side, lambda: client("save"), fills=2 * mib * MIB)}
         if "pin" in row.args:
             side.pin(key)
             drop_page_cache()
-        took["load"] = measured(side, lambda: client("load"))
+        took["load"] = measured(side, lambda: client("load"), fills=mib * MIB)
     finally:
         side.forget(key)
     return took
@@ -150,7 +154,7 @@ def epoch(bench, side, row):
     else:
         drop_page_cache()
         with MemoryLimit(max(size // 2, 256 * MIB), side.pids()) as prefix:
-            took = {"": measured(side, lambda: io("files", side.root, names, 4, 5, prefix=prefix))}
+            took = {"": measured(side, lambda: io("files", side.root, names, 4, 5, prefix=prefix), fills=size // 2)}
     io("check-files", side.root, names, bench.sizes.small)
     return took
 

@@ -159,19 +159,27 @@ class Lake:
 
     @contextlib.contextmanager
     def put_load(self, bytes_per_second):
-        """Eight endless uploads at that rate together, as background load."""
-        source = self.work / "load-object"
+        """Eight connections that send without end, at that rate together, as background load."""
+        source, jobs = self.work / "load-object", []
         source.write_bytes(os.urandom(PART))
-        loop = "while :; do curl -sf -o /dev/null -H Expect: --limit-rate {rate} -T {src} '{url}' || exit 1; done"
-        jobs = [subprocess.Popen(["bash", "-c", loop.format(rate=max(int(bytes_per_second / 8), 1000), src=source,
-                                                            url=self.sign("put_object", f"load/{i}"))],
-                                 stdin=subprocess.DEVNULL, start_new_session=True) for i in range(8)]
+        for i in range(8):
+            config = self.work / f"load-{i}"
+            config.write_text(self.put_load_config(self.sign("put_object", f"load/{i}"), source, max(int(bytes_per_second / 8), 1000)))
+            jobs.append(subprocess.Popen(["sh", "-c", 'while curl -K "$0"; do :; done', config], stdin=subprocess.DEVNULL,
+                                         stdout=subprocess.DEVNULL, start_new_session=True))
         try:
             yield
+            if any(j.poll() is not None for j in jobs):
+                raise Failed("the uploads beside it came to an end")
         finally:
             for j in jobs:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(j.pid, 15)
                 j.wait()
-            source.unlink()
             self.delete(*[f"load/{i}" for i in range(8)])
+
+    @staticmethod
+    def put_load_config(url, source, rate):
+        """Many uploads for one process of curl: starting one for each would be the greater load."""
+        one = f'url = "{url}"\nupload-file = "{source}"\nlimit-rate = {rate}\nheader = "Expect:"\nsilent\nfail\n'
+        return "next\n".join([one] * 1000)

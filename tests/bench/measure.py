@@ -77,14 +77,15 @@ def children_cpu():
     return t.children_user + t.children_system
 
 
-touch_bytes = 0  # of free memory that is used once before each measurement
+touching = True
+SPARE = 512 * MIB  # for programs and for what they write beside
 
 
-def touch_memory():
+def touch_memory(size):
     """A virtual machine hands free memory back to its host, and the first use of such a page then costs more than reading it from the disk: here and now,
     so that it is not measured. It is handed back again within seconds."""
-    if touch_bytes:
-        io("touch", touch_bytes)
+    if touching:
+        io("touch", size + SPARE)
 
 
 def drop_page_cache():
@@ -125,10 +126,11 @@ def reset_peak(pids):
             pass
 
 
-def measured(side, work):
-    """work() gives a dict with at least seconds (or a value of another unit); this adds what the side's daemon spent and its mode."""
+def measured(side, work, fills=0):
+    """work() gives a dict with at least seconds (or a value of another unit); this adds what the side's daemon spent and its mode.
+    fills: so many bytes of free memory will be used."""
     pids = side.pids()
-    touch_memory()
+    touch_memory(fills)
     reset_peak(pids)
     cpu = cpu_seconds(pids)
     sample = dict(work())

@@ -96,7 +96,16 @@ def markdown(bench):
         unit = "" if row.unit == "s" else f" ({row.unit})"
         lines.append(f"| {row.name} | {row.title}{unit} | {row.warm} | " + " | ".join(cell(row, results.get(s)) for s in sides) +
                      f" | {ratio_text(row, results, row.base)} | {bar_text(row)} | {met} | {ratio_text(row, results, row.also)} |")
-    return "\n".join(lines + costs(bench) + notes(bench)) + "\n"
+    return "\n".join(lines + costs(bench) + notes(bench) + times(bench)) + "\n"
+
+
+def times(bench):
+    """When which rows were measured, if not all in one run."""
+    runs = {}
+    for row in bench.rows:
+        if row.name in bench.when:
+            runs.setdefault(bench.when[row.name], []).append(row.name)
+    return [] if len(runs) < 2 else ["", "Measured in several runs:", ""] + [f"- {when}: {' '.join(names)}" for when, names in sorted(runs.items())]
 
 
 def costs(bench):
@@ -132,6 +141,7 @@ def notes(bench):
     for row in bench.rows:
         for side, samples in bench.results[row.name].items():
             for field, text in (("uploaded_at_close", "bytes were in the store when close returned"),
+                                ("sent_at_close", "bytes were sent when close returned"),
                                 ("downloaded_bytes", "bytes were fetched"), ("load_bytes_per_s", "bytes a second were uploaded beside")):
                 if values(samples, field):
                     lines.append(f"- {row.name}, {side}: {spread(values(samples, field))} {text}; "
@@ -163,9 +173,22 @@ def as_json(bench):
                      "options": row.options, "skipped": bench.skipped.get(row.name), "of": row.of, "base": row.base, "bar": row.bar or None,
                      "ratios": numbers, "median_ratio": statistics.median(numbers) if numbers else None,
                      "limit": row.limit or None, "met": verdict(row, bench.results[row.name]), "also": row.also, "also_ratios": ratios(row, bench.results[row.name], row.also),
-                     "samples": bench.results[row.name]})
+                     "when": bench.when.get(row.name), "samples": bench.results[row.name]})
     return {"when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "machine": machine(), "runs": bench.runs,
             "sizes": vars(bench.sizes), "rows": rows}
+
+
+def earlier(bench, out):
+    """Samples and times by row of the report in the directory out; ends the program if it was made elsewhere or with other sizes."""
+    path = out / "bench.json"
+    if not path.exists():
+        return {}, {}
+    found = json.loads(path.read_text())
+    for what, have, want in (("on another machine", found["machine"], machine()), ("with other sizes", found["sizes"], vars(bench.sizes))):
+        if have != want:
+            raise SystemExit(f"{path} was made {what}: {have}, now {want}; give another --out, or leave out --resume")
+    rows = [r for r in found["rows"] if any(r["samples"].values())]
+    return {r["name"]: r["samples"] for r in rows}, {r["name"]: r["when"] for r in rows}
 
 
 def svg(bench):

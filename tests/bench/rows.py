@@ -70,7 +70,7 @@ NEW = "nothing: new mount, empty cache directory, page cache dropped"
 PAGES = "page cache, cache disk, dentries"
 DISK = "cache disk; page cache and dentries dropped"
 PEERS = ("s3fs", "rclone")
-BUSY = "native+put"  # the upload goes on while Sluice writes: the disk is measured with one of the same rate beside it
+BUSY = "native+put"  # the upload goes on while Sluice writes: the disk is measured with one beside it that sends as many bytes a second
 
 
 def issue_rows(s):

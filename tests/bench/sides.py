@@ -79,7 +79,8 @@ class Side:
         return contextlib.nullcontext()
 
     def note_upload(self, sample):
-        """Adds to a write's sample what is in the store when close has returned."""
+        """Right after close has returned: the write's sample, with what was sent and is in the store by then."""
+        return sample
 
     def note_download(self, sample):
         """Adds to a sample what was fetched since the mount."""
@@ -129,14 +130,15 @@ class Native(Side):
 
 
 class NativeBusy(Native):
-    """The disk while as many bytes a second are uploaded as Sluice sent during its own write; measured after it in each run."""
+    """The disk while as many bytes a second are uploaded as Sluice sent during its own write, parts that were not complete at its close included;
+    measured after it in each run."""
     name = "native+put"
 
     def load(self):
         return self.lake.put_load(self.lake.upload_rate)
 
     def note_upload(self, sample):
-        sample["load_bytes_per_s"] = round(self.lake.upload_rate)
+        return dict(sample, load_bytes_per_s=round(self.lake.upload_rate))
 
 
 class S3fs(Side):
@@ -194,8 +196,12 @@ class Sluice(Side):
         return "passthrough" if self.status()["passthrough"] else "through the daemon"
 
     def note_upload(self, sample):
-        sample["uploaded_at_close"] = self.status()["uploaded_bytes"]
-        self.lake.upload_rate = sample["uploaded_at_close"] / sample["seconds"]
+        """From the file of counters: a command would take longer to start than parts to be sent after the close."""
+        rows = [line.split() for line in (self.root / ".stats").read_text().splitlines() if not line.startswith("#")]
+        counters = {name: int(value) for name, value in rows}
+        sent, stored = counters["sluice_sent_bytes_total"], counters["sluice_uploaded_bytes_total"]
+        self.lake.upload_rate = sent / sample["seconds"]
+        return dict(sample, sent_at_close=sent, uploaded_at_close=stored)
 
     def note_download(self, sample):
         sample["downloaded_bytes"] = self.status()["downloaded_bytes"]

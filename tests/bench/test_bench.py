@@ -1,4 +1,5 @@
 """The benchmark's own parts: ratios, cells, the check of what was read, the relay."""
+import dataclasses
 import json
 import pathlib
 import socket
@@ -6,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 
@@ -52,6 +54,23 @@ def test_stored_share_is_of_what_the_raw_put_could_store():
 def test_failure_is_shown_in_the_cell():
     assert report.cell(ROW, seconds(None)) == "failed: went / wrong"
     assert report.cell(ROW, seconds(1, None, 2)) == "1.5 (1-2) failed: went / wrong"
+
+
+def test_resume_takes_only_what_was_measured_alike(tmp_path, monkeypatch):
+    monkeypatch.setenv("BENCH_SERVER_CPUS", "0")
+    bench = types.SimpleNamespace(rows=[ROW], results={"r": {"sluice": seconds(1), "a": seconds(2)}}, skipped={}, when={"r": "then"}, runs=1, sizes=QUICK)
+    assert report.earlier(bench, tmp_path) == ({}, {})
+    report.write(bench, tmp_path)
+    assert report.earlier(bench, tmp_path) == (bench.results, bench.when)
+    bench.sizes = FULL
+    with pytest.raises(SystemExit, match="made with other sizes"):
+        report.earlier(bench, tmp_path)
+
+
+def test_report_says_when_if_in_several_runs():
+    rows = [ROW, dataclasses.replace(ROW, name="s")]
+    assert report.times(types.SimpleNamespace(rows=rows, when={"r": "1", "s": "1"})) == []
+    assert report.times(types.SimpleNamespace(rows=rows, when={"r": "2", "s": "1"}))[-2:] == ["- 1: s", "- 2: r"]
 
 
 def test_rows_have_names_of_their_own_and_groups_measure_alike():

@@ -51,6 +51,12 @@ def read_log(path):
     return events
 
 
+def move(by_path, old, new):
+    """What is at a path and below it."""
+    for path in [p for p in by_path if p == old or p.startswith(old + "/")]:
+        by_path[new + path[len(old):]] = by_path.pop(path)
+
+
 def apply(data, kind, off, payload):
     """One change of a file's bytes."""
     if kind == "truncate":
@@ -179,8 +185,9 @@ class Disk:
         for f in (self.names[old], self.names.get(new)):
             if f:
                 f.journal = self.moment
-        assert not any(p.startswith(old + "/") for p in self.names), "a folder is renamed"
-        self.journal(lambda names: names.__setitem__(new, names.pop(old)), old, new)
+        move(self.folders, old, new)
+        move(self.folder_xattrs, old, new)
+        self.journal(lambda names: move(names, old, new), old, new)
         return True
 
     def on_unlink(self, e):

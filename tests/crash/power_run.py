@@ -331,7 +331,8 @@ class Cut:
             old = bytes(old.now()) if old else None
             lake.play(e)
             if path and e.kind == "rename":
-                if old == bytes(lake.names[path].now()):
+                made = lake.names[path]  # None: a folder, with an object in it
+                if made and old == bytes(made.now()):
                     again[path] = again.get(path, 0) + 1
                 rules.check(objects_of(lake), self.begun)
         assert all(n <= 1 for n in again.values()), f"published again and again: {again}"

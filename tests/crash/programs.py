@@ -436,7 +436,7 @@ class Mixed(Program):
 
 
 class Saver(Program):
-    """A training job: shards of step N, then `latest`; now and then an old step goes. saved: what `latest` promises."""
+    """A training job: shards of step N, then `latest`; now and then an old step goes. saved: what `latest` promises, by digest."""
 
     def __init__(self, top, name, seed):
         super().__init__(top, name, seed)
@@ -450,8 +450,9 @@ class Saver(Program):
         shards = {}
         for i in range(self.random.randrange(1, 4)):
             rel = f"{name}/mp_rank_{i:02}_model_states.pt"
-            shards[rel] = self.data(self.random.choice((900, 60000, 5 * PART, 7 * PART + 3)))
-            self.write(rel, shards[rel])
+            data = self.data(self.random.choice((900, 60000, 5 * PART, 7 * PART + 3)))
+            shards[rel] = digest(data)
+            self.write(rel, data)
         self.saved[name] = shards
         if self.random.random() < 0.5:
             self.write("latest.tmp", name.encode())
@@ -471,13 +472,16 @@ class Saver(Program):
 
     def check_bucket(self, get):
         """get(key): the object's bytes or None. What `latest` names is there, whole."""
+        def lacks(shards):
+            return [rel for rel, want in shards.items() if digest(get(f"{self.name}/{rel}") or b"") != want]
+
         for _ in range(50):
             latest = get(f"{self.name}/latest")
             if not latest or latest.decode(errors="replace") not in self.saved:
                 return  # none yet, or what settle() wrote into it
             shards = self.saved[latest.decode()]
-            bad = [rel for rel, data in shards.items() if get(f"{self.name}/{rel}") != data]
+            bad = lacks(shards)
             if not bad:
                 return
-            if get(f"{self.name}/latest") == latest and [rel for rel in bad if get(f"{self.name}/{rel}") != shards[rel]]:
+            if get(f"{self.name}/latest") == latest and lacks({rel: shards[rel] for rel in bad}):
                 raise AssertionError(f"`latest` names {latest}, of which the bucket lacks {bad}")

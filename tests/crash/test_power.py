@@ -1,5 +1,4 @@
 """The power is cut at random moments of recorded runs: power_record.c records, power_replay.py says what may be left, power_run.py what must hold then."""
-import concurrent.futures
 import os
 import pathlib
 import shutil
@@ -31,26 +30,15 @@ RECORDINGS = [
 ]
 
 
-def record_and_cut(top, number):
-    name, work, cuts, options = RECORDINGS[number]
-    recording = power_run.Recording(top, name, work, SEED + number, **options).record()
-    failures = power_run.run_cuts(recording, cuts * CUTS, SEED + number)
-    shutil.rmtree(recording.base)
-    return failures
-
-
-@pytest.fixture(scope="module")
-def results():
-    """name -> the failures of that recording, to come; two recordings at a time."""
-    top = pathlib.Path(tempfile.mkdtemp(prefix="sluice-power.", dir=power_run.room()))
-    with concurrent.futures.ProcessPoolExecutor(2) as pool:
-        yield {row[0]: pool.submit(record_and_cut, top, number) for number, row in enumerate(RECORDINGS)}
-    shutil.rmtree(top, ignore_errors=True)
-
-
 @pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="/dev/fuse is not there")
 @pytest.mark.timeout(3600 if mounts.NIGHT else 600)
-@pytest.mark.parametrize("name", [row[0] for row in RECORDINGS])
-def test_power_cut(results, name):
-    failures = results[name].result()
+@pytest.mark.parametrize("number", range(len(RECORDINGS)), ids=[row[0] for row in RECORDINGS])
+def test_power_cut(number):
+    name, work, cuts, options = RECORDINGS[number]
+    top = pathlib.Path(tempfile.mkdtemp(prefix="sluice-power.", dir=power_run.room()))
+    try:
+        recording = power_run.Recording(top, name, work, SEED + number, **options).record()
+        failures = power_run.run_cuts(recording, cuts * CUTS, SEED + number)
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
     assert not failures, "\n".join(failures[:10])

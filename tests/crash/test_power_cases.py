@@ -9,23 +9,28 @@ import power_run
 import pytest
 from power_run import mounts
 
-GROUPS = power_cases.all_cases()
+MOST = 350  # sequences in one test
 STYLES = power_run.replay.STYLES if mounts.NIGHT else ("worst", "mixed")
 SEED = int(os.environ.get("SLUICE_SEED", "1"))
 
 
-def name_of(group):
-    return "".join("s" if sync else "n" for sync in group)
+def parts():
+    """(the places of syncs and a number, some of the sequences with them there)"""
+    for group, cases in sorted(power_cases.all_cases().items()):
+        for i in range(0, len(cases), MOST):
+            yield "".join("s" if sync else "n" for sync in group) + str(i // MOST), cases[i:i + MOST]
+
+
+PARTS = dict(parts())
 
 
 @pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="/dev/fuse is not there")
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("group", sorted(GROUPS), ids=name_of)
-def test_power_cases(group):
-    """group: at which steps its sequences sync."""
+@pytest.mark.parametrize("name", PARTS)
+def test_power_cases(name):
     top = pathlib.Path(tempfile.mkdtemp(prefix="sluice-power.", dir=power_run.room()))
     try:
-        failures = power_cases.record_and_check(top, name_of(group), GROUPS[group], STYLES, SEED)
+        failures = power_cases.record_and_check(top, name, PARTS[name], STYLES, SEED)
     finally:
         shutil.rmtree(top, ignore_errors=True)
-    assert not failures, f"{len(failures)} of {len(GROUPS[group])}\n" + "\n".join(failures[:10])
+    assert not failures, f"{len(failures)} of {len(PARTS[name])}\n" + "\n".join(failures[:10])

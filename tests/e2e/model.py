@@ -1,34 +1,28 @@
-"""Random operations on a mount and on a reference tree beside it, compared after each step; a run that fails is shrunk to the steps that matter.
+"""What random tests of a mount share: a run of steps against a reference that knows the outcome, and the shrinking of runs that fail to the steps that matter.
 
-A step is a tuple (name, arguments...) that says all it does, so that any subset of a run is a run. Steps come from a seed. What the mount answers (value or errno)
-the reference must answer too; at times the whole tree, and after a wait the bucket, are compared as well. Between the steps the mount is remounted, killed, evicted,
-and its store fails now and then: a call that gives EIO then counts as not done, as POSIX programs take it.
+A step is a tuple (name, arguments...) that says all it does, so that any subset of a run is a run. Steps come from a seed. model_tree.py has those of a tree and
+its bucket, model_bytes.py those of the bytes of a few files. Between them the worker is killed, now and at named crash points, the whole daemon too, and the store fails.
 """
-import ctypes
 import errno
 import os
 import random
 import shutil
-import stat
-import subprocess
+import threading
 import time
 
-from mounts import run
+from crash_file import POINTS, CrashFile
+from mounts import ALARM, run
 
-LIBC = ctypes.CDLL(None, use_errno=True)
-AT_FDCWD, NOREPLACE, EXCHANGE = -100, 1, 2
-KEEP, PUNCH, ZERO = 1, 2, 16
-NAMES = ["a", "b", "c", "dir"]
-SIZES = [0, 1, 4095, 4096, 5000, 65536, 70001, 300000]
-FLAGS = [os.O_RDONLY, os.O_RDWR, os.O_RDWR | os.O_CREAT, os.O_RDWR | os.O_CREAT | os.O_EXCL, os.O_RDWR | os.O_CREAT | os.O_TRUNC,
-         os.O_RDWR | os.O_CREAT | os.O_APPEND, os.O_RDWR | os.O_TRUNC]
-SLOTS = 3
+SPEED = 10  # of the daemon's clock
+HANGS_S = 150
 # What the store does, one of these until the next mount. Every error is one that Sluice retries, or hands on as EIO to a read.
 FAULTS = [None, None, "op=put,prob=0.1,action=error:-EIO;op=delete,prob=0.1,action=error:-EIO",
           "op=put,prob=0.1,action=lost:-EIO;op=delete,prob=0.1,action=lost:-EIO;op=copy,prob=0.1,action=lost:-EIO",
           "op=get,prob=0.1,action=error:-EIO;op=head,prob=0.05,action=error:-EIO", "op=get,prob=0.2,action=short:1000",
           "op=part,prob=0.1,action=lost:-EIO;op=complete,prob=0.3,action=lost:-EIO;op=create,prob=0.2,action=error:-EIO",
           "op=list,prob=0.1,action=error:-EIO;op=put,action=delay:20ms"]
+AT_START = ("recover_", "takeover_")
+CRASHES = [p for p in POINTS if not p.startswith(AT_START)]
 
 
 class Diverged(Exception):
@@ -37,189 +31,6 @@ class Diverged(Exception):
 
 def noise(size, seed):
     return random.Random(seed).randbytes(size)
-
-
-def paths(rng):
-    depth = rng.choices((1, 2, 3), (6, 5, 2))[0]
-    return "/".join(rng.choice(NAMES) for _ in range(depth))
-
-
-def size(rng):
-    return rng.choice(SIZES) if rng.random() < 0.9 else rng.randrange(200000) if rng.random() < 0.9 else 11 << 20
-
-
-def a_step(rng):
-    """The next step, whatever the state."""
-    p, slot, seed = paths(rng), rng.randrange(SLOTS), rng.randrange(1 << 30)
-    some = rng.randrange(90000)
-    makers = [
-        (14, lambda: ("write_file", p, size(rng), seed)), (8, lambda: ("read_file", p)), (18, lambda: ("open", slot, p, rng.choice(FLAGS))),
-        (6, lambda: ("close", slot)), (9, lambda: ("pwrite", slot, some, rng.choice(SIZES), seed)), (3, lambda: ("append", slot, rng.choice(SIZES), seed)),
-        (6, lambda: ("pread", slot, some, rng.choice(SIZES))), (3, lambda: ("ftruncate", slot, rng.choice(SIZES))), (2, lambda: ("fsync", slot)),
-        (2, lambda: ("fallocate", slot, rng.choice((0, KEEP, KEEP | PUNCH)), some, 1 + rng.choice(SIZES))), (2, lambda: ("fstat", slot)),
-        (2, lambda: ("copy_range", slot, rng.randrange(SLOTS), 1 + rng.choice(SIZES))),
-        (8, lambda: ("mkdir", p)), (4, lambda: ("rmdir", p)), (7, lambda: ("unlink", p)),
-        (9, lambda: ("rename", p, paths(rng), rng.choice((0, 0, 0, NOREPLACE, EXCHANGE)))),
-        (3, lambda: ("link", p, paths(rng))), (3, lambda: ("symlink", rng.choice(["a", "b", "dir", "dir/a", "none", "c/b/a"]), p)), (2, lambda: ("readlink", p)),
-        (4, lambda: ("listdir", p)), (5, lambda: ("stat", p)), (3, lambda: ("truncate", p, rng.choice(SIZES))),
-        (2, lambda: ("chmod", p, rng.choice((0o600, 0o644, 0o755, 0o400)))),
-        (2, lambda: ("utime", p, rng.randrange(1 << 31), rng.randrange(10 ** 9))), (2, lambda: ("setxattr", p, rng.choice("xyz"), rng.randrange(100), seed)),
-        (1, lambda: ("removexattr", p, rng.choice("xyz"))), (1, lambda: ("getxattr", p, rng.choice("xyz"))), (1, lambda: ("evict", p)), (1, lambda: ("compare",)),
-        (0.5, lambda: ("settle",)), (0.3, lambda: ("remount", rng.randrange(len(FAULTS)))), (0.2, lambda: ("kill", rng.randrange(len(FAULTS)))),
-        (0.2, lambda: ("theirs", p, rng.choice(SIZES), seed)), (0.05, lambda: ("new_cache",)),
-    ]
-    return rng.choices([m for _, m in makers], [w for w, _ in makers])[0]()
-
-
-def steps_of(seed, count):
-    rng = random.Random(seed)
-    return [a_step(rng) for _ in range(count)]
-
-
-class Side:
-    """One of the two trees: plain calls below a directory, descriptors in slots."""
-
-    def __init__(self, root):
-        self.root, self.slots = str(root), {}
-
-    def at(self, path):
-        return f"{self.root}/{path}"
-
-    def close_all(self):
-        for fd in self.slots.values():
-            try:
-                os.close(fd)
-            except OSError:
-                pass
-        self.slots = {}
-
-    def fd(self, slot):
-        if slot not in self.slots:
-            raise OSError(errno.EBADF, "no such slot")
-        return self.slots[slot]
-
-    def write_file(self, path, n, seed):
-        fd = os.open(self.at(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        try:
-            os.pwrite(fd, noise(n, seed), 0)
-        finally:
-            os.close(fd)
-
-    def read_file(self, path):
-        fd = os.open(self.at(path), os.O_RDONLY)
-        try:
-            return os.pread(fd, 64 << 20, 0)
-        finally:
-            os.close(fd)
-
-    def open(self, slot, path, flags):
-        fd = os.open(self.at(path), flags, 0o644)
-        if stat.S_ISDIR(os.fstat(fd).st_mode):
-            os.close(fd)
-            return "a directory"
-        if slot in self.slots:
-            os.close(self.slots.pop(slot))
-        self.slots[slot] = fd
-        return None
-
-    def close(self, slot):
-        os.close(self.fd(slot))
-        del self.slots[slot]
-
-    def pwrite(self, slot, off, n, seed):
-        return os.pwrite(self.fd(slot), noise(n, seed), off)
-
-    def append(self, slot, n, seed):
-        os.lseek(self.fd(slot), 0, os.SEEK_END)
-        return os.write(self.fd(slot), noise(n, seed))
-
-    def pread(self, slot, off, n):
-        return os.pread(self.fd(slot), n, off)
-
-    def ftruncate(self, slot, n):
-        os.ftruncate(self.fd(slot), n)
-
-    def fsync(self, slot):
-        os.fsync(self.fd(slot))
-
-    def fallocate(self, slot, mode, off, n):
-        if LIBC.fallocate(self.fd(slot), mode, ctypes.c_long(off), ctypes.c_long(n)) < 0:
-            raise OSError(ctypes.get_errno(), "fallocate")
-
-    def fstat(self, slot):
-        st = os.fstat(self.fd(slot))
-        return st.st_size, st.st_nlink, st.st_mode
-
-    def copy_range(self, slot, to, n):
-        return os.copy_file_range(self.fd(slot), self.fd(to), n, 0, 0) if slot != to else 0
-
-    def mkdir(self, path):
-        os.mkdir(self.at(path))
-
-    def rmdir(self, path):
-        os.rmdir(self.at(path))
-
-    def unlink(self, path):
-        os.unlink(self.at(path))
-
-    def rename(self, old, new, flags):
-        if LIBC.renameat2(AT_FDCWD, self.at(old).encode(), AT_FDCWD, self.at(new).encode(), flags) < 0:
-            raise OSError(ctypes.get_errno(), "renameat2")
-
-    def link(self, old, new):
-        os.link(self.at(old), self.at(new), follow_symlinks=False)
-
-    def symlink(self, target, path):
-        os.symlink(target, self.at(path))
-
-    def readlink(self, path):
-        return os.readlink(self.at(path))
-
-    def listdir(self, path):
-        return sorted(os.listdir(self.at(path)))
-
-    def stat(self, path):
-        st = os.lstat(self.at(path))
-        if stat.S_ISDIR(st.st_mode):
-            return st.st_mode, st.st_uid, st.st_gid
-        return st.st_mode, st.st_uid, st.st_gid, st.st_nlink, st.st_size
-
-    def truncate(self, path, n):
-        os.truncate(self.at(path), n)
-
-    def chmod(self, path, mode):
-        if not os.path.isdir(self.at(path)):
-            os.chmod(self.at(path), mode)
-
-    def utime(self, path, s, ns):
-        when = s * 10 ** 9 + ns
-        os.utime(self.at(path), ns=(when, when))
-        return os.stat(self.at(path)).st_mtime_ns
-
-    def setxattr(self, path, name, n, seed):
-        os.setxattr(self.at(path), f"user.{name}", noise(n, seed))
-
-    def removexattr(self, path, name):
-        os.removexattr(self.at(path), f"user.{name}")
-
-    def getxattr(self, path, name):
-        return os.getxattr(self.at(path), f"user.{name}")
-
-    def snapshot(self, sub=""):
-        """path -> what it is, for everything below."""
-        found = {}
-        for name in sorted(os.listdir(self.at(sub))):
-            path = f"{sub}/{name}" if sub else name
-            what = self.stat(path)
-            if stat.S_ISDIR(what[0]):
-                found[path] = what
-                found.update(self.snapshot(path))
-            elif stat.S_ISLNK(what[0]):
-                found[path] = (what, os.readlink(self.at(path)))
-            else:
-                with open(self.at(path), "rb", buffering=0) as f:
-                    found[path] = (what, f.readall(), sorted((n, os.getxattr(self.at(path), n)) for n in os.listxattr(self.at(path))))
-        return found
 
 
 def tried(call, *args, again=0):
@@ -238,183 +49,176 @@ def brief(value):
     return text if len(text) < 300 else f"{text[:200]}... ({len(text)} characters)"
 
 
+def setting(rng, store):
+    """Options of a mount. What waits for the store is not made to wait for files that the same program holds open, as an order would."""
+    options = {"passthrough": rng.choice(("on", "off")), "close": rng.choice(("buffered",) * 5 + ("local", "remote")), "fsync": rng.choice(("local",) * 5 + ("remote",)),
+               "order": rng.choice(("ancestor",) * 3 + ("none", "mount")),
+               "open_fill": rng.choice(("32M", "64K", "0")), "prefetch": rng.choice(("on", "off")),
+               "memory_cache": rng.choice(("0", "0", "16M")), "part_size": rng.choice(("64K", "256K", "5M")) if store.kind == "file" else "5M",
+               "fault": rng.choice(FAULTS)}
+    if "remote" in options.values():
+        options["order"] = "none"
+    return options
+
+
 class Run:
-    """Steps on one mount and one reference."""
+    """Steps on one mount, which it owns with its store. A step is the method do_NAME, or what do_other() makes of it."""
 
-    def __init__(self, mount, store, reference):
-        self.mount, self.store = mount, store
-        os.makedirs(reference)
-        self.ours, self.ref = Side(mount.path), Side(reference)
-        self.faulty = bool(mount.options.get("fault"))
-        self.kinds = {}
+    def __init__(self, mount, store, options):
+        self.mount, self.store, self.options = mount, store, dict(options)
+        self.crash = CrashFile(mount.base / "crash")
+        self.deaths = 0
+        mount.options.update(options, op_timeout="10m", watchdog="1h", settle="0s", free_space="1M")
+        mount.env.update(SLUICE_CRASH_FILE=str(self.crash.path), SLUICE_CLOCK_SCALE=str(SPEED))
+        self.start()
 
-    def finish(self):
-        self.ours.close_all()
-        self.ref.close_all()
+    def start(self, fault=None):
+        if fault is not None:
+            self.mount.options["fault"] = FAULTS[fault]
+        self.mount.mount()
+
+    @property
+    def faulty(self):
+        return bool(self.mount.options["fault"])
 
     def do(self, step):
         special = getattr(self, "do_" + step[0], None)
         if special:
             special(*step[1:])
-            return
-        if self.store.kind == "file":
-            if step[0] == "rename" and step[3] == EXCHANGE and self.is_dir(step[1]) != self.is_dir(step[2]):
-                return
-            if self.clashes(step):
-                self.do_settle()
-        ours = tried(getattr(self.ours, step[0]), *step[1:], again=3 if self.faulty else 0)
-        if ours == ("errno", "EIO") and self.faulty:
-            return
-        if ours == ("errno", "EOPNOTSUPP"):
-            return
-        ref = tried(getattr(self.ref, step[0]), *step[1:])
-        if ours != ref:
-            raise Diverged(f"{step}: the mount gives {brief(ours)}, the reference {brief(ref)}")
-        if self.store.kind == "file":
-            for path in self.changed_by(step):
-                self.note_kinds(path)
+        else:
+            self.do_other(step)
 
-    # A folder cannot hold the objects `a` and `a/x` beside each other as a bucket can, so a store that is one gets time to follow before a name that was a
-    # directory becomes something else, or the other way round, and swaps of a file and a directory are left out. `kinds` is what each path was since the last settle.
+    # ---- deaths ----
 
-    def changed_by(self, step):
-        """Paths below the root that the step may make."""
-        wanted = {"write_file": step[1:2], "open": step[2:3], "mkdir": step[1:2], "symlink": step[2:3], "link": step[2:3], "rename": step[1:3]}.get(step[0], ())
-        for path in wanted:
-            full = self.ref.at(path)
-            real = os.path.realpath(full if step[0] in ("write_file", "open") else os.path.dirname(full))
-            yield os.path.relpath(real if step[0] in ("write_file", "open") else os.path.join(real, os.path.basename(full)), os.path.realpath(self.ref.root))
+    def do_arm(self, point, nth):
+        """The worker is to die at the nth passage of this crash point from now."""
+        self.disarm()
+        self.crash.arm(point, nth)
 
-    def is_dir(self, path):
-        return os.path.isdir(self.ref.at(path)) and not os.path.islink(self.ref.at(path))
+    def disarm(self):
+        self.crash.disarm()
+        self.deaths += self.crash.fired() is not None
+        self.crash.reset()
 
-    def note_kinds(self, path):
-        if os.path.lexists(self.ref.at(path)):
-            self.kinds.setdefault(path, set()).add(self.is_dir(path))
-        for top, dirs, files in os.walk(self.ref.at(path)):
-            for name in dirs + files:
-                below = os.path.relpath(os.path.join(top, name), self.ref.root)
-                self.kinds.setdefault(below, set()).add(self.is_dir(below))
-
-    def clashes(self, step):
-        paths = list(self.changed_by(step))
-        if step[0] == "rename":
-            moved = any(self.is_dir(p) for p in paths)
-            to = paths if step[3] == EXCHANGE else paths[1:]
-            return any(True in self.kinds.get(q, ()) or moved and any(p == q or p.startswith(q + "/") for p in self.kinds) for q in to)
-        return any(self.kinds.get(p, {step[0] == "mkdir"}) != {step[0] == "mkdir"} for p in paths) and not all(os.path.lexists(self.ref.at(p)) for p in paths)
-
-    def do_compare(self):
-        kind, ours = tried(self.ours.snapshot, again=100 if self.faulty else 0)
-        if kind != "ok":
-            raise Diverged(f"the tree cannot be read: {ours}")
-        self.same("the tree", ours, self.ref.snapshot())
-
-    def same(self, what, ours, ref):
-        for path in sorted(set(ours) | set(ref)):
-            if ours.get(path) != ref.get(path):
-                raise Diverged(f"{what}: {path} is {brief(ours.get(path))}, should be {brief(ref.get(path))}")
-
-    def close_all(self):
-        self.ours.close_all()
-        self.ref.close_all()
-
-    def do_settle(self):
-        """Everything closed is published: the bucket is the tree."""
-        self.close_all()
-        self.published()
-        self.do_compare()
-        self.compare_bucket()
-        self.kinds = {}
-        self.note_kinds(".")
-
-    def published(self):
-        done = run("wait", "--timeout", "100s", self.mount.path, timeout=130, check=False)
-        if done.returncode != 0:
-            log = [line for line in self.mount.log().splitlines() if " warn " in line or " err " in line]
-            raise Diverged(f"wait: exit {done.returncode} {done.stderr}\n" + "\n".join(log[-10:]))
-
-    def compare_bucket(self):
-        want = {}
-        for path, what in self.ref.snapshot().items():
-            if stat.S_ISREG((what[0] if isinstance(what[0], tuple) else what)[0]):
-                want[path] = what[1]
-            elif isinstance(what[0], tuple):
-                want[path] = b""
-        have = {key: self.store.get(key) for key in self.store.list()}
-        self.same("the bucket", have, want)
-
-    def do_remount(self, fault):
-        self.close_all()
-        self.mount.umount()
-        self.start(fault)
-        self.do_compare()
+    def do_takeover(self):
+        self.disarm()
+        self.mount.kill_worker()
+        self.deaths += 1
 
     def do_kill(self, fault):
+        """Supervisor and worker die at once."""
+        self.disarm()
+        self.before_kill()
         self.mount.kill9()
+        self.let_go()
+        self.start(fault)
+        self.after_kill()
+
+    def do_remount(self, fault):
+        self.disarm()
         self.close_all()
+        self.mount.umount()
         self.start(fault)
         self.do_compare()
-        for path, what in self.ref.snapshot().items():  # files whose writer was cut off are published after their next close
-            if isinstance(what[0], tuple) and stat.S_ISREG(what[0][0]):
-                tried(lambda p=path: os.close(os.open(self.ours.at(p), os.O_RDWR)), again=20)
 
-    def start(self, fault):
-        self.faulty = bool(FAULTS[fault])
-        self.mount.mount(fault=FAULTS[fault])
+    def before_kill(self):
+        pass
 
-    def do_evict(self, path):
-        if os.path.lexists(self.ref.at(path)):
-            run("evict", self.ours.at(path), check=False)
+    def let_go(self):
+        """close_all() of what may be dead."""
+        self.close_all()
 
-    def do_theirs(self, path, n, seed):
-        """Somebody else puts an object where a file or nothing is."""
-        where = self.ref.at(path)
-        parts = path.split("/")
-        above = ["/".join(parts[:i]) for i in range(1, len(parts))]
-        if os.path.isdir(where) or os.path.islink(where) or any(os.path.islink(self.ref.at(p)) or not os.path.isdir(self.ref.at(p)) for p in above):
-            return
-        self.do_settle()
-        data = noise(n, seed) + b"theirs"
-        if os.path.lexists(where):
-            os.unlink(where)
-        with open(where, "wb") as f:
-            f.write(data)
-        self.store.put(path, data)
-        until = time.monotonic() + 20
-        while tried(self.ours.read_file, path, again=20) != ("ok", data):
-            if time.monotonic() > until:
-                raise Diverged(f"theirs {path}: not seen after 20 s: {brief(tried(self.ours.read_file, path))}")
-            time.sleep(0.1)
-        self.do_compare()
+    # ---- the store ----
 
-    def do_new_cache(self):
-        """What the bucket alone tells: names and bytes. Links between names, and attributes kept here only, are gone."""
-        self.do_settle()
-        self.mount.umount()
-        shutil.rmtree(self.mount.cache)
-        for path, what in self.ref.snapshot().items():
-            if isinstance(what[0], tuple) and stat.S_ISREG(what[0][0]):
-                where = self.ref.at(path)
-                subprocess.run(["cp", "--reflink=never", where, where + "~"], check=True, timeout=60)
-                os.chmod(where + "~", stat.S_IMODE(what[0][0]))
-                os.replace(where + "~", where)
-        self.start(0)
-        self.do_compare()
+    def published(self, path=""):
+        done = run("wait", "--timeout", f"{100 * SPEED}s", self.mount.path / path, timeout=130, check=False)
+        if done.returncode != 0:
+            raise Diverged(f"wait: exit {done.returncode} {done.stderr}")
+
+    def check_status(self):
+        status = self.mount.status()
+        bad = {k: status[k] for k in ("conflicts", "quarantined", "dirty_files") if status[k]}
+        if bad:
+            raise Diverged(f"status: {bad} with everything published")
+
+    # ---- the end ----
+
+    def check_log(self):
+        self.disarm()
+        lines = self.mount.log().splitlines()
+        alarms = [line for line in lines if ALARM.search(line)]
+        if alarms:
+            raise Diverged(f"the log holds {alarms[:3]}")
+        deaths = [line for line in lines if "another one takes over" in line]
+        if len(deaths) > self.deaths:
+            raise Diverged(f"the worker died {len(deaths)} times, {self.deaths} were asked for: {deaths[-3:]}")
+
+    def last_words(self):
+        log = [line for line in self.mount.log().splitlines() if " warn " in line or " err " in line]
+        return "\n".join(log[-10:])
+
+    def finish(self):
+        """What the run said counts, not whether it ends well."""
+        try:
+            self.let_go()
+            if self.mount.is_mounted():
+                run("umount", self.mount.path, check=False)
+        finally:
+            if self.mount.is_mounted():
+                self.mount.abort()
+                self.mount.detach()
+            self.store.remove()
+            shutil.rmtree(self.mount.base, ignore_errors=True)
+
+
+class Watch:
+    """Cuts off a mount in which a step hangs: the call then ends with an error."""
+
+    def __init__(self, r):
+        self.run, self.over, self.step_since = r, threading.Event(), time.monotonic()
+        self.thread = threading.Thread(target=self.main, daemon=True)
+        self.thread.start()
+
+    def main(self):
+        while not self.over.wait(5):
+            if time.monotonic() - self.step_since > HANGS_S:
+                self.run.mount.abort()
+
+    def end(self):
+        self.over.set()
+        self.thread.join()
 
 
 def attempt(make_run, steps):
     """None, or (number of the step that failed, what it said)."""
     r = make_run()
+    watch = Watch(r)
     try:
-        for i, step in enumerate(steps):
+        for i, step in enumerate([*steps, None]):
+            watch.step_since = time.monotonic()
             try:
-                r.do(step)
-            except (Diverged, AssertionError) as e:
-                return i, f"step {i} {step}: {e}"
+                if step:
+                    r.do(step)
+                else:
+                    r.check_log()
+            except Exception as e:  # noqa: BLE001 - whatever a step says
+                keep(r)
+                return min(i, len(steps) - 1), f"step {i} {step or 'the end'}: {type(e).__name__}: {e}\n{r.last_words()}"
         return None
     finally:
+        watch.end()
         r.finish()
+
+
+def keep(r):
+    """What is left of a run that failed, for who asks for it by SLUICE_MODEL_KEEP=DIR."""
+    where = os.environ.get("SLUICE_MODEL_KEEP")
+    if where:
+        to = os.path.join(where, r.mount.base.name)
+        shutil.rmtree(to, ignore_errors=True)
+        os.makedirs(to)
+        shutil.copy(r.mount.log_path, to)
+        shutil.copytree(r.mount.cache, to + "/cache", ignore_dangling_symlinks=True, ignore=shutil.ignore_patterns("*.sock", "ctl*"))
 
 
 def shrink(make_run, steps, seconds):
@@ -441,6 +245,7 @@ def check(make_run, steps, shrink_seconds):
     bad = attempt(make_run, steps)
     if not bad:
         return
+    print(bad[1], flush=True)
     fewer = shrink(make_run, steps[:bad[0] + 1], shrink_seconds)
     text = "\n".join(f"    {s!r}," for s in fewer)
     raise AssertionError(f"{bad[1]}\nshrunk to {len(fewer)} steps:\n[\n{text}\n]\nwhich say: {attempt(make_run, fewer)}")

@@ -10,6 +10,8 @@ import shutil
 import subprocess
 import uuid
 
+PROBE = ".sluice-probe/"  # below it a daemon tries, some time after its mount, what the store can do; no list here shows it unless asked for it
+LARGE = 1 << 16  # smaller objects are left behind: to delete a hundred thousand takes the gateway minutes
 CEPH = pathlib.Path(__file__).resolve().parents[1] / "ceph"
 
 
@@ -110,7 +112,7 @@ class CephStore:
         found = {}
         for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix):
             for row in page.get("Contents", []):
-                if not row["Key"].endswith("/"):
+                if not row["Key"].endswith("/") and row["Key"].startswith(PROBE) == prefix.startswith(PROBE):
                     found[row["Key"]] = row["Size"]
         return found
 
@@ -121,8 +123,12 @@ class CephStore:
         """Keys of multipart uploads in progress; empty=False leaves out those that hold no part: a kill between creating an upload
         and writing down its id leaves such a one, and nobody can tell afterwards whose it was."""
         found = self.client.list_multipart_uploads(Bucket=self.bucket).get("Uploads", [])
-        return [u["Key"] for u in found if empty or self.client.list_parts(
-            Bucket=self.bucket, Key=u["Key"], UploadId=u["UploadId"]).get("Parts")]
+        return [u["Key"] for u in found if not u["Key"].startswith(PROBE) and (empty or self.client.list_parts(
+            Bucket=self.bucket, Key=u["Key"], UploadId=u["UploadId"]).get("Parts"))]
+
+    def abort(self, request):
+        """Ends the multipart upload that a request is of: its key, query["uploadId"]."""
+        self.client.abort_multipart_upload(Bucket=self.bucket, Key=request.key, UploadId=request.query["uploadId"])
 
     def env(self):
         return {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
@@ -136,8 +142,9 @@ class CephStore:
 
     def remove(self):
         self.start_gateway()
-        for key in self.list():
-            self.delete(key)
+        for key, size in self.list().items():
+            if size >= LARGE:
+                self.delete(key)
 
 
 STORES = {"file": FileStore, "ceph": CephStore}

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 from mounts import MIB, SLUICE, eventually, run
+from stores import PROBE
 
 TINY = ["--size", "3000K", "--small-files", "5", "--threads", "1,3"]
 BIG = ["read", "read-again", "mmap", "random-128k", "random-4k"]
@@ -102,7 +103,7 @@ def test_signal_in_a_mount(mount, store):
     assert p.returncode == 1
     assert os.listdir(mount.path) == []
     mount.wait()
-    assert eventually(lambda: store.list() == {}), "a probe of the store may still be running"
+    assert eventually(lambda: store.list() == store.list(PROBE) == {}), "a probe of the store may still be running"
 
 
 def test_measuring_that_dies_leaves_nothing(base):

@@ -115,6 +115,19 @@ def test_sparse_copies_of_a_half_cached_file_are_true(mount, store, base):
     assert hashlib.md5((base / "copy1").read_bytes()).digest() == hashlib.md5(data).digest()
 
 
+@pytest.mark.parametrize("passthrough", ["on", "off"])
+def test_no_hole_is_told_where_a_map_has_written(make_mount, passthrough):
+    m = make_mount(passthrough=passthrough)
+    with open(m.path / "f", "wb") as f:
+        f.truncate(MIB)
+    m.wait()
+    with open(m.path / "f", "r+b", buffering=0) as f, mmap.mmap(f.fileno(), MIB) as view:
+        view[MIB // 2:MIB // 2 + 5] = b"bytes"
+        with open(m.path / "f", "rb", buffering=0) as r:
+            assert os.lseek(r.fileno(), 0, os.SEEK_DATA) <= MIB // 2
+            assert os.lseek(r.fileno(), MIB // 2, os.SEEK_HOLE) >= MIB // 2 + 5
+
+
 def test_tar_with_holes_of_a_half_cached_file_is_true(mount, store, base):
     data = noise(24 * MIB)
     store.put("big", data)

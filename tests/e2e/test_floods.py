@@ -62,6 +62,24 @@ def test_a_directory_is_read_while_it_is_listed(make_mount, store):
     assert len([query for query in lists(store) if "continuation-token" not in query]) == 1, "one listing"
 
 
+def test_a_directory_of_an_immutable_mount_is_read_while_it_is_listed(make_mount, store):
+    there = names(5000)
+    store.add_names(there)
+    store.pages_open.clear()
+    m = make_mount(immutable=True, metadata_ttl=None, negative_ttl=None, op_timeout="10m")
+    with os.scandir(m.path / "d") as entries:
+        seen = [f"d/{next(entries).name}" for _ in range(900)]
+        assert not store.pages_open.is_set() and seen == there[:900], "the first page is there, in order"
+        other = in_thread(lambda: read_names(m))
+        late = in_thread(lambda: [f"d/{e.name}" for e in entries])
+        store.pages_open.set()
+        seen += late(HANG_S)
+    assert seen == there
+    assert other(HANG_S) == there, "who comes meanwhile sees all, too"
+    assert read_names(m) == there
+    assert len([query for query in lists(store) if "continuation-token" not in query]) == 1, "one listing"
+
+
 def test_who_reads_a_listing_that_breaks_off_gets_an_error_and_the_next_all(make_mount, store):
     there = names(3000)
     store.add_names(there)

@@ -4,8 +4,9 @@ import ctypes
 import os
 import time
 
+import lake
 import pytest
-from mounts import MIB, eventually
+from mounts import MIB, Mount, eventually
 
 SLOW = "op=copy,action=delay:300ms"
 libc = ctypes.CDLL(None, use_errno=True)
@@ -77,6 +78,21 @@ def test_renamed_file_still_written_does_not_block_its_old_name(make_mount, stor
     check(m, store, {"log": b"new\n", "log.1": b"old\nmore\nlast\n"})
 
 
+def test_close_that_waits_for_the_store_takes_the_name_of_a_file_still_written(make_mount, store):
+    m = make_mount(close="remote", op_timeout="20s")
+    (m.path / "log").write_bytes(b"old\n")
+    with open(m.path / "log", "r+b", buffering=0) as f:
+        f.truncate(0)
+        f.write(b"more\n")
+        os.rename(m.path / "log", m.path / "log.1")
+        began = time.monotonic()
+        (m.path / "log").write_bytes(b"new\n")
+        assert time.monotonic() - began < 10
+        assert store.get("log") == b"new\n"
+        f.write(b"last\n")
+    check(m, store, {"log": b"new\n", "log.1": b"more\nlast\n"})
+
+
 def test_name_that_was_renamed_to_a_held_one_is_written_again(mount, store):
     publish(mount, f=b"old")
     os.rename(mount.path / "f", mount.path / "f.tmp")
@@ -131,6 +147,39 @@ def test_directory_takes_the_name_of_a_file_that_moved(make_mount, store):
     (m.path / "a/x").write_bytes(b"X")
     m.wait(timeout=30)
     assert objects(store) == {"a/x": b"X", "b": b"A"}
+
+
+@pytest.fixture
+def bucket():
+    """A store in which `d` and `d/x` may stand beside each other."""
+    made = lake.Lake()
+    yield made
+    made.remove()
+
+
+def test_file_at_the_name_of_a_directory_that_is_still_being_removed_stays_a_file(bucket, base):
+    m = Mount(bucket, base / "m", order="none", fault="op=delete,action=delay:4s")
+    m.mount()
+    try:
+        (m.path / "d").mkdir()
+        (m.path / "d/x").write_bytes(b"below")
+        m.wait()
+        os.unlink(m.path / "d/x")
+        os.rmdir(m.path / "d")
+        (m.path / "d").write_bytes(b"file")
+        os.setxattr(m.path / "d", "user.mark", b"1")
+        m.remount()
+        assert "d/x" in bucket.objects
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            os.listdir(m.path)
+            assert (m.path / "d").read_bytes() == b"file"
+            time.sleep(0.2)
+        m.wait(timeout=60)
+        assert bucket.list() == ["d"]
+        assert os.getxattr(m.path / "d", "user.mark") == b"1"
+    finally:
+        m.finish()
 
 
 @pytest.mark.parametrize("pause", [0, 1])

@@ -10,7 +10,7 @@ from mounts import MIB, eventually, run
 
 
 class Watcher:
-    """Polls the bucket: every (key, size) that was ever visible, in order of first sight; the probe of the store left out."""
+    """Polls the bucket: every (key, size) that was ever visible, in order of first sight."""
 
     def __init__(self, store):
         self.store, self.seen, self.order, self.listings = store, {}, [], []
@@ -19,7 +19,7 @@ class Watcher:
 
     def poll(self):
         while not self.stop.is_set():
-            listing = {k: v for k, v in self.store.list().items() if not k.startswith(".sluice-probe/")}
+            listing = self.store.list()
             self.listings.append(set(listing))
             for key, size in listing.items():
                 if key not in self.seen:
@@ -100,10 +100,20 @@ def test_close_remote_returns_when_the_object_is_there(make_mount, store):
         data = os.urandom(size)
         (m.path / f"f{size}").write_bytes(data)
         assert store.get(f"f{size}") == data
-    # A close before anything was written waits for nothing: `cmd > f` closes a copy of the descriptor before cmd runs.
     (m.path / "empty").touch()
-    m.wait("empty")
     assert store.get("empty") == b""
+
+
+def test_close_remote_does_not_publish_a_file_before_the_program_writes_it(make_mount, store):
+    """`cmd > f` closes a copy of the descriptor before cmd runs."""
+    m = make_mount(close="remote")
+    with open(m.path / "f", "wb", buffering=0) as f:
+        os.close(os.dup(f.fileno()))
+        assert "f" not in store.list()
+        f.write(b"all")
+    assert store.get("f") == b"all"
+    subprocess.run(["sh", "-c", f"printf ran > {m.path}/out"], check=True)
+    assert store.get("out") == b"ran"
 
 
 def test_fsync_remote_returns_when_the_bytes_are_there(make_mount, store):

@@ -27,7 +27,7 @@ def environ(pid):
 # ---- keys ----
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o660, 0o444])
 def test_keys_in_a_file_open_to_others_are_not_used(make_mount, base, mode):
     m = make_mount(start=False, source="s3://bucket", endpoint_url="http://127.0.0.1:9")
     env = {k: "" for k in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_CONFIG_FILE")}
@@ -293,7 +293,7 @@ def test_the_program_is_hardened():
     if not shutil.which("readelf"):
         pytest.skip("readelf is not there")
     out = {what: sh(f"readelf -W {what} {SLUICE}").stdout for what in ("-h", "-l", "-d", "--dyn-syms")}
-    if "__asan_init" in sh(f"readelf -W -s {SLUICE}").stdout:
+    if re.search("__[at]san_init", sh(f"readelf -W -s {SLUICE}").stdout):
         pytest.skip("a sanitizer's build")
     assert re.search(r"Type: +DYN", out["-h"])
     assert "GNU_RELRO" in out["-l"] and re.search(r"BIND_NOW|Flags: NOW", out["-d"])

@@ -3,6 +3,7 @@ import socket
 import subprocess
 
 from mounts import eventually
+from proxy import listen
 
 CONFIG = """
 global
@@ -27,7 +28,7 @@ class Haproxy:
     """reset, busy: percent of requests whose connection is dropped, and that get a 503."""
 
     def __init__(self, where, upstream, reset=0, busy=0):
-        with socket.create_server(("127.0.0.1", 0)) as free:
+        with listen("127.0.0.1") as free:
             self.port = free.getsockname()[1]
         self.config, self.log = where / "haproxy.cfg", where / "haproxy.log"
         self.config.write_text(CONFIG.format(port=self.port, upstream=upstream, reset=reset, busy=busy))

@@ -11,6 +11,7 @@ A rule names the kind of request (KINDS, or "any"), perhaps the key, and an acti
 what no rule fits is passed on unchanged. An action is a function of an Exchange: it looks at the request, may ask the gateway, and says
 what the client gets. Actions are threads of their own: they may wait.
 """
+import errno
 import http.client
 import random
 import select
@@ -22,6 +23,17 @@ import urllib.parse
 
 KINDS = ("list", "uploads", "parts", "put", "copy", "get", "head", "delete", "create", "part", "part_copy", "complete", "abort")
 HEADS_CAP = 65536
+PORTS = range(20000, 32000)  # below what the kernel gives to clients: a port that was closed for a while is still free
+
+
+def listen(address, port=0, **how):
+    """On that port, or on any that is free."""
+    while True:
+        try:
+            return socket.create_server((address, port or random.choice(PORTS)), **how)
+        except OSError as e:
+            if port or e.errno != errno.EADDRINUSE:
+                raise
 
 
 class Request:
@@ -181,7 +193,7 @@ class FaultProxy:
     def open(self, port, address=None):
         """Listens (again) there."""
         self.address = address or self.address
-        self.listener = socket.create_server((self.address, port), backlog=128)
+        self.listener = listen(self.address, port, backlog=128)
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self._accept, args=(self.listener,), daemon=True).start()
 
@@ -304,8 +316,11 @@ class FaultProxy:
             while True:
                 head, rest = self._head(sock, rest)
                 exchange = Exchange(self, sock, Request(head), rest)
-                self._action(exchange.request)(exchange)
-                exchange.take_all()
+                try:
+                    self._action(exchange.request)(exchange)
+                    exchange.take_all()
+                finally:
+                    exchange.request.body = b""  # the log keeps requests, not what they carried
                 rest = exchange.rest
         except (Closed, OSError, ValueError, http.client.HTTPException):
             pass
@@ -448,3 +463,35 @@ def first(do):
         do(x.request)
         pass_on(x)
     return act
+
+
+def set_header(name, value):
+    return edit(lambda reply, _: reply.set(name, value))
+
+
+def keep_alive(seconds):
+    """White space while the store works, then its reply."""
+    def act(x):
+        x.take_all()
+        x.sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(seconds * 4):
+            x.sock.sendall(b"1\r\n \r\n")
+            time.sleep(0.25)
+        body = x.ask().body
+        x.sock.sendall(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+    return act
+
+
+WRONG_BODIES = {
+    "short": short_body(100000),
+    "reset": reset_body(100000),
+    "longer than it said": edit(lambda reply, _: setattr(reply, "body", reply.body + b"surplus")),
+    "whole object for a range": edit(lambda reply, _: (setattr(reply, "status", 200), reply.set("Content-Range", None))),
+    "wrong range": set_header("Content-Range", "bytes 0-9/99999999"),
+    "range of nothing": set_header("Content-Range", "rubbish"),
+}
+
+
+def part_number(n):
+    """A key for rules."""
+    return lambda request: request.query.get("partNumber") == str(n)

@@ -6,9 +6,10 @@ import resource
 import signal
 import subprocess
 import time
+import urllib.request
 
 import pytest
-from conftest import blob
+from conftest import BIG, blob
 from mounts import MIB, eventually, in_thread
 import proxy as p
 
@@ -21,12 +22,16 @@ def data_file_of(lake, data):
     return found[0]
 
 
-HARMS = [(harm, size) for harm in ("deleted", "truncated", "emptied") for size in (1000, 5 * MIB)] + [("flipped", 5 * MIB)]
+HARMS = [(harm, size) for harm in ("deleted", "truncated", "emptied", "flipped") for size in (1000, 5 * MIB)] + [
+    ("deleted", 0), ("truncated", BIG), ("flipped", BIG)]
 
 
 @pytest.mark.parametrize("harm,size", HARMS)
-def test_unpublished_file_of_the_cache_is_harmed(lake, harm, size):
+def test_unpublished_file_of_the_cache_is_harmed(ready_lake, harm, size):
     """Behind our back while nobody serves. It is named, and never published; the object of before stays."""
+    with p.listen("127.0.0.1") as free:
+        http = f"127.0.0.1:{free.getsockname()[1]}"
+    lake = ready_lake(http=http)
     lake.write("f", b"the good one before")
     lake.wait()
     lake.proxy.rule(("put", "create", "part"), p.error(403, "AccessDenied"), times=None)
@@ -34,7 +39,7 @@ def test_unpublished_file_of_the_cache_is_harmed(lake, harm, size):
     (lake.path / "f").write_bytes(data)
     assert eventually(lambda: lake.m.info("f")["state"] == "retrying", 20)
     if harm == "flipped":
-        time.sleep(8)  # its checksum is taken 5 s after the close
+        assert eventually(lambda: b"\nsluice_sealed_sums_total 1\n" in urllib.request.urlopen(f"http://{http}/metrics", timeout=10).read(), 60)
     lake.m.kill9()
     victim = data_file_of(lake, data)
     if harm == "deleted":
@@ -45,7 +50,7 @@ def test_unpublished_file_of_the_cache_is_harmed(lake, harm, size):
         os.truncate(victim, size // 2 if harm == "truncated" else 0)
     lake.proxy.heal()
     lake.mount()
-    assert eventually(lambda: lake.status("quarantined") == 1, 20), lake.m.status()
+    assert eventually(lambda: lake.status("quarantined") == 1, 90), lake.m.status()  # 300 MiB are read for it
     assert lake.m.info("f")["state"] == "quarantined"
     assert lake.upstream("f") == [b"the good one before"]
     assert "'f'" in lake.m.log()

@@ -1,38 +1,14 @@
 """What the store answers: too busy, failing, wrong, late, or not at all. Whatever it is, files arrive whole, once, and are read as they are."""
 import errno
 import os
-import re
 import time
 
 import proxy as p
 import pytest
-from conftest import blob
+from conftest import PARTS, SIZES, blob, cold
 from mounts import MIB, eventually, in_thread, run
 
 pytestmark = pytest.mark.ceph
-PARTS = 17 * MIB  # sent in four parts by a mount of part_size=5M
-SIZES = [0, 5 * MIB, PARTS]
-BIG = 300 * MIB
-
-
-@pytest.fixture
-def parts(make_lake):
-    """A mount whose uploads have parts of 5 MiB, and which knows what the store can do."""
-    ready = make_lake(part_size="5M")
-    ready.write("ready", b"before any fault")
-    ready.wait()
-    return ready
-
-
-def cold(lake, name, data):
-    """An object that is not here yet."""
-    lake.put(name, data)
-    assert eventually(lambda: name in os.listdir(lake.path), 10)
-
-
-def header_edit(name, value):
-    return p.edit(lambda reply, _: reply.set(name, value))
-
 
 # ---- too busy ----
 
@@ -40,10 +16,10 @@ def header_edit(name, value):
 def test_slow_down_now_and_then(lake, percent):
     n = 10 if percent < 50 else 4
     for i in range(n):
-        cold(lake, f"there{i}", blob(i, 50000))
+        cold(lake, f"there{i}", blob(i, 5 * MIB if i == 1 else 50000))
     rule = lake.proxy.rule("any", p.error(503, "SlowDown"), prob=percent / 100, times=None)
     for i in range(n):
-        lake.write(f"d/{i}", blob(f"w{i}", 20000))
+        lake.write(f"d/{i}", blob(f"w{i}", (0, 5 * MIB)[i] if i < 2 else 20000))
         assert lake.read(f"there{i}") == lake.files[f"there{i}"]
     lake.wait()
     assert rule.n_used > 0
@@ -51,8 +27,7 @@ def test_slow_down_now_and_then(lake, percent):
 
 def test_slow_down_for_a_minute(make_lake):
     """By a clock that runs 15 times as fast: a reader waits, a writer does not."""
-    lake = make_lake(start=False, op_timeout="120s")
-    lake.fast(15).mount()
+    lake = make_lake(start=False).fast(15).mount()
     lake.put("there", blob("there", 5 * MIB))
     lake.write("before", b"1")
     lake.wait()
@@ -81,6 +56,7 @@ def exercise(lake):
     """Every request that a mount makes: lists, heads, reads, writes, renames, removes, and one upload that is given up."""
     lake.check("there")
     lake.write("new", blob("new", 1000))
+    lake.write("empty", b"")
     lake.write("parts", blob("parts", PARTS))
     lake.write("gone", b"gone")
     lake.wait()
@@ -96,11 +72,12 @@ def exercise(lake):
     lake.wait()
 
 
-def test_too_many_requests_with_a_wish(lake):
-    rule = lake.proxy.rule("put", p.answer(429, b"", Retry_After="2"), times=2)
+@pytest.mark.parametrize("size", SIZES)
+def test_too_many_requests_with_a_wish(parts, size):
+    rule = parts.proxy.rule(("put", "complete"), p.answer(429, b"", Retry_After="2"), times=2)
     began = time.monotonic()
-    lake.write("f", b"in the end")
-    lake.wait()
+    parts.write("f", blob("f", size))
+    parts.wait()
     assert rule.n_used == 2
     assert time.monotonic() - began >= 4, "the store asked for two seconds, twice"
 
@@ -151,33 +128,20 @@ def test_invalid_part_inside_a_200_of_complete(parts):
     assert parts.upstream("f") == [parts.files["f"]]
 
 
-def keep_alive(seconds):
-    """White space while the store works, then its reply."""
-    def act(x):
-        x.take_all()
-        x.sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nTransfer-Encoding: chunked\r\n\r\n")
-        for _ in range(seconds * 4):
-            x.sock.sendall(b"1\r\n \r\n")
-            time.sleep(0.25)
-        body = x.ask().body
-        x.sock.sendall(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
-    return act
-
-
 @pytest.mark.parametrize("seconds", [3, 7])
 def test_white_space_before_the_reply_of_complete(make_lake, seconds):
     """Three minutes of it at an operation timeout of one, in small: within the patience for Complete, and beyond it."""
     lake = make_lake(part_size="5M", op_timeout="2s")
     lake.write("ready", b"1")
     lake.wait()
-    lake.proxy.rule("complete", keep_alive(seconds))
+    lake.proxy.rule("complete", p.keep_alive(seconds))
     lake.write("f", blob("f", PARTS))
     lake.wait()
     assert len(lake.upstream("f")) == 1
 
 
 def test_part_that_fails_five_times(parts):
-    rule = parts.proxy.rule("part", p.error(500, "InternalError"), key=lambda r: r.query.get("partNumber") == "2", times=5)
+    rule = parts.proxy.rule("part", p.error(500, "InternalError"), key=p.part_number(2), times=5)
     parts.write("f", blob("f", PARTS))
     parts.wait()
     assert rule.n_used == 5
@@ -185,19 +149,17 @@ def test_part_that_fails_five_times(parts):
 
 
 def test_upload_that_is_gone_midway(parts):
-    def abort_it(request):
-        parts.store.client.abort_multipart_upload(Bucket=parts.store.bucket, Key="f", UploadId=request.query["uploadId"])
-    parts.proxy.rule("part", p.first(abort_it), key=lambda r: r.query.get("partNumber") == "3")
+    parts.proxy.rule("part", p.first(parts.store.abort), key=p.part_number(3))
     parts.write("f", blob("f", PARTS))
     parts.wait()
     assert len(parts.upstream("f")) == 1
 
 
-@pytest.mark.parametrize("size", [5 * MIB, PARTS])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("etag", ['"00000000000000000000000000000000"', None])
 def test_wrong_or_missing_etag_of_an_upload(parts, size, etag):
     """What the store names is not what was sent: sent again, nothing of it is visible beside."""
-    rule = parts.proxy.rule(("put", "part"), header_edit("ETag", etag))
+    rule = parts.proxy.rule(("put", "part"), p.set_header("ETag", etag))
     parts.write("f", blob("f", size))
     parts.wait()
     assert rule.n_used == 1
@@ -205,21 +167,11 @@ def test_wrong_or_missing_etag_of_an_upload(parts, size, etag):
 
 # ---- reads ----
 
-WRONG_BODIES = {
-    "short": p.short_body(100000),
-    "reset": p.reset_body(100000),
-    "longer than it said": p.edit(lambda reply, _: setattr(reply, "body", reply.body + b"surplus")),
-    "whole object for a range": p.edit(lambda reply, _: (setattr(reply, "status", 200), reply.set("Content-Range", None))),
-    "wrong range": header_edit("Content-Range", "bytes 0-9/99999999"),
-    "range of nothing": header_edit("Content-Range", "rubbish"),
-}
-
-
 @pytest.mark.parametrize("size", [1, 5 * MIB])
-@pytest.mark.parametrize("what", WRONG_BODIES)
+@pytest.mark.parametrize("what", p.WRONG_BODIES)
 def test_wrong_body_of_a_read_once(lake, what, size):
     cold(lake, "there", blob(what, size))
-    rule = lake.proxy.rule("get", WRONG_BODIES[what], key="there")
+    rule = lake.proxy.rule("get", p.WRONG_BODIES[what], key="there")
     lake.check("there")
     assert rule.n_used == 1
 
@@ -228,7 +180,7 @@ def test_wrong_body_of_a_read_once(lake, what, size):
 def test_wrong_body_of_every_read_is_an_error(make_lake, what):
     lake = make_lake(op_timeout="3s")
     cold(lake, "there", blob(what, MIB))
-    lake.proxy.rule("get", WRONG_BODIES[what], key="there", times=None)
+    lake.proxy.rule("get", p.WRONG_BODIES[what], key="there", times=None)
     with pytest.raises(OSError) as e:
         lake.read("there")
     assert e.value.errno in (errno.EIO, errno.EBADMSG, errno.ETIMEDOUT)
@@ -240,9 +192,9 @@ def flip(reply, _):
     reply.body = reply.body[:7] + bytes([reply.body[7] ^ 1]) + reply.body[8:]
 
 
-@pytest.mark.parametrize("size", [1000, 100000, MIB])
+@pytest.mark.parametrize("size", [1000, 100000, MIB, 5 * MIB])
 def test_flipped_byte_of_a_small_object(make_lake, size):
-    """Of what is fetched whole in one reply, over plain http too: once nobody notices, always is an error."""
+    """Of what is compared as a whole, over plain http too: once nobody notices, always is an error."""
     lake = make_lake(op_timeout="5s")
     lake.write("there", blob("there", size))
     lake.wait()
@@ -282,10 +234,11 @@ def test_flipped_byte_of_a_piece_of_a_small_object(make_lake):
     lake.check("there")
 
 
-def test_object_replaced_between_look_and_read(lake):
-    cold(lake, "there", blob("old", MIB))
+@pytest.mark.parametrize("size", [1000, 5 * MIB])
+def test_object_replaced_between_look_and_read(lake, size):
+    cold(lake, "there", blob("old", size))
     os.stat(lake.path / "there")
-    lake.put("there", blob("new", MIB))
+    lake.put("there", blob("new", size))
     try:
         assert lake.read("there") == lake.files["there"]
     except OSError as e:
@@ -339,42 +292,31 @@ def test_object_deleted_while_it_is_read(lake):
 
 # ---- refusals ----
 
-def until_told(lake, name, words):
-    """Kept here, tried again by itself, and said why."""
-    def told():
-        info = lake.m.info(name)
-        return info if info["state"] == "retrying" and "error" in info else None
-    info = eventually(told, 20)
-    assert info and re.search(words, info["error"]), lake.m.info(name)
-    assert f"will be tried again key='{name}'" in lake.m.log()
-    assert lake.status("dirty_files") > 0
-    assert name not in lake.store.list()
-    lake.check(name)
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_writing_is_not_allowed_for_a_while(parts, size):
     parts.proxy.rule(("put", "create", "part"), p.error(403, "AccessDenied"), times=None)
     parts.write("f", blob("f", size))
-    until_told(parts, "f", "ermission|allow")
+    parts.until_told("f", "ermission|allow")
+    assert "f" not in parts.store.list()
     parts.check("ready")
     parts.proxy.heal()
     parts.wait()
 
 
-def test_bucket_that_is_gone_for_a_while(parts):
+@pytest.mark.parametrize("size", SIZES)
+def test_bucket_that_is_gone_for_a_while(parts, size):
     """Kept, told, and published when it is there again. Reads are errors, and nothing looks removed."""
     lake = parts
     cold(lake, "there", blob("there", MIB))
     lake.proxy.rule("any", p.error(404, "NoSuchBucket"), times=None)
-    lake.write("f", blob("f", 1000))
+    lake.write("f", blob("f", size))
     time.sleep(1.5)
     with pytest.raises(OSError) as e:
         lake.read("there")
     assert e.value.errno != errno.ENOENT, "a bucket that is gone says nothing of the file"
     lake.check("ready", "f")
     assert {"f", "ready", "there"} <= set(os.listdir(lake.path))
-    until_told(lake, "f", "bucket")
+    lake.until_told("f", "bucket")
     lake.proxy.heal()
     assert eventually(lambda: read_or_none(lake, "there") == lake.files["there"], 10)
 
@@ -383,48 +325,4 @@ def test_bucket_that_is_gone_for_a_while(parts):
 @pytest.mark.parametrize("size", SIZES)
 def test_somebody_else_was_first(parts, size, code, status):
     """Ours is kept and listed, the store keeps its own."""
-    lake = parts
-
-    def somebody_else(x):
-        x.take_all()
-        lake.store.put("f", b"theirs")
-        p.error(status, code)(x)
-    lake.proxy.rule(("put", "complete"), somebody_else, key="f")
-    lake.write("f", blob("f", size))
-    assert eventually(lambda: lake.status("conflicts") == 1, 20), lake.m.status()
-    assert lake.store.get("f") == b"theirs"
-    assert eventually(lambda: lake.read("f") == b"theirs", 10)
-    assert "f" in run("conflicts", lake.path).stdout
-    run("conflicts", "keep-mine", lake.path / "f")
-    lake.versions["f"].append(b"theirs")
-
-
-# ---- all of it, on one large file ----
-
-def test_a_large_file_through_all_of_it(make_lake):
-    lake = make_lake(op_timeout="30s")
-    lake.write("ready", b"1")
-    lake.wait()
-    data = blob("big", BIG)
-    spoil = lake.proxy.rule
-    nth_part = lambda n: lambda r: r.query.get("partNumber") == str(n)  # noqa: E731
-    used = [
-        spoil("create", p.error(503, "SlowDown")),
-        spoil("part", p.reset_before, key=nth_part(1)),
-        spoil("part", p.reset_upload(MIB), key=nth_part(2)),
-        spoil("part", p.lost, key=nth_part(3)),
-        spoil("part", p.error(500, "InternalError"), key=nth_part(4), times=5),
-        spoil("part", header_edit("ETag", '"00000000000000000000000000000000"'), key=nth_part(5)),
-        spoil("part", header_edit("ETag", None), key=nth_part(6)),
-        spoil("part", p.reset_head(), key=nth_part(7)),
-        spoil("complete", p.answer(200, p.error_xml("InternalError"))),
-        spoil("complete", p.lost),
-    ]
-    lake.write("big", data)
-    lake.wait()
-    assert [rule.n_used > 0 for rule in used] == [True] * len(used)
-    assert len(lake.upstream("big")) == 1
-    run("evict", lake.path / "big")
-    used = [spoil("get", action, key="big", after=i) for i, action in enumerate(WRONG_BODIES.values())]
-    assert lake.read("big") == data
-    assert [rule.n_used for rule in used] == [1] * len(used)
+    parts.loses_to_somebody("f", blob("f", size), p.error(status, code))

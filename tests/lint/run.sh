@@ -1,5 +1,5 @@
 #!/bin/bash
-# run.sh - every check of the source itself: layers, sizes, words, modes, registration, format, spelling, shell scripts.
+# run.sh - every check of the source itself: layers, sizes, words, modes, registration, format, spelling, shell scripts, the lanes of tests/run.sh.
 # Prints each check's findings and "lint: N passed, N failed, N skipped"; exit 1 if one failed.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
@@ -51,5 +51,6 @@ done
 if command -v clang-format-14 >/dev/null; then check format format; else skip format "clang-format-14 is not there"; fi
 if command -v codespell >/dev/null; then check spelling spelling; else skip spelling "codespell is not there"; fi
 if command -v shellcheck >/dev/null; then check scripts scripts; else skip scripts "shellcheck is not there"; fi
+check lanes tests/lint/lanes.sh
 echo "lint: $pass passed, $fail failed, $skip skipped"
 [ $fail -eq 0 ]

@@ -10,7 +10,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MAX_C, MAX_H, MAX_FUNCTION = 800, 250, 100
-LONG_HEADERS = {"meta/meta.h": 300, "s3/objstore.h": 300}
+LONG_HEADERS = {"fs/fs.h": 260, "meta/meta.h": 320, "s3/objstore.h": 300}
 # Written in two halves so that this file does not find itself.
 WORDS = re.compile(r"\b(" + "|".join(a + b for a, b in (("TO", "DO"), ("FIX", "ME"), ("XX", "X"), ("HA", "CK"))) + r")\b")
 FUNCTION_END = re.compile(r"^}")

@@ -17,7 +17,7 @@
 
 /* Tests run one by one, each in a process of its own or after the teardown of the one before. */
 struct objstore_config cred_cfg;
-static char dir[64];
+static char *dir;
 
 /* ---- a fake service ---- */
 
@@ -197,8 +197,8 @@ void cred_setup(void)
         if (g_str_has_prefix(names[i], "AWS_"))
             unsetenv(names[i]);
     }
-    strcpy(dir, "/tmp/sluice-cred-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(dir));
+    dir = g_dir_make_tmp("sluice-cred-XXXXXX", NULL);
+    ck_assert_ptr_nonnull(dir);
     g_autofree char *credentials = cred_path("credentials"), *config = cred_path("config"), *log = cred_path("log");
     setenv("AWS_SHARED_CREDENTIALS_FILE", credentials, 1);
     setenv("AWS_CONFIG_FILE", config, 1);
@@ -219,6 +219,7 @@ void cred_teardown(void)
         unlink(path);
     }
     rmdir(dir);
+    g_clear_pointer(&dir, g_free);
 }
 
 struct s3_cred *cred_open_ok(void)

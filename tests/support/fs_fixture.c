@@ -6,7 +6,9 @@
 
 #include <check.h>
 #include <ftw.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,8 +21,8 @@ void fs_fixture_init(struct fs_fixture *fx)
 {
     *fx = (struct fs_fixture){0};
     sm_strict(true);
-    fx->dir = g_strdup("/tmp/sluice-unit-XXXXXX");
-    ck_assert_ptr_nonnull(g_mkdtemp(fx->dir));
+    fx->dir = g_dir_make_tmp("sluice-unit-XXXXXX", NULL);
+    ck_assert_ptr_nonnull(fx->dir);
     fx->lake = g_build_filename(fx->dir, "lake", NULL);
     fx->cache_dir = g_build_filename(fx->dir, "cache", NULL);
     make_dirs(fx->lake);
@@ -64,11 +66,26 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 void fs_fixture_fini(struct fs_fixture *fx)
 {
     fs_fixture_close(fx);
-    (void)nftw(fx->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS); /* what is left in /tmp hurts no other test */
+    (void)nftw(fx->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS); /* what is left in $TMPDIR hurts no other test */
     config_clear(&fx->cfg);
     g_free(fx->dir);
     g_free(fx->lake);
     g_free(fx->cache_dir);
+}
+
+void fs_fixture_break_database(struct fs_fixture *fx)
+{
+    struct rlimit old, tight = {0};
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
+    tight.rlim_max = old.rlim_max;
+    (void)signal(SIGXFSZ, SIG_IGN);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &tight), 0);
+    struct meta_batch *b = meta_batch_new(fx->fs->meta);
+    g_autofree char *big = g_strnfill(20000, 'x');
+    meta_value_put(b, "big", big, strlen(big));
+    ck_assert_int_lt(meta_commit(b, false), 0);
+    meta_batch_free(b);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
 }
 
 void fs_fixture_object(struct fs_fixture *fx, const char *key, const char *data, size_t len)

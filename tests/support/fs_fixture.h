@@ -23,6 +23,8 @@ void fs_fixture_open(struct fs_fixture *fx);
 /* Also lets the publisher run. */
 void fs_fixture_start(struct fs_fixture *fx);
 void fs_fixture_close(struct fs_fixture *fx);
+/* No write reaches the disk any more, so the database fails, and then for good. */
+void fs_fixture_break_database(struct fs_fixture *fx);
 /* Closes and removes the folder. */
 void fs_fixture_fini(struct fs_fixture *fx);
 

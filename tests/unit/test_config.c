@@ -53,6 +53,12 @@ static void expect_shown(const char *name, const char *value)
     ck_assert_msg(strcmp(s, value) == 0, "%s is %s, not %s", name, s, value);
 }
 
+#ifdef SLUICE_TEST_POINTS
+#define PART_SIZE_BAD "63K"
+#else
+#define PART_SIZE_BAD "4M"
+#endif
+
 /* name, default as shown, a good value, how that is shown, a bad value (NULL: any text will do) */
 static const struct {
     const char *name, *def, *good, *good_shown, *bad;
@@ -64,6 +70,7 @@ static const struct {
     {"force-path-style", "false", "yes", "true", "2"},
     {"allow-plain-http", "false", "on", "true", ""},
     {"ca-bundle", "", "/etc/ca.pem", "/etc/ca.pem", ""},
+    {"links", "", "/etc/links", "/etc/links", ""},
     {"cache-dir", "", "/nvme/c", "/nvme/c", ""},
     {"cache-size", "80%", "200G", "200G", "101%"},
     {"memory-cache", "0", "2G", "2G", "some"},
@@ -75,6 +82,7 @@ static const struct {
     {"metadata-ttl", "60s", "2h", "2h", "-1"},
     {"negative-ttl", "5s", "0", "0s", "5 s"},
     {"posix-meta", "auto", "off", "off", "maybe"},
+    {"sync", "lazy", "30m", "30m", NULL},
     {"read-only", "false", "true", "true", "x"},
     {"immutable", "false", "true", "true", "x"},
     {"close", "buffered", "remote", "remote", "upload"},
@@ -83,7 +91,10 @@ static const struct {
     {"conflict", "keep", "overwrite", "overwrite", ""},
     {"hold", "*.tmp,*.part,*.partial,*.incomplete,tmp_obj_*,tmp-*/**,*.orbax-checkpoint-tmp-*/**", "", "", NULL},
     {"hold-delay", "10m", "90s", "90s", "31d"},
-    {"part-size", "8M", "64M", "64M", "1M"},
+    {"delta", "on", "off", "off", "auto"},
+    {"rule", "", "ckpt/**=pin=2,close=local", "ckpt/**=pin=2,close=local", "ckpt/**=pim=2"},
+    {"on-create", "", "models/**=warm", "models/**=warm", "models/**=cool"},
+    {"part-size", "8M", "64M", "64M", PART_SIZE_BAD},
     {"max-uploads", "8", "256", "256", "0"},
     {"max-downloads", "16", "1", "1", "257"},
     {"upload-limit", "0", "100M", "100M", "fast"},
@@ -97,6 +108,7 @@ static const struct {
     {"file-mode", "0644", "600", "0600", "1777"},
     {"dir-mode", "0755", "0700", "0700", "rwx"},
     {"http", "", ":9100", ":9100", ""},
+    {"events-secret-file", "", "/etc/sluice/events", "/etc/sluice/events", ""},
     {"foreground", "false", "off", "false", "x"},
     {"log-level", "info", "debug", "debug", "loud"},
     {"log-file", "", "/tmp/x.log", "/tmp/x.log", ""},
@@ -353,6 +365,9 @@ static const struct {
     {"s3://bucket /mnt --immutable --read-only --close remote", "close"},
     {"s3://bucket /mnt --immutable --read-only --hold *.x", "hold"},
     {"s3://bucket /mnt --immutable --metadata-ttl 5s", "metadata-ttl"},
+    {"s3://bucket /mnt --events-secret-file /f", "--http"},
+    {"s3://bucket /mnt --events-secret-file /f --http :1", NULL},
+    {"s3://bucket /mnt --immutable --events-secret-file /f --http :1", "immutable"},
     {"s3://bucket /mnt --cache-size 95% --free-space 10%", "free-space"},
     {"s3://bucket /mnt --cache-size 64M --part-size 32M", "part-size"},
     {"s3://bucket /mnt --umask 0 --file-mode 600 --dir-mode 700", "umask"},
@@ -413,10 +428,30 @@ START_TEST(saved_options_are_restored)
 }
 END_TEST
 
+START_TEST(no_source_goes_from_process_to_process)
+{
+    struct config other;
+    g_autoptr(GString) saved = g_string_new(NULL);
+    ck_assert_int_eq(PARSE("/mnt", "--links", "/etc/l"), 0);
+    ck_assert_int_eq(config_validate(&cfg, &msg), 0);
+    config_save(&cfg, saved);
+    config_init(&other);
+    ck_assert_int_eq(config_restore(&other, saved->str, saved->len, &msg), 0);
+    ck_assert_ptr_null(other.source);
+    ck_assert_str_eq(other.mountpoint, "/mnt");
+    ck_assert_str_eq(other.links, "/etc/l");
+    config_clear(&other);
+}
+END_TEST
+
 START_TEST(missing_source_or_dir_is_said)
 {
     ck_assert_int_eq(PARSE("s3://bucket"), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(msg, "DIR"));
     ck_assert_int_eq(PARSE("--read-only"), 0);
+    ck_assert_int_eq(config_validate(&cfg, &msg), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(msg, "DIR"));
+    ck_assert_int_eq(PARSE("/mnt", "--immutable"), 0);
     ck_assert_int_eq(config_validate(&cfg, &msg), -EINVAL);
     ck_assert_ptr_nonnull(strstr(msg, "SOURCE"));
 }
@@ -464,6 +499,7 @@ int main(void)
     tcase_add_test(tc, immutable_is_read_only_and_never_expires);
     tcase_add_test(tc, saved_options_are_restored);
     tcase_add_test(tc, missing_source_or_dir_is_said);
+    tcase_add_test(tc, no_source_goes_from_process_to_process);
     tcase_add_test(tc, help_and_names_leave_hidden_options_out);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);

@@ -9,9 +9,7 @@
 
 #include <check.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 static struct fs_fixture fx;
@@ -197,27 +195,11 @@ START_TEST(truncated_file_has_the_time_of_its_truncation)
 }
 END_TEST
 
-/* No write reaches the disk any more, so the database fails, and then for good. */
-static void break_database(void)
-{
-    struct rlimit old, tight = {0};
-    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
-    tight.rlim_max = old.rlim_max;
-    signal(SIGXFSZ, SIG_IGN);
-    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &tight), 0);
-    struct meta_batch *b = meta_batch_new(fx.fs->meta);
-    g_autofree char *big = g_strnfill(20000, 'x');
-    meta_value_put(b, "big", big, strlen(big));
-    ck_assert_int_lt(meta_commit(b, false), 0);
-    meta_batch_free(b);
-    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
-}
-
 START_TEST(write_fails_with_the_database)
 {
     struct inode *in = begin("f", "text");
     ck_assert_int_eq(content_flush(in, false), 0);
-    break_database();
+    fs_fixture_break_database(&fx);
     ck_assert_int_lt(content_begin_change(in), 0);
     ck_assert_int_lt(content_begin_change(in), 0); /* also the next one */
     ck_assert_uint_eq(in->rec.content, CONTENT_CLOSING);
@@ -227,7 +209,7 @@ END_TEST
 START_TEST(close_fails_with_the_database)
 {
     struct inode *in = begin("f", "text");
-    break_database();
+    fs_fixture_break_database(&fx);
     ck_assert_int_lt(content_flush(in, false), 0);
     ck_assert_int_lt(content_flush(in, false), 0); /* also the next one */
     ck_assert_uint_eq(in->rec.content, CONTENT_OPEN);
@@ -240,7 +222,7 @@ START_TEST(attributes_stay_when_the_database_fails)
 {
     struct inode *in = begin("f", "text");
     struct stat st = {.st_mode = 0600, .st_uid = 7};
-    break_database();
+    fs_fixture_break_database(&fx);
     ck_assert_int_lt(attr_store(in, &st, FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID), 0);
     ck_assert_uint_eq(in->rec.mode, S_IFREG | 0644);
     ck_assert_uint_ne(in->rec.uid, 7);

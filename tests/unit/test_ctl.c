@@ -44,6 +44,13 @@ static int verb_linger(struct fs *fs, struct ctl_client *client, const json_t *r
     return 3;
 }
 
+/* As a verb that was cut off says, or one that failed. */
+static int verb_give_up(struct fs *fs, struct ctl_client *client, const json_t *req)
+{
+    (void)verb_linger(fs, client, req);
+    return 1;
+}
+
 static int verb_flood(struct fs *fs, struct ctl_client *client, const json_t *req)
 {
     int r = 0;
@@ -57,8 +64,8 @@ static int verb_flood(struct fs *fs, struct ctl_client *client, const json_t *re
     return 1;
 }
 
-static const struct ctl_verb verbs[] = {
-    {"echo", verb_echo}, {"fail", verb_fail}, {"linger", verb_linger}, {"flood", verb_flood}, {NULL, NULL}};
+static const struct ctl_verb verbs[] = {{"echo", verb_echo},   {"fail", verb_fail},       {"linger", verb_linger},
+                                        {"flood", verb_flood}, {"give-up", verb_give_up}, {NULL, NULL}};
 
 static int start(struct ctl **ret)
 {
@@ -257,6 +264,18 @@ START_TEST(stop_ends_running_verbs_which_still_answer)
 }
 END_TEST
 
+START_TEST(verb_that_stop_cuts_off_may_be_asked_again)
+{
+    int fd = dial();
+    (void)!send(fd, "{\"verb\":\"give-up\"}\n", 19, MSG_NOSIGNAL);
+    wait_for(&n_running, 1);
+    stop();
+    g_autofree char *a = drain(fd);
+    ck_assert_ptr_nonnull(strstr(a, "\"again\":true"));
+    ck_assert_ptr_nonnull(strstr(a, "ended before"));
+}
+END_TEST
+
 START_TEST(second_daemon_on_a_mount_is_refused_but_a_stale_socket_is_not)
 {
     struct ctl *other;
@@ -363,6 +382,7 @@ int main(void)
     tcase_add_test(tc, verb_learns_that_its_client_left);
     tcase_add_test(tc, client_beyond_the_limit_is_turned_away);
     tcase_add_test(tc, stop_ends_running_verbs_which_still_answer);
+    tcase_add_test(tc, verb_that_stop_cuts_off_may_be_asked_again);
     tcase_add_test(tc, second_daemon_on_a_mount_is_refused_but_a_stale_socket_is_not);
     tcase_add_test(tc, stopping_leaves_the_socket_of_the_next_daemon);
     tcase_add_test(tc, socket_outlives_who_serves_it);

@@ -5,6 +5,7 @@
 #include "fs/ctl_verbs.h"
 #include "fs/jobs.h"
 #include "fs/pin.h"
+#include "fs/publish.h"
 #include "fs/tree.h"
 #include "fs/tree_apply.h"
 #include "fs_fixture.h"
@@ -132,6 +133,7 @@ START_TEST(status_has_every_field)
                                           "hit_bytes",
                                           "miss_bytes",
                                           "uploaded_bytes",
+                                          "sent_bytes",
                                           "downloaded_bytes",
                                           "copied_bytes",
                                           "retries",
@@ -212,6 +214,7 @@ static void listed(const char *name, const struct etag *etag, bool archived)
     mutex_lock(&fx.fs->ns);
     ck_assert_int_eq(tree_apply_row(fx.fs, b, META_ROOT_INO, &row, UINT64_MAX), 0);
     ck_assert_int_eq(meta_commit(b, false), 0);
+    publish_apply(fx.fs, true);
     mutex_unlock(&fx.fs->ns);
     meta_batch_free(b);
     g_free(row.name);
@@ -294,103 +297,6 @@ START_TEST(requests_without_sense_are_refused)
 }
 END_TEST
 
-START_TEST(warmup_reports_exact_totals)
-{
-    fs_fixture_object(&fx, "d/a", "12345", 5);
-    fs_fixture_object(&fx, "d/b", "123", 3);
-    serve();
-    json_t *lines = ask("{\"verb\":\"warmup\",\"paths\":[\"d\"]}");
-    const json_t *last = json_array_get(lines, json_array_size(lines) - 2);
-    ck_assert_int_eq(exit_of(lines), 0);
-    ck_assert_str_eq(text(last, "event"), "progress");
-    ck_assert_int_eq(number(last, "files_done"), 2);
-    ck_assert_int_eq(number(last, "files_total"), 2);
-    ck_assert_int_eq(number(last, "bytes_done"), 8);
-    ck_assert_int_eq(number(last, "bytes_total"), 8);
-    ck_assert_int_eq(number(last, "errors"), 0);
-    json_decref(lines);
-}
-END_TEST
-
-START_TEST(warmup_that_runs_out_of_time_exits_with_3)
-{
-    fs_fixture_object(&fx, "a", "12345", 5);
-    fx.cfg.fault = g_strdup("op=get,action=delay:3s");
-    serve();
-    uint64_t before = clock_mono_ns();
-    json_t *lines = ask("{\"verb\":\"warmup\",\"paths\":[\"a\"],\"timeout_s\":1}");
-    ck_assert_int_eq(exit_of(lines), 3);
-    ck_assert_uint_lt(clock_mono_ns() - before, 2500 * NS_PER_MS);
-    json_decref(lines);
-}
-END_TEST
-
-START_TEST(background_warmup_is_found_by_its_id_and_stopped)
-{
-    fx.cfg.fault = g_strdup("op=get,action=delay:200ms");
-    for (unsigned i = 0; i < 40; i++) {
-        g_autofree char *key = g_strdup_printf("d/%u", i);
-        fs_fixture_object(&fx, key, "1", 1);
-    }
-    serve();
-    json_t *lines = ask("{\"verb\":\"warmup\",\"paths\":[\"d\"],\"background\":true,\"parallel\":1}");
-    json_int_t id = number(event(lines, "job"), "id");
-    json_decref(lines);
-    lines = ask("{\"verb\":\"warmup-status\"}");
-    ck_assert_int_eq(number(event(lines, "job"), "id"), id);
-    ck_assert_str_eq(text(event(lines, "job"), "state"), "running");
-    json_decref(lines);
-    g_autofree char *stop = g_strdup_printf("{\"verb\":\"warmup-stop\",\"id\":%d}", (int)id);
-    lines = ask(stop);
-    ck_assert_int_eq(exit_of(lines), 0);
-    ck_assert_str_eq(text(event(lines, "job"), "state"), "stopped");
-    json_decref(lines);
-}
-END_TEST
-
-START_TEST(warmup_ends_when_its_client_leaves)
-{
-    fx.cfg.fault = g_strdup("op=get,action=delay:100ms");
-    for (unsigned i = 0; i < 100; i++) {
-        g_autofree char *key = g_strdup_printf("d/%u", i);
-        fs_fixture_object(&fx, key, "1", 1);
-    }
-    serve();
-    int fd = dial("{\"verb\":\"warmup\",\"paths\":[\"d\"],\"parallel\":2}");
-    g_usleep(300 * 1000);
-    close(fd);
-    unsigned live = 1;
-    for (unsigned i = 0; i < 2000 && live > 0; i++) {
-        g_usleep(1000);
-        mutex_lock(&fx.fs->jobs->mu);
-        live = fx.fs->jobs->live;
-        mutex_unlock(&fx.fs->jobs->mu);
-    }
-    ck_assert_uint_eq(live, 0);
-    ck_assert_uint_eq(fs_fixture_cached(&fx, "d/99"), 0);
-}
-END_TEST
-
-START_TEST(check_lists_files_and_evict_tells_what_it_freed)
-{
-    fs_fixture_object(&fx, "a", "12345", 5);
-    serve();
-    json_decref(ask("{\"verb\":\"warmup\",\"paths\":[\"\"]}"));
-    json_t *lines = ask("{\"verb\":\"warmup\",\"paths\":[\"\"],\"check\":true}");
-    const json_t *o = event(lines, "check");
-    ck_assert_str_eq(text(o, "path"), "a");
-    ck_assert_int_eq(number(o, "cached_bytes"), 5);
-    ck_assert_int_eq(number(o, "size"), 5);
-    json_decref(lines);
-    lines = ask("{\"verb\":\"evict\",\"paths\":[\"\"]}");
-    ck_assert_int_eq(exit_of(lines), 0);
-    ck_assert_int_eq(number(event(lines, "evicted"), "files"), 1);
-    ck_assert_int_gt(number(event(lines, "evicted"), "bytes"), 0);
-    json_decref(lines);
-    ck_assert_uint_eq(fs_fixture_cached(&fx, "a"), 0);
-}
-END_TEST
-
 START_TEST(pin_with_latest_pins_the_newest_and_unpin_ends_the_rule)
 {
     serve();
@@ -424,6 +330,9 @@ START_TEST(unpin_takes_the_rule_of_a_plain_name_away)
     ck_assert_int_eq(exit_of(lines), 1);
     json_decref(lines);
     ck_assert(fs_fixture_pinned(&fx, "ckpt/final"));
+    lines = ask("{\"verb\":\"unpin\",\"paths\":[\"ckpt/final\"],\"latest\":3,\"again\":true}");
+    ck_assert_int_eq(exit_of(lines), 0); /* the daemon before this one may have done it */
+    json_decref(lines);
     lines = ask("{\"verb\":\"unpin\",\"paths\":[\"ckpt/final\"]}");
     ck_assert_int_eq(exit_of(lines), 0);
     ck_assert_str_eq(text(event(lines, "unpinned"), "path"), "ckpt/final");
@@ -446,19 +355,6 @@ START_TEST(pin_of_a_path_fetches_it)
     for (unsigned i = 0; i < 2000 && fs_fixture_cached(&fx, "d/a") < 5; i++)
         g_usleep(1000);
     ck_assert_uint_eq(fs_fixture_cached(&fx, "d/a"), 5);
-}
-END_TEST
-
-START_TEST(warmup_says_that_a_file_is_archived)
-{
-    fs_fixture_object(&fx, "d/a", "12345", 5);
-    fx.cfg.fault = g_strdup("op=get,action=error:-ENOMEDIUM");
-    serve();
-    json_t *lines = ask("{\"verb\":\"warmup\",\"paths\":[\"d\"]}");
-    ck_assert_int_eq(exit_of(lines), 1);
-    ck_assert_str_eq(text(event(lines, "error"), "path"), "d/a");
-    ck_assert_ptr_nonnull(strstr(text(event(lines, "error"), "error"), "restore it in the store first"));
-    json_decref(lines);
 }
 END_TEST
 
@@ -729,15 +625,9 @@ int main(void)
     tcase_add_test(tc, info_of_an_unpublished_file);
     tcase_add_test(tc, info_names_the_paths_that_are_not_there);
     tcase_add_test(tc, requests_without_sense_are_refused);
-    tcase_add_test(tc, warmup_reports_exact_totals);
-    tcase_add_test(tc, warmup_that_runs_out_of_time_exits_with_3);
-    tcase_add_test(tc, background_warmup_is_found_by_its_id_and_stopped);
-    tcase_add_test(tc, warmup_ends_when_its_client_leaves);
-    tcase_add_test(tc, check_lists_files_and_evict_tells_what_it_freed);
     tcase_add_test(tc, pin_with_latest_pins_the_newest_and_unpin_ends_the_rule);
     tcase_add_test(tc, unpin_takes_the_rule_of_a_plain_name_away);
     tcase_add_test(tc, pin_of_a_path_fetches_it);
-    tcase_add_test(tc, warmup_says_that_a_file_is_archived);
     tcase_add_test(tc, wait_returns_when_the_file_is_published);
     tcase_add_test(tc, wait_and_drain_run_out_of_time_with_work_left);
     tcase_add_loop_test(tc, wait_looks_behind_a_link, 0, G_N_ELEMENTS(good_links));

@@ -17,11 +17,16 @@ static struct objstore *st;
 static char *dir;
 static GString *calls;        /* "sync INODE", "rename", one a line */
 static const char *fail_call; /* this one fails with EIO, once */
+static unsigned fail_later;   /* but not the first so many times */
 
 static bool fails(const char *call)
 {
     if (!fail_call || strcmp(fail_call, call) != 0)
         return false;
+    if (fail_later > 0) {
+        fail_later--;
+        return false;
+    }
     fail_call = NULL;
     errno = EIO;
     return true;
@@ -39,7 +44,7 @@ int renameat(int from_fd, const char *from, int to_fd, const char *to)
 {
     if (calls)
         g_string_append(calls, "rename\n");
-    return (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, 0);
+    return fails("renameat") ? -1 : (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, 0);
 }
 
 struct dirent *readdir(DIR *d)
@@ -121,12 +126,37 @@ START_TEST(object_is_on_the_disk_before_it_has_its_name)
 {
     put("d/e/k", "text");
     assert_named_after_sync("d/e/k", "d/e");
-    const char *rename = strstr(calls->str, "rename\n");
-    ck_assert_msg(synced("") && synced("") < rename, "d was made in it: %s", calls->str);
+    const char *rename = g_strrstr(calls->str, "rename\n"); /* of d, with e and the object in it */
     ck_assert_msg(synced("d") && synced("d") < rename, "e was made in it: %s", calls->str);
+    ck_assert_msg(synced("") > rename, "d was made in it: %s", calls->str);
     g_string_truncate(calls, 0);
     ck_assert_int_eq(objstore_copy(st, "d/e/k", NULL, "copy", NULL, NULL, NULL), 0);
     assert_named_after_sync("copy", "");
+}
+END_TEST
+
+/* 0: it cannot come to the directories that it needs; 1: these cannot have their name. */
+START_TEST(object_that_cannot_have_its_name_leaves_no_directories)
+{
+    put("d/file", "text");
+    struct etag etag;
+    ck_assert_int_eq(objstore_put(st, "d/file/e/k", "text", 4, NULL, NULL, &etag), -ENOTSUP);
+    fail_call = "renameat";
+    fail_later = (unsigned)_i;
+    ck_assert_int_eq(objstore_put(st, "a/b/k", "text", 4, NULL, NULL, &etag), -EIO);
+    ck_assert_ptr_null(fail_call);
+    fail_call = "renameat";
+    fail_later = (unsigned)_i;
+    ck_assert_int_eq(objstore_put(st, "a/m/", "", 0, NULL, NULL, &etag), -EIO);
+    ck_assert_ptr_null(fail_call);
+    unsigned n;
+    ck_assert_int_eq(list(&n), 0);
+    ck_assert_uint_eq(n, 1);
+    g_autofree char *above = g_build_filename(dir, "a", NULL), *tmp = g_build_filename(dir, ".sluice-tmp", NULL);
+    ck_assert_int_ne(access(above, F_OK), 0);
+    g_autoptr(GDir) d = g_dir_open(tmp, 0, NULL);
+    for (const char *name; (name = g_dir_read_name(d));)
+        ck_assert_msg(strcmp(name, "lock") == 0 || g_str_has_prefix(name, "live-"), "%s", name);
 }
 END_TEST
 
@@ -169,6 +199,22 @@ START_TEST(directories_that_a_delete_left_go_when_it_is_asked_again)
     ck_assert_int_eq(objstore_delete(st, "m/x", &any), 0);
     ck_assert_int_ne(access(above, F_OK), 0);
     ck_assert_int_eq(access(inside, F_OK), 0); /* a marker stays */
+}
+END_TEST
+
+/* Whoever asked was ended before he had noted it, and asks again. */
+START_TEST(delete_of_a_marker_whose_directory_stays_can_be_repeated)
+{
+    struct obj_cond this = {.kind = OBJ_COND_ETAG};
+    unsigned n;
+    ck_assert_int_eq(objstore_put(st, "m/", "", 0, NULL, NULL, &this.etag), 0);
+    put("m/k", "text");
+    ck_assert_int_eq(objstore_delete(st, "m/", &this), 0);
+    ck_assert_int_eq(objstore_delete(st, "m/", &this), 0);
+    ck_assert_int_eq(objstore_delete(st, "m", &this), 0); /* no object either */
+    ck_assert_int_eq(list(&n), 0);
+    ck_assert_uint_eq(n, 1);
+    ck_assert_int_eq(objstore_delete(st, "m/k", &this), -ESTALE);
 }
 END_TEST
 
@@ -240,8 +286,10 @@ int main(void)
     TCase *t = tcase_create("disk");
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, object_is_on_the_disk_before_it_has_its_name);
+    tcase_add_loop_test(t, object_that_cannot_have_its_name_leaves_no_directories, 0, 2);
     tcase_add_test(t, joined_upload_is_on_the_disk_before_it_has_its_name);
     tcase_add_test(t, markers_and_deletes_are_on_the_disk);
+    tcase_add_test(t, delete_of_a_marker_whose_directory_stays_can_be_repeated);
     tcase_add_test(t, upload_that_was_removed_in_part_goes_when_it_is_asked_for);
     tcase_add_test(t, directories_that_a_delete_left_go_when_it_is_asked_again);
     tcase_add_test(t, listing_with_a_disk_error_is_no_short_listing);

@@ -200,11 +200,14 @@ END_TEST
 START_TEST(body_that_arrived_changed_is_sent_again)
 {
     struct obj_part part = {.number = 1, .size = 4};
+    int64_t sent = metric_get(M_sent_bytes), stored = metric_get(M_uploaded_bytes);
     objstore_set_caps(st, CAP_PAYLOAD_SHA256);
     http_stub_reply(stub, 400, "", ERROR_XML("XAmzContentSHA256Mismatch"));
     http_stub_reply(stub, 200, "ETag: \"e\"\r\n", "");
     ck_assert_int_eq(objstore_mpu_part(st, "k", "U", "body", &part), 0);
     ck_assert_uint_eq(http_stub_n_requests(stub), 2);
+    ck_assert_int_eq(metric_get(M_sent_bytes) - sent, 8);
+    ck_assert_int_eq(metric_get(M_uploaded_bytes) - stored, 4);
 }
 END_TEST
 

@@ -472,6 +472,61 @@ static void damage(enum damage what)
                           1);
 }
 
+static unsigned n_listed(const char *dir)
+{
+    g_autoptr(GPtrArray) names = NULL;
+    INODE_REF in = fs_fixture_inode(&fx, dir);
+    ck_assert_int_eq(meta_dentry_list(fx.fs->meta, in->ino, &names), 0);
+    return names->len;
+}
+
+/* 0: another file has that name; 1: nobody has; 2: the same, and it is the only record of its file. */
+START_TEST(name_listed_where_it_does_not_stand_is_put_right)
+{
+    fx.cfg.metadata_ttl_ns = 3600 * NS_PER_S;
+    char gone[] = "gone";
+    struct meta_dentry here = {0}, there = {0};
+    fs_fixture_object(&fx, "a/x", "hello", 5);
+    fs_fixture_object(&fx, "b/y", "there", 5);
+    fs_fixture_open(&fx);
+    inode_put(fs_fixture_inode(&fx, "a/x"));
+    inode_put(fs_fixture_inode(&fx, "b/y"));
+    fs_fixture_close(&fx);
+    struct meta *m = open_meta();
+    struct meta_dentry a = {0}, b = {0};
+    ck_assert_int_eq(meta_dentry_get(m, META_ROOT_INO, "a", &a), 0);
+    ck_assert_int_eq(meta_dentry_get(m, META_ROOT_INO, "b", &b), 0);
+    ck_assert_int_eq(meta_dentry_get(m, a.ino, "x", &here), 0);
+    ck_assert_int_eq(meta_dentry_get(m, b.ino, "y", &there), 0);
+    struct meta_batch *batch = meta_batch_new(m);
+    struct meta_dentry stray = _i == 2 ? here : there; /* these share their strings */
+    stray.parent = a.ino;
+    stray.name = _i == 0 ? here.name : gone;
+    struct meta_dentry last = stray;
+    last.id = 0;
+    if (_i == 2)
+        meta_dentry_del(batch, &here);
+    meta_dentry_put(batch, &stray);
+    meta_dentry_put(batch, _i == 0 ? &here : &last);
+    if (_i > 0)
+        meta_dentry_del(batch, &last);
+    ck_assert_int_eq(meta_commit(batch, true), 0);
+    meta_batch_free(batch);
+    meta_close(m);
+    meta_dentry_clear(&a);
+    meta_dentry_clear(&b);
+    meta_dentry_clear(&here);
+    meta_dentry_clear(&there);
+    ck_assert_int_eq(fsck(false), 1);
+    ck_assert_int_eq(fsck(true), 0);
+    ck_assert_int_eq(fsck(false), 0);
+    fs_fixture_open(&fx);
+    ck_assert_uint_eq(n_listed("a"), 1);
+    ck_assert_uint_eq(n_listed("b"), 1);
+    inode_put(fs_fixture_inode(&fx, _i == 2 ? "a/gone" : "a/x"));
+}
+END_TEST
+
 START_TEST(damaged_database_is_refused_by_the_mount_and_rescued)
 {
     fs_fixture_open(&fx);
@@ -527,6 +582,7 @@ int main(void)
     tcase_add_test(tc, journal_record_of_no_name_is_removed);
     tcase_add_loop_test(tc, lost_journal_record_is_written_again, 0, 2);
     tcase_add_test(tc, wrong_link_counts_and_names_without_inode_are_repaired);
+    tcase_add_loop_test(tc, name_listed_where_it_does_not_stand_is_put_right, 0, 3);
     tcase_add_loop_test(tc, damaged_database_is_refused_by_the_mount_and_rescued, WAL_FLIPPED, CURRENT_GONE + 1);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);

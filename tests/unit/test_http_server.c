@@ -76,6 +76,66 @@ START_TEST(other_pages_and_methods_are_refused)
 }
 END_TEST
 
+/* ---- POST ---- */
+
+static unsigned n_taken, n_refused, last_refused;
+static size_t last_len;
+
+static unsigned admit(void *ctx, const char *authorization, const char *token)
+{
+    if (g_strcmp0(authorization, "Bearer yes") == 0 || g_strcmp0(token, "y s") == 0)
+        return 0;
+    return authorization ? HTTP_FORBIDDEN : HTTP_UNAUTHORIZED;
+}
+
+static unsigned take(void *ctx, const char *body, size_t len)
+{
+    n_taken++;
+    last_len = len;
+    return len && body[0] == '!' ? HTTP_BAD_REQUEST : HTTP_OK;
+}
+
+static void on_refused(void *ctx, unsigned status)
+{
+    n_refused++;
+    last_refused = status;
+}
+
+static unsigned post(const char *where, const char *head, const char *body)
+{
+    g_autofree char *request =
+        g_strdup_printf("POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%s\r\n%s", where, head, body);
+    g_autofree char *a = fetch(request);
+    ck_assert_msg(g_str_has_prefix(a, "HTTP/1.1 "), "%s", a);
+    return (unsigned)atoi(a + strlen("HTTP/1.1 "));
+}
+
+START_TEST(posts_are_taken_from_who_is_let_in)
+{
+    const struct http_post p = {"/events", 10, admit, take, on_refused, NULL};
+    ck_assert_uint_eq(post("/events", "Authorization: Bearer yes\r\nContent-Length: 2\r\n", "ab"), 405);
+    http_take_post(srv, &p);
+    ck_assert_uint_eq(post("/events", "Authorization: Bearer yes\r\nContent-Length: 2\r\n", "ab"), 200);
+    ck_assert_uint_eq(post("/events?token=y+s", "Content-Length: 10\r\n", "0123456789"), 200);
+    ck_assert_uint_eq(last_len, 10);
+    ck_assert_uint_eq(post("/events", "Authorization: Bearer yes\r\nContent-Length: 1\r\n", "!"), 400);
+    ck_assert_uint_eq(n_taken, 3);
+    ck_assert_uint_eq(n_refused, 0);
+    ck_assert_uint_eq(post("/events", "Content-Length: 2\r\n", "ab"), 401);
+    ck_assert_uint_eq(post("/events", "Authorization: Bearer no\r\nContent-Length: 2\r\n", "ab"), 403);
+    ck_assert_uint_eq(post("/events?token=y+s", "Content-Length: 11\r\n", "01234567890"), 413);
+    ck_assert_uint_eq(post("/events?token=y+s", "Content-Length: 1000000000000\r\n", ""), 413);
+    ck_assert_uint_eq(post("/events?token=y+s", "Transfer-Encoding: chunked\r\n", "b\r\n01234567890\r\n0\r\n\r\n"),
+                      413);
+    ck_assert_uint_eq(n_refused, 5);
+    ck_assert_uint_eq(last_refused, 413);
+    ck_assert_uint_eq(n_taken, 3);
+    ck_assert_uint_eq(post("/metrics", "Content-Length: 2\r\n", "ab"), 405);
+    g_autofree char *got = fetch("GET /events HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    ck_assert_msg(g_str_has_prefix(got, "HTTP/1.1 405"), "%s", got);
+}
+END_TEST
+
 START_TEST(wrong_addresses_are_refused_with_a_line)
 {
     static const char *const bad[] = {
@@ -109,6 +169,7 @@ int main(void)
     tcase_add_test(tc, metrics_are_refreshed_and_exposed);
     tcase_add_test(tc, healthz_answers_without_refresh);
     tcase_add_test(tc, other_pages_and_methods_are_refused);
+    tcase_add_test(tc, posts_are_taken_from_who_is_let_in);
     tcase_add_test(tc, wrong_addresses_are_refused_with_a_line);
     tcase_add_test(tc, port_in_use_is_said);
     suite_add_tcase(s, tc);

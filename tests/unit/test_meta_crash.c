@@ -141,6 +141,106 @@ START_TEST(wal_with_lost_sectors_opens_with_what_was_before_them)
 }
 END_TEST
 
+/* ---- two logs ---- */
+
+#define N_SMALL 60 /* batches of one piece each, all in the first block of a log */
+
+static void write_small(void)
+{
+    g_autofree char *text = g_strnfill(300, 'x');
+    for (unsigned i = 0; i < N_SMALL; i++) {
+        struct meta_batch *b = meta_batch_new(m);
+        g_autofree char *name = g_strdup_printf("number.%03u", i);
+        meta_value_put(b, name, text, 10 * i % 300);
+        commit(b);
+    }
+}
+
+static size_t piece_end(const char *bytes, size_t at)
+{
+    const uint8_t *p = (const uint8_t *)bytes + at;
+    return at + 7 + p[4] + ((size_t)p[5] << 8);
+}
+
+/* Moves the batches from the n-th piece on to a log of the next number, as a change of memtables would. Returns where the first one ends now. */
+static size_t split_log(const char *wal, unsigned n, char **ret_next)
+{
+    g_autofree char *all = NULL, *folder = g_path_get_dirname(wal), *base = g_path_get_basename(wal);
+    gsize size, at = 0;
+    ck_assert(g_file_get_contents(wal, &all, &size, NULL));
+    ck_assert_uint_lt(size, 32768);
+    for (unsigned i = 0; i < n; i++) {
+        ck_assert_int_eq(all[at + 6], 1); /* whole */
+        at = piece_end(all, at);
+    }
+    ck_assert_uint_lt(at, size);
+    g_autofree char *name = g_strdup_printf("%06lu.log", strtoul(base, NULL, 10) + 1);
+    *ret_next = g_build_filename(folder, name, NULL);
+    ck_assert(g_file_set_contents(wal, all, (gssize)at, NULL));
+    ck_assert(g_file_set_contents(*ret_next, all + at, (gssize)(size - at), NULL));
+    return at;
+}
+
+static unsigned count_numbers(void)
+{
+    unsigned n = 0;
+    m = open_as("link", 0, NULL);
+    ck_assert_int_eq(meta_value_each(m, "number.", next_number, &n), 0);
+    return n;
+}
+
+/* What the older of two logs may look like: whole, its last batch torn, gone, or zeros; some batches gone, and all. */
+START_TEST(batches_behind_a_lost_end_of_an_older_log_are_lost_too)
+{
+    enum { WHOLE, TORN, SHORT, ZEROS, EMPTY };
+    crash_after(write_small);
+    g_autofree char *wal = meta_file(".log"), *next = NULL;
+    size_t end = split_log(wal, N_SMALL / 2, &next);
+    g_autofree char *old = NULL;
+    gsize size, before = 0;
+    ck_assert(g_file_get_contents(wal, &old, &size, NULL));
+    for (size_t at = 0; at < end; at = piece_end(old, at))
+        before = at;
+    const size_t ends[] = {[WHOLE] = end, [TORN] = end - 7, [SHORT] = before, [ZEROS] = end, [EMPTY] = 0};
+    if (_i == ZEROS)
+        zero(old, size, before - before % 512, 512);
+    ck_assert(g_file_set_contents(wal, old, (gssize)ends[_i], NULL));
+    unsigned n = count_numbers();
+    if (_i == WHOLE)
+        ck_assert_uint_eq(n, N_SMALL);
+    else if (_i == EMPTY)
+        ck_assert_uint_eq(n, 0);
+    else
+        ck_assert(n > N_SMALL / 4 && n < N_SMALL / 2);
+    struct meta_batch *b = meta_batch_new(m); /* it goes on */
+    meta_value_put(b, "other", "value", 5);
+    commit(b);
+    reopen();
+    ck_assert_uint_eq(count_values("other"), 1);
+}
+END_TEST
+
+/* The older one's batches are in a table already: what it looks like is of no account. */
+START_TEST(log_that_is_not_replayed_may_have_lost_its_end)
+{
+    crash_after(write_small);
+    g_autofree char *old = meta_file(".log"), *bytes = NULL;
+    gsize size;
+    ck_assert(g_file_get_contents(old, &bytes, &size, NULL));
+    m = open_as("link", 0, NULL); /* to a table, and to another log */
+    meta_close(m);
+    m = NULL;
+    crash_after(write_numbered);
+    ck_assert(g_file_set_contents(old, bytes, (gssize)size / 2, NULL));
+    ck_assert_uint_eq(count_numbers(), N_SMALL);
+    g_autofree char *name = g_strdup_printf("number.%03u", N_SMALL - 1);
+    GBytes *value = NULL;
+    ck_assert_int_eq(meta_value_get(m, name, &value), 0);
+    ck_assert_uint_eq(g_bytes_get_size(value), 40000); /* as the newer log has it */
+    g_bytes_unref(value);
+}
+END_TEST
+
 START_TEST(log_that_is_in_use_is_left_alone)
 {
     write_numbered();
@@ -483,6 +583,8 @@ int main(void)
     ADD(torn_wal_tail_opens_and_loses_whole_batches_only);
     ADD(wal_with_lost_sectors_opens_with_what_was_before_them);
     ADD(log_that_is_in_use_is_left_alone);
+    tcase_add_loop_test(t, batches_behind_a_lost_end_of_an_older_log_are_lost_too, 0, 5);
+    ADD(log_that_is_not_replayed_may_have_lost_its_end);
     ADD(flipped_byte_inside_the_wal_is_refused);
     ADD(database_of_another_format_is_refused);
     ADD(database_without_header_but_with_records_is_refused);

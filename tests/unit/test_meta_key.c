@@ -128,6 +128,7 @@ static void rnd_op(struct meta_op *op)
         .name = rnd_string(200, 0),
         .key = rnd_string(1024, 0),
     };
+    op->wave = op->place && g_rand_boolean(rng) ? rnd64() | 1 : 0;
     rnd_chars(op->etag.s, sizeof(op->etag.s));
 }
 
@@ -204,6 +205,7 @@ START_TEST(random_ops_survive_the_round_trip)
         ck_assert_int_eq(out.err, in.err);
         ck_assert_int_eq(out.created_ns, in.created_ns);
         ck_assert_uint_eq(out.place, in.place);
+        ck_assert_uint_eq(out.wave, in.wave);
         same_string(out.name, in.name);
         same_string(out.key, in.key);
         same_string(out.etag.s, in.etag.s);
@@ -227,9 +229,12 @@ START_TEST(random_uploads_parts_and_cached_survive_the_round_trip)
         meta_upload_clear(&u2);
         struct meta_part p = {.size = rnd64(), .crc32c = rnd32()}, p2;
         rnd_chars(p.etag.s, sizeof(p.etag.s));
+        if (i % 2) /* an older program wrote none */
+            memset(p.sha256, (int)(rnd32() | 1), sizeof(p.sha256));
         g_autoptr(GString) pv = meta_enc_part(&p);
         ck_assert_int_eq(meta_dec_part(5, 7, pv->str, pv->len, &p2), 0);
         ck_assert(p2.vid == 5 && p2.number == 7 && p2.size == p.size && p2.crc32c == p.crc32c);
+        ck_assert_mem_eq(p2.sha256, p.sha256, sizeof(p.sha256));
         same_string(p2.etag.s, p.etag.s);
         struct meta_cached c = {.vid = 9,
                                 .ino = rnd64(),
@@ -380,7 +385,7 @@ static GString *sample(int kind)
         break;
     case 2:
         rnd_op(&op);
-        op.place = 0; /* likewise */
+        op.place = op.wave = 0; /* likewise */
         v = meta_enc_op(&op);
         meta_op_clear(&op);
         break;
@@ -461,6 +466,18 @@ START_TEST(corrupt_values_never_crash)
         refused += r != 0;
     }
     ck_assert_uint_gt(refused, 0);
+}
+END_TEST
+
+START_TEST(part_without_all_of_its_sum_is_refused)
+{
+    struct meta_part p = {.size = 5, .etag = {"e"}, .sha256 = {1, 2, 3}}, out;
+    g_autoptr(GString) v = meta_enc_part(&p);
+    size_t bare = v->len - sizeof(p.sha256);
+    for (size_t n = bare; n <= v->len; n++)
+        ck_assert_int_eq(meta_dec_part(1, 1, v->str, n, &out), n == bare || n == v->len ? 0 : -EBADMSG);
+    g_string_append_c(v, 'x');
+    ck_assert_int_eq(meta_dec_part(1, 1, v->str, v->len, &out), -EBADMSG);
 }
 END_TEST
 
@@ -602,6 +619,7 @@ int main(void)
     tcase_add_loop_test(t, trailing_bytes_are_refused, 0, G_N_ELEMENTS(decoders));
     tcase_add_loop_test(t, unknown_value_version_is_refused, 0, G_N_ELEMENTS(decoders));
     tcase_add_loop_test(t, corrupt_values_never_crash, 0, G_N_ELEMENTS(decoders));
+    tcase_add_test(t, part_without_all_of_its_sum_is_refused);
     tcase_add_test(t, refused_value_leaves_the_output_alone);
     tcase_add_test(t, overlong_etag_and_embedded_nul_are_refused);
     tcase_add_test(t, overlong_varint_is_refused);

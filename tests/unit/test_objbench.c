@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 struct fixture {
-    char dir[64];
-    char source[96];
+    char *dir;
+    char *source;
     char *text; /* of the report */
     size_t text_len;
     char *msg;
@@ -24,9 +24,9 @@ static const unsigned two_rows[] = {1, 3};
 static void fixture_init(struct fixture *f)
 {
     memset(f, 0, sizeof(*f));
-    strcpy(f->dir, "/tmp/sluice-objbench-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(f->dir));
-    g_snprintf(f->source, sizeof(f->source), "file://%s", f->dir);
+    f->dir = g_dir_make_tmp("sluice-objbench-XXXXXX", NULL);
+    ck_assert_ptr_nonnull(f->dir);
+    f->source = g_strconcat("file://", f->dir, NULL);
     f->o = (struct objbench_options){.store = {.source = f->source, .op_timeout_ns = 10 * NS_PER_S},
                                      .size_bytes = 5 << 20,
                                      .object_bytes = (2 << 20) + 777,
@@ -71,6 +71,8 @@ static void remove_tree(const char *path)
 static void fixture_fini(struct fixture *f)
 {
     remove_tree(f->dir);
+    g_free(f->dir);
+    g_free(f->source);
     free(f->text);
     g_free(f->msg);
 }

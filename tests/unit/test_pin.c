@@ -28,7 +28,7 @@ static void settle(void)
         ck_assert_uint_lt(clock_mono_ns(), deadline);
         g_usleep(1000);
     }
-    g_autoptr(GPtrArray) list = warm_list(fx.fs);
+    g_autoptr(GPtrArray) list = warm_list_jobs(fx.fs);
     for (unsigned i = 0; i < list->len; i++)
         while (!warm_wait(list->pdata[i], clock_mono_ns() + NS_PER_S))
             ck_assert_uint_lt(clock_mono_ns(), deadline);
@@ -259,6 +259,118 @@ static void pin_by_name(const char *path, enum cache_pin pin)
     ck_assert_int_eq(pin_tree(fx.fs, in->ino, pin), 0);
 }
 
+static enum cache_pin pin_at(const char *path)
+{
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    mutex_lock(&in->mu);
+    enum cache_pin pin = pin_of(&in->rec);
+    mutex_unlock(&in->mu);
+    return pin;
+}
+
+static bool is_marked(const char *path)
+{
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    struct meta_cached c;
+    ck_assert_int_eq(meta_cached_get(fx.fs->meta, in->rec.vid, &c), 0);
+    return c.flags & CACHED_PINNED;
+}
+
+static void rename_in_root(const char *from, const char *to)
+{
+    ck_assert_int_eq(tree_rename(fx.fs, META_ROOT_INO, from, META_ROOT_INO, to, 0), 0);
+}
+
+START_TEST(name_stays_pinned_when_another_is_renamed_over_it)
+{
+    fs_fixture_object(&fx, "model.pt", "1", 1);
+    fs_fixture_open(&fx);
+    pin_by_name("model.pt", PIN_MEMORY);
+    fs_fixture_write(&fx, "model.pt.tmp", "2", 1);
+    ck_assert(!fs_fixture_pinned(&fx, "model.pt.tmp"));
+    rename_in_root("model.pt.tmp", "model.pt");
+    ck_assert_int_eq(pin_at("model.pt"), PIN_MEMORY);
+    ck_assert(is_marked("model.pt"));
+    fs_fixture_close(&fx);
+    fs_fixture_open(&fx);
+    ck_assert_int_eq(pin_at("model.pt"), PIN_MEMORY);
+}
+END_TEST
+
+START_TEST(absent_file_renamed_over_a_pinned_name_is_fetched)
+{
+    fs_fixture_object(&fx, "model.pt", "1", 1);
+    fs_fixture_object(&fx, "next.pt", "22", 2);
+    fs_fixture_open(&fx);
+    pin_by_name("model.pt", PIN_DISK);
+    rename_in_root("next.pt", "model.pt");
+    ck_assert_int_eq(pin_at("model.pt"), PIN_DISK);
+    expect_cached("model.pt", 2);
+}
+END_TEST
+
+START_TEST(directory_renamed_over_a_pinned_one_is_pinned_with_what_is_in_it)
+{
+    fs_fixture_open(&fx);
+    fs_fixture_write(&fx, "best/a", "1", 1);
+    INODE_REF dir = fs_fixture_inode(&fx, "best");
+    ck_assert_int_eq(pin_tree(fx.fs, dir->ino, PIN_DISK), 0);
+    ck_assert_int_eq(tree_unlink(fx.fs, dir->ino, "a"), 0);
+    fs_fixture_write(&fx, "step_2/a", "2", 1);
+    rename_in_root("step_2", "best");
+    ck_assert_int_eq(pin_at("best"), PIN_DISK);
+    ck_assert_int_eq(pin_at("best/a"), PIN_DISK);
+}
+END_TEST
+
+START_TEST(name_that_is_removed_is_not_pinned_any_more)
+{
+    fs_fixture_object(&fx, "model.pt", "1", 1);
+    fs_fixture_open(&fx);
+    pin_by_name("model.pt", PIN_DISK);
+    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "model.pt"), 0);
+    fs_fixture_write(&fx, "model.pt", "2", 1);
+    ck_assert_int_eq(pin_at("model.pt"), PIN_NONE);
+}
+END_TEST
+
+/* Whichever rule is looked at last. */
+START_TEST(memory_wins_where_rules_want_both)
+{
+    fs_fixture_open(&fx);
+    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/*.pt", 2, PIN_MEMORY, NULL), 0);
+    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/step*", 3, PIN_DISK, NULL), 0);
+    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/a*", 1, PIN_DISK, NULL), 0);
+    for (unsigned i = 1; i <= 3; i++)
+        write_step(i);
+    settle();
+    ck_assert_int_eq(pin_at("ckpt/step1.pt"), PIN_DISK);
+    ck_assert_int_eq(pin_at("ckpt/step2.pt"), PIN_MEMORY);
+    ck_assert_int_eq(pin_at("ckpt/step3.pt"), PIN_MEMORY);
+    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/step*", 2, PIN_DISK, NULL), 0);
+    ck_assert_int_eq(pin_at("ckpt/step1.pt"), PIN_NONE);
+    ck_assert_int_eq(pin_at("ckpt/step3.pt"), PIN_MEMORY);
+    ck_assert_int_eq(pin_rule_remove(fx.fs, "ckpt/*.pt", 0), 0);
+    ck_assert_int_eq(pin_at("ckpt/step3.pt"), PIN_DISK);
+    ck_assert_int_eq(pin_rule_remove(fx.fs, "ckpt/step*", 0), 0);
+    ck_assert_int_eq(pin_at("ckpt/step3.pt"), PIN_NONE);
+}
+END_TEST
+
+START_TEST(memory_wins_within_a_directory_wanted_on_disk)
+{
+    fs_fixture_open(&fx);
+    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/step_1/a*", 1, PIN_MEMORY, NULL), 0);
+    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/step_*", 1, PIN_DISK, NULL), 0);
+    fs_fixture_write(&fx, "ckpt/step_1/a", "a", 1);
+    fs_fixture_write(&fx, "ckpt/step_1/b", "b", 1);
+    settle();
+    ck_assert_int_eq(pin_at("ckpt/step_1"), PIN_DISK);
+    ck_assert_int_eq(pin_at("ckpt/step_1/a"), PIN_MEMORY);
+    ck_assert_int_eq(pin_at("ckpt/step_1/b"), PIN_DISK);
+}
+END_TEST
+
 START_TEST(rule_leaves_what_was_pinned_by_name)
 {
     fs_fixture_open(&fx);
@@ -376,6 +488,12 @@ int main(void)
     tcase_add_test(tc, directory_made_in_a_pinned_one_is_pinned_with_what_appears_in_it);
     tcase_add_test(tc, what_a_listing_finds_in_a_pinned_directory_is_pinned_and_fetched);
     tcase_add_test(tc, rule_counts_what_a_listing_finds);
+    tcase_add_test(tc, name_stays_pinned_when_another_is_renamed_over_it);
+    tcase_add_test(tc, absent_file_renamed_over_a_pinned_name_is_fetched);
+    tcase_add_test(tc, directory_renamed_over_a_pinned_one_is_pinned_with_what_is_in_it);
+    tcase_add_test(tc, name_that_is_removed_is_not_pinned_any_more);
+    tcase_add_test(tc, memory_wins_where_rules_want_both);
+    tcase_add_test(tc, memory_wins_within_a_directory_wanted_on_disk);
     tcase_add_test(tc, rule_leaves_what_was_pinned_by_name);
     tcase_add_test(tc, rule_over_directories_leaves_what_was_pinned_by_name_in_them);
     tcase_add_test(tc, rule_leaves_what_another_rule_wants);

@@ -85,17 +85,66 @@ static uint32_t n_on_their_way(struct cfile *cf)
     return n;
 }
 
-START_TEST(stream_begins_with_few_parts_at_once)
+/* How many parts may be. */
+static uint32_t window_of(struct cfile *cf)
 {
-    fault("op=part,action=delay:500ms");
+    struct upload *u = upload_of(cf);
+    mutex_lock(&u->mu);
+    uint32_t n = u->window_8ths / 8;
+    mutex_unlock(&u->mu);
+    return n;
+}
+
+START_TEST(a_stream_begins_with_one_part_and_widens_while_that_costs_no_time)
+{
+    fault("op=part,action=delay:1s");
     struct cfile *cf = streamed("a", 12);
     EVENTUALLY(n_on_their_way(cf) > 0);
     g_usleep(50000);
-    ck_assert_uint_le(n_on_their_way(cf), 2);
-    EVENTUALLY(cache_uploaded_bytes(cf) >= 2 * PART);
-    EVENTUALLY(n_on_their_way(cf) > 2); /* one more for each that is stored */
+    ck_assert_uint_eq(n_on_their_way(cf), 1);
+    EVENTUALLY(cache_uploaded_bytes(cf) >= PART);
+    EVENTUALLY(n_on_their_way(cf) == 2);
+    EVENTUALLY(cache_uploaded_bytes(cf) >= 3 * PART);
+    EVENTUALLY(n_on_their_way(cf) == 4);
     fault("");
     EVENTUALLY(cache_uploaded_bytes(cf) == 11 * PART);
+    cache_file_unref(cf);
+}
+END_TEST
+
+START_TEST(a_stream_widens_slowly_where_parts_take_longer_for_being_more)
+{
+    struct cfile *cf = streamed("a", 3);
+    EVENTUALLY(cache_uploaded_bytes(cf) == 2 * PART);
+    uint32_t before = window_of(cf);
+    fault("op=part,action=delay:600ms");
+    for (unsigned n = 3; n < 5; n++) {
+        write_at(cf, n * PART, PART, 1);
+        EVENTUALLY(cache_uploaded_bytes(cf) == n * PART);
+    }
+    ck_assert_uint_eq(window_of(cf), before);
+    fault("op=part,action=delay:20ms");
+    for (unsigned n = 5; n < 20; n++)
+        write_at(cf, n * PART, PART, 1);
+    EVENTUALLY(cache_uploaded_bytes(cf) == 19 * PART);
+    ck_assert_uint_gt(window_of(cf), before);
+    cache_file_unref(cf);
+}
+END_TEST
+
+START_TEST(a_stream_goes_on_after_a_part_that_failed)
+{
+    fault("op=part,count=3,action=error:-EACCES");
+    struct cfile *cf = streamed("a", 8);
+    EVENTUALLY(n_on_their_way(cf) == 0);
+    ck_assert_uint_eq(cache_uploaded_bytes(cf), 0);
+    fault("");
+    clock_fake_advance(5 * NS_PER_S);
+    write_at(cf, 8 * PART, PART, 1);
+    EVENTUALLY(cache_uploaded_bytes(cf) == 8 * PART);
+    ck_assert_uint_ge(window_of(cf), 1);
+    ck_assert_int_eq(publish(cf, "a"), 0);
+    assert_published(cf, "a");
     cache_file_unref(cf);
 }
 END_TEST
@@ -539,7 +588,9 @@ static void add_plain(Suite *s)
     tcase_add_test(tc, progress_grows_to_the_size);
     tc = add_case(s, "stream");
     tcase_add_test(tc, parts_are_stored_before_publish_and_invisible);
-    tcase_add_test(tc, stream_begins_with_few_parts_at_once);
+    tcase_add_test(tc, a_stream_begins_with_one_part_and_widens_while_that_costs_no_time);
+    tcase_add_test(tc, a_stream_widens_slowly_where_parts_take_longer_for_being_more);
+    tcase_add_test(tc, a_stream_goes_on_after_a_part_that_failed);
     tcase_add_test(tc, a_file_of_two_parts_creates_no_upload);
     tcase_add_test(tc, rewritten_header_is_sent_again_alone);
     tcase_add_test(tc, stored_parts_are_compared_behind_what_is_to_be_sent);

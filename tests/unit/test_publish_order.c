@@ -1,4 +1,6 @@
 /* What waits for what when closed files are changed again before they are published; over a lake in a folder, without FUSE. */
+#include "base/patience.h"
+#include "fs/conflict.h"
 #include "fs/content.h"
 #include "fs/publish_internal.h"
 #include "fs/tree.h"
@@ -104,6 +106,32 @@ START_TEST(what_waited_for_a_closed_file_waits_for_what_is_made_of_it)
     assert_waits("latest", "step_1/shard");
     publish_all();
     assert_object("step_1/shard", "3");
+    assert_object("latest", "1");
+}
+END_TEST
+
+/* Closed, pointed to, closed again, and only then lost to somebody else: what points to the first version waits for what took its place. */
+START_TEST(what_waited_for_a_version_before_ours_waits_for_ours)
+{
+    uint64_t id = 0;
+    fs_fixture_object(&fx, "d/shard", "base", 4);
+    write_again("d/shard", "1");
+    fs_fixture_write(&fx, "latest", "1", 1);
+    write_again("d/shard", "2");
+    fs_fixture_object(&fx, "d/shard", "theirs", 6);
+    fs_fixture_start(&fx);
+    for (unsigned i = 0; i < 1000 && conflict_count(fx.fs->meta, "") == 0; i++)
+        usleep(10000);
+    fs_fixture_close(&fx);
+    fs_fixture_open(&fx); /* nothing is published meanwhile */
+    ck_assert_int_eq(conflict_find(fx.fs->meta, "d/shard", &id), 0);
+    ck_assert_int_eq(conflict_keep_mine(fx.fs, id), 0);
+    assert_waits("latest", "d/shard");
+    fs_fixture_close(&fx);
+    fs_fixture_open(&fx);
+    assert_waits("latest", "d/shard");
+    publish_all();
+    assert_object("d/shard", "2ase");
     assert_object("latest", "1");
 }
 END_TEST
@@ -243,7 +271,9 @@ END_TEST
 
 START_TEST(many_that_may_not_run_yet_hide_nothing)
 {
+    fs_fixture_close(&fx);
     fx.cfg.order = ORDER_NONE;
+    fs_fixture_open(&fx);
     for (unsigned i = 0; i < 1001; i++) {
         g_autofree char *name = g_strdup_printf("%u.tmp", i); /* held */
         fs_fixture_write(&fx, name, "1", 1);
@@ -401,6 +431,45 @@ START_TEST(bytes_get_to_the_disk_though_the_store_does_not_answer)
 }
 END_TEST
 
+static void *stop_soon(void *stop)
+{
+    g_usleep(300000);
+    __atomic_store_n((int *)stop, 1, __ATOMIC_RELAXED);
+    return NULL;
+}
+
+static unsigned threads_now(void)
+{
+    mutex_lock(&fx.fs->pub->mu);
+    unsigned n = fx.fs->pub->n_now;
+    mutex_unlock(&fx.fs->pub->mu);
+    return n;
+}
+
+/* A program that was interrupted while its file waited for a held one. */
+START_TEST(thread_ends_with_the_program_that_it_waited_for)
+{
+    int stop = 0;
+    struct patience patience;
+    fs_fixture_write(&fx, "held.tmp", "1", 1);
+    fs_fixture_write(&fx, "f", "2", 1);
+    fs_fixture_start(&fx);
+    INODE_REF in = fs_fixture_inode(&fx, "f");
+    GThread *other = g_thread_new("stop", stop_soon, &stop);
+    patience_begin(&patience, 0, clock_mono_ns(), 0);
+    patience.stop = &stop;
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 600 * NS_PER_S), -EINTR);
+    patience_end();
+    g_thread_join(other);
+    for (unsigned tries = 0; threads_now() > 0; tries++) {
+        ck_assert_uint_lt(tries, 1000);
+        g_usleep(10000);
+    }
+    ck_assert_int_gt(publish_retry(fx.fs->pub, ""), 0); /* others go on with it */
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("publish_order");
@@ -408,6 +477,7 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, what_waited_for_a_closed_file_waits_for_what_is_made_of_it);
+    tcase_add_test(tc, what_waited_for_a_version_before_ours_waits_for_ours);
     tcase_add_test(tc, marker_written_again_waits_for_what_it_points_to_now);
     tcase_add_test(tc, delete_waits_for_the_marker_however_often_that_is_replaced);
     tcase_add_test(tc, delete_waits_for_the_marker_also_where_others_wait_in_a_circle);
@@ -421,6 +491,7 @@ int main(void)
     tcase_add_test(tc, marker_of_an_empty_directory_is_not_put_off_when_somebody_waits);
     tcase_add_test(tc, bytes_get_to_the_disk_though_the_store_does_not_answer);
     tcase_add_loop_test(tc, bytes_are_on_the_disk_before_they_are_visible, 0, 2);
+    tcase_add_test(tc, thread_ends_with_the_program_that_it_waited_for);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

@@ -22,8 +22,8 @@ static void setup(void)
     char *msg = NULL;
     bool fresh = false;
     (void)log_open(NULL, LOG_LEVEL_ERR);
-    dir = g_strdup("/tmp/sluice-unit-XXXXXX");
-    ck_assert_ptr_nonnull(g_mkdtemp(dir));
+    dir = g_dir_make_tmp("sluice-unit-XXXXXX", NULL);
+    ck_assert_ptr_nonnull(dir);
     ck_assert_int_eq(cache_dir_prepare(dir, &lock_fd, &msg), 0);
     ck_assert_int_eq(meta_open(dir, "identity", &m, &fresh, &msg), 0);
     ck_assert(fresh);

@@ -183,7 +183,7 @@ END_TEST
 
 START_TEST(file_with_keys_that_is_open_to_others_is_refused)
 {
-    static const mode_t modes[] = {0640, 0604, 0644, 0620};
+    static const mode_t modes[] = {0604, 0644, 0620, 0660, 0444};
     g_autofree char *path = cred_path("credentials");
     cred_put("config", 0644, "[default]\nregion = eu-north-1\n"); /* no keys in there */
     for (size_t i = 0; i < G_N_ELEMENTS(modes); i++) {
@@ -204,6 +204,45 @@ START_TEST(file_with_keys_that_is_open_to_others_is_refused)
 }
 END_TEST
 
+/* Kubernetes mounts a secret so: root's, for the group of the pod. */
+START_TEST(file_with_keys_may_be_open_to_a_group_that_root_chose)
+{
+    static const struct {
+        uid_t uid;
+        gid_t gid;
+        mode_t mode;
+        bool fits;
+    } rows[] = {{0, 12345, 0440, true},  {0, 0, 0640, true},          {0, 12345, 0444, false},
+                {0, 12345, 0460, false}, {12345, 12345, 0440, false}, {12345, 0, 0440, false}};
+    g_autofree char *path = cred_path("credentials");
+    if (geteuid() != 0)
+        return; /* only root can give files away */
+    for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
+        cred_put("credentials", rows[i].mode,
+                 "[default]\naws_access_key_id = AK\naws_secret_access_key = " SECRET "\n");
+        ck_assert_int_eq(chown(path, rows[i].uid, rows[i].gid), 0);
+        if (rows[i].fits) {
+            s3_cred_close(cred_open_ok());
+            continue;
+        }
+        g_autofree char *msg = cred_open_fails();
+        ck_assert_ptr_nonnull(strstr(msg, "open to other users"));
+    }
+}
+END_TEST
+
+/* A user's own file that his umask left open to his group. */
+START_TEST(file_with_keys_of_a_user_is_his_alone)
+{
+    cred_put("credentials", 0640, "[default]\naws_access_key_id = AK\naws_secret_access_key = " SECRET "\n");
+    g_autofree char *path = cred_path("credentials");
+    if (geteuid() == 0)
+        ck_assert_int_eq(chown(path, 12345, 12345), 0);
+    g_autofree char *msg = cred_open_fails();
+    ck_assert_ptr_nonnull(strstr(msg, "open to other users"));
+}
+END_TEST
+
 START_TEST(keys_taken_out_of_the_environment_still_serve)
 {
     setenv("AWS_ACCESS_KEY_ID", "AKENV", 1);
@@ -219,6 +258,13 @@ START_TEST(keys_taken_out_of_the_environment_still_serve)
     s3_cred_invalidate(c);
     cred_expect_keys(c, "AKENV", "CANARYt");
     s3_cred_close(c);
+    c = cred_open_ok(); /* so do they for a store that is opened later */
+    cred_expect_keys(c, "AKENV", "CANARYt");
+    s3_cred_close(c);
+    unsetenv("AWS_SECRET_ACCESS_KEY");
+    unsetenv("AWS_SESSION_TOKEN");
+    g_autofree char *msg = cred_open_fails(); /* who takes them away means it */
+    ck_assert_ptr_nonnull(strstr(msg, "AWS_SECRET_ACCESS_KEY"));
 }
 END_TEST
 
@@ -350,6 +396,8 @@ int main(void)
         file_that_anybody_may_write_is_refused,
         process_in_a_file_that_others_may_write_is_refused,
         file_with_keys_that_is_open_to_others_is_refused,
+        file_with_keys_may_be_open_to_a_group_that_root_chose,
+        file_with_keys_of_a_user_is_his_alone,
         keys_taken_out_of_the_environment_still_serve,
         rotated_file_is_read_again,
         rotation_to_a_broken_file_keeps_the_old_keys,

@@ -113,6 +113,33 @@ START_TEST(reader_goes_on)
 }
 END_TEST
 
+static void store_is(const char *rules)
+{
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, rules), 0);
+}
+
+static void work_open_and_remove(void)
+{
+    store_is("op=get,action=error:-EIO");
+    (void)open_again("f", false);
+    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "f"), 0);
+}
+
+START_TEST(removed_file_is_read_on_though_nothing_of_it_was_here)
+{
+    fx.cfg.fault = g_strdup("op=get,nth=1000000,action=error:-EIO"); /* none yet */
+    fs_fixture_object(&fx, "f", "text", 4);
+    takeover_run(work_open_and_remove, false);
+    takeover_open(false);
+    struct handle *h = takeover_handle(shared->fh);
+    char buf[8];
+    takeover_wait();
+    ck_assert(!fs_fixture_object_exists(&fx, "f"));
+    ck_assert_int_eq(cache_file_read(h->in->cf, buf, sizeof(buf), 0), 4);
+    ck_assert_mem_eq(buf, "text", 4);
+}
+END_TEST
+
 /* ---- closing ---- */
 
 static void work_begin_release(void)
@@ -342,28 +369,6 @@ START_TEST(removed_file_stays_as_long_as_the_kernel_knows_it)
 }
 END_TEST
 
-static void work_make_known(void)
-{
-    struct inode *in = takeover_make("f");
-    shared->ino = in->ino;
-    inode_kernel_ref(in);
-    content_release(in, true);
-}
-
-START_TEST(file_removed_after_the_takeover_goes_with_its_last_forget)
-{
-    takeover_run(work_make_known, false);
-    takeover_open(false);
-    INODE_REF in = fs_fixture_inode(&fx, "f");
-    inode_kernel_ref(in);
-    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "f"), 0);
-    inode_put(g_steal_pointer(&in));
-    ck_assert(record_is_there(shared->ino));
-    inode_kernel_forget(fx.fs, shared->ino, 2);
-    wait_reaped();
-}
-END_TEST
-
 START_TEST(next_real_start_removes_what_was_removed)
 {
     takeover_run(work_unlink_open, false);
@@ -401,6 +406,7 @@ int main(void)
     tcase_add_test(tc, writer_goes_on_after_two_deaths);
     tcase_add_test(tc, directories_and_virtual_files_stay_open);
     tcase_add_test(tc, reader_goes_on);
+    tcase_add_test(tc, removed_file_is_read_on_though_nothing_of_it_was_here);
     tcase_add_loop_test(tc, release_that_was_begun_is_ended, 0, 2);
     tcase_add_test(tc, file_closed_by_one_of_its_descriptors_is_not_sealed);
     tcase_add_test(tc, without_handle_closing_is_closed_and_open_is_not);
@@ -410,7 +416,6 @@ int main(void)
     tcase_add_test(tc, handle_that_was_used_is_known_to_be_open);
     tcase_add_test(tc, removed_file_stays_as_long_as_it_is_open);
     tcase_add_test(tc, removed_file_stays_as_long_as_the_kernel_knows_it);
-    tcase_add_test(tc, file_removed_after_the_takeover_goes_with_its_last_forget);
     tcase_add_test(tc, next_real_start_removes_what_was_removed);
     tcase_add_test(tc, pages_of_before_are_dropped_once);
     suite_add_tcase(s, tc);

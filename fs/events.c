@@ -1,0 +1,361 @@
+#include "events.h"
+
+#include "event_apply.h"
+#include "event_auth.h"
+#include "event_parse.h"
+#include "s3_uri.h"
+
+#define THREADS     4u
+#define AGAIN_NS    (200 * NS_PER_MS)
+#define TRIES_MAX   50u
+#define DOUBTED_MAX 4096u /* directories */
+
+/* A key that waits, or is looked at. */
+struct waiting {
+    char *key; /* owned; path in the mount */
+    struct etag etag;
+    bool created;
+    bool running, again; /* again: an event came while it was looked at */
+    unsigned tries;
+    uint64_t due_ns;
+};
+
+struct events {
+    /* immutable after open */
+    struct fs *fs;
+    struct event_auth *auth; /* its user is the web server's thread */
+    struct s3_source source;
+    pthread_t threads[THREADS];
+    unsigned n_threads;
+
+    struct mutex mu; /* EVENTS */
+    /* guarded by mu */
+    struct cond work, idle;
+    bool stop;
+    GHashTable *by_key;  /* key -> struct waiting, owned */
+    GQueue ready, later; /* struct waiting; later: by due_ns */
+    GHashTable *doubted; /* keys, owned: of directories whose listings are not to be believed */
+    unsigned n_running, names_max;
+};
+
+static void waiting_free(void *arg)
+{
+    struct waiting *w = arg;
+    g_free(w->key);
+    g_free(w);
+}
+
+/* ---- what is done with an event ---- */
+
+/* Everything known is older than what we know of. */
+static void doubt_all(struct fs *fs)
+{
+    atomic_store(&fs->doubt_ns, clock_wall_ns());
+}
+
+static void doubt_locked(struct events *ev, const char *key) REQUIRES(ev->mu)
+{
+    const char *slash = strrchr(key, '/');
+    char *dir = g_strndup(key, slash ? (size_t)(slash + 1 - key) : 0);
+    metric_inc(M_events_dropped);
+    if (g_hash_table_size(ev->doubted) < DOUBTED_MAX) {
+        g_hash_table_add(ev->doubted, dir);
+        cond_signal(&ev->work);
+        return;
+    }
+    g_free(dir);
+    doubt_all(ev->fs);
+}
+
+/* ---- queue ---- */
+
+static void push_locked(struct events *ev, const char *key, const struct etag *etag, bool created) REQUIRES(ev->mu)
+{
+    struct waiting *w = g_hash_table_lookup(ev->by_key, key);
+    if (w) { /* which of both was first does not matter: the store is asked */
+        if (!etag_equal(&w->etag, etag) || w->created != created)
+            w->etag = (struct etag){0};
+        w->created |= created;
+        w->again |= w->running;
+        metric_inc(M_events_ignored);
+        return;
+    }
+    if (g_hash_table_size(ev->by_key) >= ev->names_max) {
+        doubt_locked(ev, key);
+        return;
+    }
+    w = g_new0(struct waiting, 1);
+    w->key = g_strdup(key);
+    w->etag = *etag;
+    w->created = created;
+    g_hash_table_insert(ev->by_key, w->key, w);
+    g_queue_push_tail(&ev->ready, w);
+    cond_signal(&ev->work);
+}
+
+/* The next key to look at, marked as such; NULL: none, *ret_wake_ns says when there may be one (0: when one comes). */
+static struct waiting *take_locked(struct events *ev, uint64_t *ret_wake_ns) REQUIRES(ev->mu)
+{
+    struct waiting *w = g_queue_peek_head(&ev->later);
+    uint64_t now = clock_mono_ns();
+    if (w && w->due_ns <= now)
+        w = g_queue_pop_head(&ev->later);
+    else {
+        *ret_wake_ns = w ? w->due_ns : 0;
+        w = g_queue_pop_head(&ev->ready);
+    }
+    if (w) {
+        w->running = true;
+        ev->n_running++;
+    }
+    return w;
+}
+
+static void finish_locked(struct events *ev, struct waiting *w, int r) REQUIRES(ev->mu)
+{
+    bool again = r < 0 || r == EVENT_BUSY;
+    w->running = false;
+    ev->n_running--;
+    metric_add(M_events_applied, r == EVENT_APPLIED);
+    metric_add(M_events_ignored, !again && r != EVENT_APPLIED);
+    if (w->again) {
+        w->again = false;
+        w->tries = 0;
+        g_queue_push_tail(&ev->ready, w);
+        cond_signal(&ev->work);
+    } else if (again && ++w->tries < TRIES_MAX && objstore_offline_since_ns(ev->fs->store) == 0) {
+        w->due_ns = clock_mono_ns() + AGAIN_NS;
+        g_queue_push_tail(&ev->later, w);
+        cond_signal(&ev->work);
+    } else {
+        if (again)
+            doubt_locked(ev, w->key);
+        g_hash_table_remove(ev->by_key, w->key);
+    }
+    if (g_hash_table_size(ev->by_key) == 0 && g_hash_table_size(ev->doubted) == 0 && ev->n_running == 0)
+        cond_broadcast(&ev->idle);
+}
+
+static void look(struct events *ev, struct waiting *w) REQUIRES(ev->mu)
+{
+    struct etag etag = w->etag;
+    bool created = w->created;
+    mutex_unlock(&ev->mu);
+    int r = event_look(ev->fs, w->key, &etag, created);
+    log_debug("events", "looked at key='%s' created=%d r=%d", w->key, created, r);
+    mutex_lock(&ev->mu);
+    finish_locked(ev, w, r);
+}
+
+/* One directory; what is being listed stays for the next time. True: none is left to be done now. */
+static bool doubt_next(struct events *ev) REQUIRES(ev->mu)
+{
+    GHashTableIter it;
+    char *dir = NULL;
+    g_hash_table_iter_init(&it, ev->doubted);
+    if (!g_hash_table_iter_next(&it, (void **)&dir, NULL))
+        return true;
+    g_hash_table_iter_steal(&it);
+    ev->n_running++;
+    mutex_unlock(&ev->mu);
+    bool done = event_doubt_dir(ev->fs, dir);
+    mutex_lock(&ev->mu);
+    ev->n_running--;
+    if (done)
+        g_free(dir);
+    else
+        g_hash_table_add(ev->doubted, dir);
+    if (g_hash_table_size(ev->by_key) == 0 && g_hash_table_size(ev->doubted) == 0 && ev->n_running == 0)
+        cond_broadcast(&ev->idle);
+    return !done;
+}
+
+static void *events_thread(void *arg)
+{
+    struct events *ev = arg;
+    mutex_lock(&ev->mu);
+    while (!ev->stop) {
+        uint64_t wake = 0;
+        struct waiting *w = take_locked(ev, &wake);
+        bool no_dirs = w || doubt_next(ev);
+        if (w)
+            look(ev, w);
+        if (w || !no_dirs || ev->stop)
+            continue;
+        if (g_hash_table_size(ev->doubted) > 0)
+            wake = wake ? MIN(wake, clock_mono_ns() + AGAIN_NS) : clock_mono_ns() + AGAIN_NS;
+        if (wake)
+            (void)cond_wait_until(&ev->work, &ev->mu, wake);
+        else
+            cond_wait(&ev->work, &ev->mu);
+    }
+    mutex_unlock(&ev->mu);
+    return NULL;
+}
+
+/* ---- requests ---- */
+
+/* The path in the mount of a key of a bucket, NULL: none of ours. Borrowed. */
+static const char *path_of(const struct events *ev, const char *bucket, const char *key)
+{
+    const struct s3_source *src = &ev->source;
+    if (strcmp(bucket, src->bucket) != 0 || !g_str_has_prefix(key, src->prefix))
+        return NULL;
+    const char *path = key + strlen(src->prefix);
+    return *path ? path : NULL;
+}
+
+static void take_record(struct events *ev, const struct event_record *rec) REQUIRES(ev->mu)
+{
+    bool ours = false;
+    metric_inc(M_events_received);
+    for (unsigned i = 0; i < G_N_ELEMENTS(rec->keys); i++) {
+        const char *path = rec->keys[i] ? path_of(ev, rec->bucket, rec->keys[i]) : NULL;
+        if (path && rec->vague)
+            doubt_locked(ev, path);
+        else if (path)
+            push_locked(ev, path, &rec->etag, rec->created);
+        ours |= path != NULL;
+    }
+    metric_add(M_events_outside, !ours);
+}
+
+unsigned events_take(void *events, const char *body, size_t len)
+{
+    struct events *ev = events;
+    struct event_list list;
+    if (event_parse(body, len, &list) < 0) {
+        metric_inc(M_events_refused);
+        return HTTP_BAD_REQUEST;
+    }
+    if (list.subscribe_url)
+        log_notice("events", "SNS asks to confirm the subscription: open this address once: %s", list.subscribe_url);
+    metric_add(M_events_received, list.n_others);
+    metric_add(M_events_ignored, list.n_others);
+    mutex_lock(&ev->mu);
+    for (unsigned i = 0; i < list.records->len; i++)
+        take_record(ev, list.records->pdata[i]);
+    mutex_unlock(&ev->mu);
+    event_list_clear(&list);
+    return HTTP_OK;
+}
+
+static unsigned admit(void *events, const char *authorization, const char *token)
+{
+    struct events *ev = events;
+    switch (event_auth_check(ev->auth, authorization, token)) {
+    case EVENT_ADMITTED:
+        return 0;
+    case EVENT_UNNAMED:
+        return HTTP_UNAUTHORIZED;
+    case EVENT_REFUSED:
+        break;
+    }
+    return HTTP_FORBIDDEN;
+}
+
+static void refused(void *events, unsigned status)
+{
+    metric_inc(M_events_refused);
+    log_warn("events", "a request was refused status=%u", status);
+}
+
+struct http_post events_post(struct events *ev)
+{
+    return (struct http_post){.path = "/events",
+                              .body_max = EVENTS_BODY_MAX,
+                              .admit = admit,
+                              .refused = refused,
+                              .take = events_take,
+                              .ctx = ev};
+}
+
+void events_limit(struct events *ev, unsigned names_max)
+{
+    mutex_lock(&ev->mu);
+    ev->names_max = names_max;
+    mutex_unlock(&ev->mu);
+}
+
+bool events_settle(struct events *ev, uint64_t wait_ns)
+{
+    uint64_t until = clock_mono_ns() + wait_ns;
+    mutex_lock(&ev->mu);
+    bool in_time = true;
+    while (in_time && g_hash_table_size(ev->by_key) + g_hash_table_size(ev->doubted) + ev->n_running > 0)
+        in_time = cond_wait_until(&ev->idle, &ev->mu, until);
+    mutex_unlock(&ev->mu);
+    return in_time;
+}
+
+/* ---- life ---- */
+
+/* A directory as store has no bucket: the name of the directory stands for one. */
+static int read_source(struct events *ev, char **ret_msg)
+{
+    int r = s3_source_parse(objstore_source(ev->fs->store), &ev->source, ret_msg);
+    if (r < 0 || strcmp(ev->source.scheme, "file") != 0)
+        return r;
+    g_free(ev->source.bucket);
+    ev->source.bucket = g_path_get_basename(ev->source.prefix);
+    g_free(ev->source.prefix);
+    ev->source.prefix = g_strdup("");
+    return 0;
+}
+
+static int start_threads(struct events *ev)
+{
+    int r = 0;
+    for (unsigned i = 0; r == 0 && i < THREADS; i++) {
+        g_autofree char *name = g_strdup_printf("events-%u", i);
+        r = thread_start(&ev->threads[i], name, events_thread, ev);
+        ev->n_threads += r == 0;
+    }
+    return r;
+}
+
+int events_open(struct fs *fs, const char *secret_file, struct events **ret, char **ret_msg)
+{
+    struct events *ev = g_new0(struct events, 1);
+    ev->fs = fs;
+    ev->names_max = EVENTS_MAX;
+    mutex_init(&ev->mu, LOCK_EVENTS);
+    cond_init(&ev->work);
+    cond_init(&ev->idle);
+    ev->by_key = g_hash_table_new_full(g_str_hash, g_str_equal, NULL, waiting_free);
+    ev->doubted = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    int r = event_auth_open(secret_file, &ev->auth, ret_msg);
+    if (r == 0)
+        r = read_source(ev, ret_msg);
+    if (r == 0)
+        r = start_threads(ev);
+    if (r < 0) {
+        events_close(ev);
+        return r;
+    }
+    doubt_all(fs); /* what came while nobody listened */
+    *ret = ev;
+    return 0;
+}
+
+void events_close(struct events *ev)
+{
+    if (!ev)
+        return;
+    mutex_lock(&ev->mu);
+    ev->stop = true;
+    cond_broadcast(&ev->work);
+    mutex_unlock(&ev->mu);
+    for (unsigned i = 0; i < ev->n_threads; i++)
+        pthread_join(ev->threads[i], NULL);
+    g_hash_table_unref(ev->by_key);
+    g_hash_table_unref(ev->doubted);
+    g_queue_clear(&ev->ready);
+    g_queue_clear(&ev->later);
+    event_auth_close(ev->auth);
+    s3_source_clear(&ev->source);
+    cond_fini(&ev->work);
+    cond_fini(&ev->idle);
+    mutex_fini(&ev->mu);
+    g_free(ev);
+}

@@ -1,0 +1,49 @@
+/* Private to links*.c. */
+#pragma once
+#include "links.h"
+#include "objstore_links.h"
+
+#include <string.h>
+
+#define IMMUTABLE_TTL_NS (365ull * 86400 * NS_PER_S)
+
+struct link { /* all guarded by mu of the set, and changed by who changes it only */
+    char *dir;
+    size_t len; /* of dir */
+    char *source, *identity;
+    json_t *options;
+    struct link_options o;
+    uint64_t ino; /* of the directory, 0: not known yet */
+    char *error;  /* why it has no store, NULL: it has one */
+    bool probed;  /* its capabilities are known */
+    bool going;   /* being removed: nothing is changed below any more */
+};
+void link_free(void *link); /* NULL allowed */
+
+struct links {
+    struct mutex mu; /* LINKS */
+    /* guarded by mu */
+    struct cond changed, wake;
+    bool changing; /* somebody adds, changes or removes one, and may wait for stores meanwhile */
+    bool stop;
+    GPtrArray *all; /* struct link; who changes may read it without mu */
+    links_sync_fn *on_sync;
+    /* atomic */
+    _Atomic unsigned n;
+    /* owned by the composition root */
+    pthread_t thread;
+    bool running;
+};
+
+/* The link whose directory is dir, or NULL. */
+struct link *links_at_locked(struct links *ls, const char *dir) REQUIRES(ls->mu);
+/* False: the daemon stops. */
+bool links_begin_change(struct links *ls) MUST_CHECK;
+void links_end_change(struct links *ls);
+int link_open_store(struct fs *fs, const char *source, const struct link_options *o, struct objstore **ret,
+                    char **ret_msg) MUST_CHECK;
+/* Text of a record; NULL: something in it is not UTF-8. Owned by the caller. */
+char *link_record(const char *source, const char *identity, json_t *options);
+/* Writes DIR/links, after a change. */
+void links_save_copy(struct fs *fs);
+void links_tell_sync(struct fs *fs, const struct link *l);

@@ -1,0 +1,405 @@
+/* What the tree makes of a bucket link, see links.h: the directory's name comes with the record, and goes with it after all names below. */
+#include "links_internal.h"
+#include "ns_undo.h"
+#include "publish.h"
+#include "tree.h"
+#include "tree_apply.h"
+#include "tree_list.h"
+
+#define NAMES_PER_BATCH 500u
+
+/* ---- the directory ---- */
+
+int links_tree_find(struct fs *fs, const char *dir, uint64_t *ret_ino)
+{
+    g_auto(GStrv) parts = g_strsplit(dir, "/", -1);
+    uint64_t ino = META_ROOT_INO;
+    bool marked = false;
+    for (unsigned i = 0; parts[i]; i++) {
+        struct meta_dentry d = {0};
+        int r = meta_dentry_get(fs->meta, ino, parts[i], &d);
+        if (r < 0)
+            return r;
+        bool is_dir = S_ISDIR(d.type);
+        ino = d.ino;
+        marked = d.flags & DENTRY_LINK;
+        meta_dentry_clear(&d);
+        if (!is_dir)
+            return -ENOTDIR;
+    }
+    if (!marked)
+        return -ENOENT;
+    *ret_ino = ino;
+    return 0;
+}
+
+/* The name in dir as the database has it; where it has none and the directory was never listed or is old, the store is asked. */
+static int look_up(struct fs *fs, uint64_t dir, const char *name, struct inode **ret)
+{
+    struct meta_dentry d = {0};
+    int r = tree_lookup(fs, dir, name, ret);
+    if (r == 0 || r == -ENOENT)
+        return r;
+    if (meta_dentry_get(fs->meta, dir, name, &d) < 0)
+        return r;
+    r = inode_get(fs, d.ino, ret);
+    meta_dentry_clear(&d);
+    return r;
+}
+
+/* A directory as a listing shows one. */
+static int make_dir(struct fs *fs, uint64_t parent, const char *name)
+{
+    g_autofree char *own = g_strdup(name);
+    const struct list_row row = {.name = own, .is_dir = true};
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    struct meta_dentry d = {0};
+    int r = meta_dentry_get(fs->meta, parent, name, &d);
+    if (r == 0) /* it came meanwhile */
+        meta_dentry_clear(&d);
+    else if (r == -ENOENT)
+        r = tree_insert_row(fs, b, parent, &row, 0, 0);
+    if (r == 0)
+        r = meta_commit(b, false);
+    publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    if (r == 0)
+        notify_entry(fs, parent, name);
+    return r;
+}
+
+/* The inode of the path's last component, all of them made where they are not there. */
+static int enter(struct fs *fs, const char *dir, struct inode **ret, bool *ret_made)
+{
+    g_auto(GStrv) parts = g_strsplit(dir, "/", -1);
+    INODE_REF in = NULL;
+    int r = inode_get(fs, META_ROOT_INO, &in);
+    for (unsigned i = 0; r == 0 && parts[i]; i++) {
+        struct inode *next = NULL;
+        r = look_up(fs, in->ino, parts[i], &next);
+        *ret_made = r == -ENOENT;
+        if (r == -ENOENT)
+            r = make_dir(fs, in->ino, parts[i]);
+        if (r == 0 && !next)
+            r = look_up(fs, in->ino, parts[i], &next);
+        if (r == 0 && !inode_is_dir(next))
+            r = -ENOTDIR;
+        inode_put(in);
+        in = next;
+    }
+    if (r < 0)
+        return r;
+    *ret = g_steal_pointer(&in);
+    return 0;
+}
+
+/* Nothing may stand in it that the link would hide: neither here nor, as far as it is known, in the store below. */
+static int check_empty(struct fs *fs, struct inode *in, const char *dir)
+{
+    struct publish_counts n = {0};
+    g_autofree char *marker = g_strconcat(dir, "/", NULL);
+    int r = meta_dir_has_entries(fs->meta, in->ino);
+    if (r != 0)
+        return r < 0 ? r : -ENOTEMPTY;
+    mutex_lock(&in->mu);
+    bool hidden = in->rec.flags & INODE_DIR_HIDDEN;
+    mutex_unlock(&in->mu);
+    if (hidden)
+        return -ENOTEMPTY;
+    if (publish_key_busy(fs->pub, marker)) /* the directory's own marker is on its way */
+        return -EBUSY;
+    publish_count(fs->pub, dir, &n);
+    struct meta_dentry d = {0};
+    bool own = meta_link_first(fs->meta, in->ino, &d) == 0 && d.op_seq; /* of the directory's marker: mark() ends it */
+    meta_dentry_clear(&d);
+    return n.ops > own || publish_needs_below(fs->pub, dir)
+               ? -EBUSY
+               : 0; /* deletes and moves too: they are of the store below */
+}
+
+/* The store of the keys below is asked as it was before the link: its listing is of the link already. */
+static int list_before(struct fs *fs, struct inode *in, bool made)
+{
+    mutex_lock(&in->mu);
+    bool listed = in->rec.flags & (INODE_DIR_LISTED | INODE_DIR_LOCAL);
+    mutex_unlock(&in->mu);
+    return made || (listed && meta_dir_has_entries(fs->meta, in->ino) != 0) ? 0 : tree_refresh(fs, in, true);
+}
+
+/* Under ns: the name and the inode become those of a link. */
+static int mark(struct fs *fs, struct meta_batch *b, struct inode *in) REQUIRES(fs->ns)
+{
+    struct meta_dentry d = {0};
+    int r = meta_link_first(fs->meta, in->ino, &d);
+    if (r < 0)
+        return r;
+    publish_drop_name(fs, b, &d);
+    d.flags = DENTRY_LINK;
+    g_clear_pointer(&d.ukey, g_free);
+    d.uetag = d.dest_etag = (struct etag){0};
+    d.token[0] = '\0';
+    d.stamp = meta_next_seq(fs->meta);
+    meta_dentry_put(b, &d);
+    mutex_lock(&in->mu);
+    ns_undo_note_locked(in);
+    in->rec.flags &= ~(uint32_t)(INODE_DIR_LOCAL | INODE_DIR_LISTED | INODE_DIR_HIDDEN | INODE_DIR_POSIX);
+    in->rec.listed_ns = 0;
+    meta_inode_put(b, &in->rec);
+    mutex_unlock(&in->mu);
+    fs->ns_changes++;
+    notify_entry(fs, d.parent, d.name);
+    meta_dentry_clear(&d);
+    return 0;
+}
+
+int links_tree_prepare(struct fs *fs, const char *dir, struct inode **ret)
+{
+    INODE_REF in = NULL;
+    bool made = false;
+    int r = enter(fs, dir, &in, &made);
+    if (r == 0)
+        r = list_before(fs, in, made);
+    if (r == 0)
+        r = check_empty(fs, in, dir);
+    if (r < 0)
+        return r;
+    *ret = g_steal_pointer(&in);
+    return 0;
+}
+
+int links_tree_commit(struct fs *fs, const char *dir, const char *record, struct inode *in, bool force)
+{
+    g_autoptr(GString) name = g_string_new(NULL);
+    links_record_name(dir, name);
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    int r = force ? 0 : check_empty(fs, in, dir); /* once more: nothing comes in now */
+    if (r == 0)
+        r = mark(fs, b, in);
+    if (r == 0 && record)
+        meta_value_put(b, name->str, record, strlen(record));
+    if (r == 0)
+        r = meta_commit(b, false);
+    publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    if (r == 0 && meta_sync(fs->meta) < 0) /* it is a link all the same; a power loss may take it */
+        log_warn("links", "the database could not be synced dir='%s'", dir);
+    if (r == 0)
+        notify_inode(fs, in->ino);
+    return r;
+}
+
+int links_tree_restore(struct fs *fs, const char *dir, uint64_t *ret_ino)
+{
+    INODE_REF in = NULL;
+    bool made = false;
+    int r = enter(fs, dir, &in, &made);
+    if (r == 0)
+        r = links_tree_commit(fs, dir, NULL, in, true);
+    if (r == 0)
+        *ret_ino = in->ino;
+    return r;
+}
+
+/* ---- what was listed counts no more ---- */
+
+static void expire_dir(struct fs *fs, struct meta_batch *b, struct inode *in) REQUIRES(fs->ns)
+{
+    mutex_lock(&in->mu);
+    if (in->rec.listed_ns) {
+        ns_undo_note_locked(in);
+        in->rec.listed_ns = 0;
+        meta_inode_put(b, &in->rec);
+    }
+    mutex_unlock(&in->mu);
+}
+
+static int collect_dir(void *ctx, const struct meta_dentry *d)
+{
+    if (S_ISDIR(d->type))
+        g_array_append_val((GArray *)ctx, d->ino);
+    return 0;
+}
+
+static int expire_one(struct fs *fs, uint64_t ino)
+{
+    INODE_REF in = NULL;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    int r = inode_get(fs, ino, &in);
+    if (r == 0) {
+        expire_dir(fs, b, in);
+        r = meta_commit(b, false);
+    }
+    publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    return r == -ENOENT ? 0 : r;
+}
+
+int links_tree_expire(struct fs *fs, uint64_t ino)
+{
+    g_autoptr(GArray) todo = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    g_array_append_val(todo, ino);
+    int r = 0;
+    while (r == 0 && todo->len > 0) {
+        uint64_t at = g_array_index(todo, uint64_t, todo->len - 1);
+        g_array_set_size(todo, todo->len - 1);
+        r = expire_one(fs, at);
+        if (r == 0)
+            r = meta_dentry_each(fs->meta, at, 0, collect_dir, todo);
+    }
+    return r;
+}
+
+/* All above it: each may have shown the next only because of the link. */
+void links_tree_expire_parents(struct fs *fs, const char *dir)
+{
+    g_autofree char *at = g_strdup(dir);
+    int r = 0;
+    for (char *slash = at; r == 0 && slash;) {
+        slash = strrchr(at, '/');
+        *(slash ? slash : at) = '\0';
+        INODE_REF in = NULL;
+        r = slash ? tree_resolve(fs, at, &in) : inode_get(fs, META_ROOT_INO, &in);
+        if (r == 0)
+            r = expire_one(fs, in->ino);
+    }
+    if (r < 0) /* it ends with its time */
+        log_debug("links", "the directory above a link stays as it is dir='%s' r=%s", dir, err_name(r));
+}
+
+/* ---- removing ---- */
+
+/* 0: nothing of it is only here, and nobody writes. */
+static int check_name(struct fs *fs, const struct meta_dentry *d)
+{
+    INODE_REF in = NULL;
+    int r = inode_get(fs, d->ino, &in);
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    mutex_lock(&in->mu);
+    bool busy = S_ISREG(d->type) && (in->n_writers > 0 || in->rec.content != CONTENT_CLEAN);
+    busy |= (in->rec.flags & INODE_LOCAL_ONLY) || d->op_seq != 0;
+    mutex_unlock(&in->mu);
+    return busy ? -EBUSY : 0;
+}
+
+int links_tree_clean(struct fs *fs, uint64_t ino, char **ret_path)
+{
+    g_autoptr(GArray) todo = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    g_array_append_val(todo, ino);
+    int r = 0;
+    while (r == 0 && todo->len > 0) {
+        g_autoptr(GPtrArray) names = NULL;
+        uint64_t at = g_array_index(todo, uint64_t, todo->len - 1);
+        g_array_set_size(todo, todo->len - 1);
+        r = meta_dentry_list(fs->meta, at, &names);
+        for (unsigned i = 0; r == 0 && i < names->len; i++) {
+            const struct meta_dentry *d = names->pdata[i];
+            r = check_name(fs, d);
+            if (r == -EBUSY && tree_path_of(fs, d->ino, ret_path) < 0)
+                *ret_path = g_strdup(d->name);
+            if (S_ISDIR(d->type))
+                g_array_append_val(todo, d->ino);
+        }
+    }
+    return r;
+}
+
+static int collect_some(void *ctx, const struct meta_dentry *d)
+{
+    GPtrArray *names = ctx;
+    meta_dentry_collect(names, d);
+    return names->len >= NAMES_PER_BATCH;
+}
+
+/* Names without anything below them, in one batch. A kill leaves a directory that is listed anew. */
+static int drop_names(struct fs *fs, struct inode *dir, GPtrArray *names)
+{
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    int r = 0;
+    mutex_lock(&dir->mu);
+    ns_undo_note_locked(dir);
+    dir->rec.flags &= ~(uint32_t)INODE_DIR_LISTED;
+    dir->rec.listed_ns = 0;
+    meta_inode_put(b, &dir->rec);
+    mutex_unlock(&dir->mu);
+    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+        struct meta_dentry *d = names->pdata[i];
+        r = check_name(fs, d);
+        if (r == 0)
+            g_clear_pointer(&d->ukey, g_free); /* what it left elsewhere stays */
+        if (r == 0)
+            r = tree_drop_name(fs, b, d, true);
+    }
+    if (r == 0)
+        r = meta_commit(b, false);
+    publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    for (unsigned i = 0; r == 0 && i < names->len; i++)
+        notify_entry(fs, dir->ino, ((struct meta_dentry *)names->pdata[i])->name);
+    return r;
+}
+
+static int empty_dir(struct fs *fs, uint64_t ino, unsigned depth)
+{
+    INODE_REF dir = NULL;
+    int r = depth > 512 ? -ELOOP : inode_get(fs, ino, &dir);
+    while (r == 0) {
+        g_autoptr(GPtrArray) names = meta_dentry_array();
+        r = MIN(meta_dentry_each(fs->meta, ino, 0, collect_some, names), 0);
+        if (r == 0 && names->len == 0)
+            break;
+        for (unsigned i = 0; r == 0 && i < names->len; i++) {
+            const struct meta_dentry *d = names->pdata[i];
+            r = S_ISDIR(d->type) ? empty_dir(fs, d->ino, depth + 1) : 0;
+        }
+        if (r == 0)
+            r = drop_names(fs, dir, names);
+    }
+    return r == -ENOENT ? 0 : r;
+}
+
+/* The name and the record go in one batch. */
+static int remove_point(struct fs *fs, const char *dir, uint64_t ino)
+{
+    g_autoptr(GString) name = g_string_new(NULL);
+    g_autofree char *caps = g_strconcat("link-caps/", dir, NULL);
+    struct meta_dentry d = {0};
+    links_record_name(dir, name);
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    int r = meta_link_first(fs->meta, ino, &d);
+    if (r == 0)
+        r = meta_dir_has_entries(fs->meta, ino);
+    r = r > 0 ? -EBUSY : r == -ENOENT ? 0 : r; /* something came meanwhile; or a name that is gone already */
+    struct publish_counts left;
+    publish_count(fs->pub, dir, &left);
+    if (r == 0 && left.ops > 0)
+        r = -EBUSY;
+    if (r == 0 && d.id)
+        r = tree_drop_name(fs, b, &d, true);
+    meta_value_del(b, name->str);
+    meta_value_del(b, caps);
+    if (r == 0)
+        r = meta_commit(b, false);
+    publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    if (r == 0 && d.id)
+        notify_entry(fs, d.parent, d.name);
+    meta_dentry_clear(&d);
+    return r < 0 ? r : meta_sync(fs->meta);
+}
+
+int links_tree_remove(struct fs *fs, const char *dir, uint64_t ino)
+{
+    int r = ino ? empty_dir(fs, ino, 0) : 0;
+    return r < 0 ? r : remove_point(fs, dir, ino);
+}

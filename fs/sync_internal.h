@@ -1,0 +1,80 @@
+/* Private to sync.c and sync_kept.c. */
+#pragma once
+#include "sync.h"
+
+#define SYNC_VISITED    4096u /* numbers of unchanged directories in one value */
+#define SYNC_FAILED_MAX 1000u /* more of them end a sync */
+#define SYNC_RESUME_NS  (86400 * (int64_t)NS_PER_S)
+
+struct sync {
+    /* immutable after sync_begin */
+    struct fs *fs;
+    uint64_t every_ns; /* of --sync, 0: not again and again */
+    struct mutex mu;   /* CTL; never held together with a job's */
+    /* guarded by mu */
+    struct cond idle;
+    GPtrArray *jobs; /* struct sync_job, a reference each */
+    uint64_t last_id;
+    unsigned live; /* jobs that have threads */
+    bool closing, clock_runs;
+    pthread_t clock;
+    GArray *cut_off; /* struct sync_run, from sync_open() to sync_begin() */
+
+    struct mutex kept_mu; /* LISTING */
+    /* guarded by kept_mu */
+    GHashTable *done;   /* &ino -> int64_t: when the last sync of it began */
+    GHashTable *failed; /* &ino -> struct sync_failure */
+
+    /* atomic */
+    _Atomic uint64_t version; /* grows with `done`; 0: it is empty */
+    _Atomic unsigned n_failed;
+};
+
+/* A sync under way, as it is kept. */
+struct sync_run {
+    uint64_t ino; /* of its top directory */
+    int64_t began_ns;
+    unsigned parallel;
+    unsigned resumed; /* times it was gone on with */
+    bool incremental;
+    GArray *visited; /* owned: uint64_t, ascending: directories without a change that were listed */
+    unsigned n_values;
+};
+
+struct sync_failure {
+    uint64_t ino, root;
+    int err;
+    char *path; /* owned */
+};
+
+/* ---- sync_group.c ---- */
+
+struct tree_given;
+struct sync_member {
+    uint64_t ino;
+    char *name; /* owned */
+};
+struct sync_group {
+    uint64_t parent;
+    /* Is given what was listed of a directory; -errno ends the listing. */
+    int (*apply)(void *ctx, uint64_t ino, const struct tree_given *given);
+    void *ctx;
+};
+GArray *sync_group_new(void); /* of struct sync_member */
+/* Lists directories of one parent together. members, at least one, are sorted; those from *ret_done on were not listed: some may be large, or lie too far apart. */
+int sync_group_list(struct fs *fs, const struct sync_group *g, GArray *members, guint *ret_done) MUST_CHECK;
+
+/* ---- sync_kept.c ---- */
+
+int sync_kept_load(struct sync *s) MUST_CHECK;
+void sync_kept_init(struct sync *s);
+void sync_kept_fini(struct sync *s);
+
+/* The run is under way from now on. */
+int sync_run_put(struct sync *s, const struct sync_run *run) MUST_CHECK;
+/* Directories (uint64_t) of it that were listed and not written; the value's number. */
+int sync_run_visited(struct sync *s, uint64_t root, unsigned number, const GArray *inos) MUST_CHECK;
+/* It is no longer under way. at_ns: all below root was listed then or later, but for failures; 0: was not. */
+int sync_run_end(struct sync *s, const struct sync_run *run, int64_t at_ns) MUST_CHECK;
+/* False: there are too many. */
+bool sync_fail(struct sync *s, uint64_t root, uint64_t ino, int err);

@@ -1,0 +1,6 @@
+/* What an ETag tells of an object's content. Pure but for the reader it is given. */
+#pragma once
+#include "objstore.h"
+
+/* Lower-case hex of 16 bytes: the MD5 of the content, where the store makes them so. */
+bool s3_etag_is_md5(const char *etag);

@@ -1,0 +1,328 @@
+"""Bucket links: other buckets at directories of a mount, added, changed and removed while it is mounted."""
+import errno
+import json
+import os
+import pathlib
+import shutil
+import threading
+
+import pytest
+import stores
+from mounts import eventually, run
+
+
+@pytest.fixture
+def other(base, store):
+    """Makes further stores of the same kind."""
+    made = []
+
+    def make(name):
+        made.append(type(store)(base / name))
+        return made[-1]
+
+    yield make
+    for s in made:
+        s.remove()
+
+
+def add(m, store, path, *options, check=True):
+    endpoint = ["--endpoint-url", store.endpoint] if store.endpoint else []
+    return run("link", "add", *endpoint, *options, store.source, m.path / path, check=check)
+
+
+def links(m):
+    rows = [json.loads(line) for line in run("link", "list", "--json", m.path).stdout.splitlines()]
+    return {row["path"]: row for row in rows}
+
+
+def refused(code, what, *args):
+    done = run(*args, check=False)
+    assert done.returncode == code and what in done.stderr, (done.returncode, done.stderr)
+
+
+def fails(number, work):
+    with pytest.raises(OSError) as e:
+        work()
+    assert e.value.errno == number
+
+
+def test_links_show_and_take_objects_of_other_buckets(mount, other):
+    one, two = other("one"), other("two")
+    one.put("d/x", b"of one")
+    two.put("y", b"of two")
+    assert "no links" in run("link", "list", mount.path).stdout
+    add(mount, one, "sub")
+    add(mount, two, "deep/er", "--metadata-ttl", "1s")
+    assert (mount.path / "sub/d/x").read_bytes() == b"of one"
+    assert os.listdir(mount.path / "deep/er") == ["y"]
+    assert sorted(os.listdir(mount.path)) == ["deep", "sub"]
+    (mount.path / "sub/new").write_bytes(b"n" * 300000)
+    (mount.path / "deep/er/made").mkdir()
+    (mount.path / "deep/er/made/z").write_bytes(b"z")
+    (mount.path / "own").write_bytes(b"own")
+    mount.wait()
+    assert one.get("new") == b"n" * 300000 and two.get("made/z") == b"z" and mount.store.get("own") == b"own"
+    assert set(mount.store.list()) == {"own"}
+    two.put("made/late", b"late")
+    assert eventually(lambda: "late" in os.listdir(mount.path / "deep/er/made"))
+    rows = links(mount)
+    assert set(rows) == {"sub", "deep/er"} and all(row["state"] == "ok" for row in rows.values())
+    assert {row["path"] for row in mount.status()["links"]} == {"sub", "deep/er"}
+    shown = json.loads(run("link", "show", "--json", mount.path / "deep/er").stdout)
+    assert shown["options"]["metadata-ttl"] == "1s" and shown["source"] == two.source
+
+
+def test_links_survive_a_restart_and_a_kill(mount, other):
+    one = other("one")
+    add(mount, one, "sub")
+    (mount.path / "sub/a").write_bytes(b"a")
+    mount.wait()
+    mount.kill9()
+    mount.mount()
+    assert (mount.path / "sub/a").read_bytes() == b"a"
+    with open(mount.path / "sub/open", "wb") as f:
+        f.write(b"before")
+        f.flush()
+        assert mount.kill_worker()
+        f.write(b" and after")
+    (mount.path / "sub/b").write_bytes(b"b")
+    mount.wait()
+    assert one.get("b") == b"b" and one.get("open") == b"before and after" and not mount.store.list()
+    one.put("late/er", b"1")
+    run("link", "sync", mount.path / "sub")
+    mount.umount()
+    done = run("fsck", "--json", mount.cache, env=mount.env)
+    assert "is gone" not in done.stdout, done.stdout
+    shutil.rmtree(mount.cache / "meta")  # what is brought back goes where it belongs
+    mount.mount()
+    assert (mount.path / "sub/late/er").read_bytes() == b"1" and links(mount)["sub"]["state"] == "ok"
+
+
+def test_nothing_moves_from_bucket_to_bucket_by_name(mount, other):
+    add(mount, other("one"), "a")
+    add(mount, other("two"), "b")
+    (mount.path / "a/x").write_bytes(b"x" * 100)
+    fails(errno.EXDEV, lambda: os.rename(mount.path / "a/x", mount.path / "b/x"))
+    fails(errno.EXDEV, lambda: os.rename(mount.path / "a/x", mount.path / "x"))
+    fails(errno.EXDEV, lambda: os.link(mount.path / "a/x", mount.path / "b/x"))
+    shutil.move(mount.path / "a/x", mount.path / "b/x")  # copies, as between file systems
+    assert (mount.path / "b/x").read_bytes() == b"x" * 100 and not (mount.path / "a/x").exists()
+    fails(errno.EBUSY, lambda: os.rename(mount.path / "a", mount.path / "c"))
+    fails(errno.EBUSY, lambda: os.rmdir(mount.path / "a"))
+
+
+def test_bad_links_are_refused(mount, other, base):
+    one, two = other("one"), other("two")
+    (mount.path / "full").mkdir()
+    (mount.path / "full/x").write_bytes(b"x")
+    (mount.path / "file").write_bytes(b"x")
+    (mount.path / "sub").mkdir()
+    mount.wait()
+    endpoint = ["--endpoint-url", one.endpoint] if one.endpoint else []
+    refused(1, "not empty", "link", "add", *endpoint, one.source, mount.path / "full")
+    refused(1, "there is a file", "link", "add", *endpoint, one.source, mount.path / "file")
+    refused(1, "sync", "link", "add", *endpoint, "--sync", "sometimes", one.source, mount.path / "sub")
+    refused(1, "conflict", "link", "add", *endpoint, "--conflict", "maybe", one.source, mount.path / "sub")
+    refused(2, "no option", "link", "add", "--policy", "best", one.source, mount.path / "sub")
+    refused(2, "none of add", "link", "make", mount.path / "sub")
+    refused(2, "number of words", "link", "add", one.source)
+    refused(1, "", "link", "add", *endpoint, one.source + "-missing", mount.path / "sub")
+    refused(1, "s3://", "link", "add", "ftp://host/x", mount.path / "sub")
+    assert eventually(lambda: add(mount, one, "sub", check=False).returncode == 0)
+    refused(1, "link to", "link", "add", *endpoint, two.source, mount.path / "sub")
+    refused(1, "in one another", "link", "add", *endpoint, two.source, mount.path / "sub/below")
+    refused(1, "no link", "link", "rm", mount.path / "full")
+    done = add(mount, one, "again")
+    assert "warning" in done.stderr and "'sub'" in done.stderr
+    assert (mount.path / "full/x").read_bytes() == b"x" and set(links(mount)) == {"sub", "again"}
+
+
+def test_a_link_is_removed_when_all_is_in_its_bucket(mount, other):
+    one = other("one")
+    one.put("there", b"1")
+    add(mount, one, "sub")
+    (mount.path / "sub/slow.tmp").write_bytes(b"held back")
+    refused(1, "--drain", "link", "rm", mount.path / "sub")
+    done = run("link", "rm", "--drain=1s", mount.path / "sub", check=False)
+    assert done.returncode == 3, done.stderr
+    os.rename(mount.path / "sub/slow.tmp", mount.path / "sub/done")
+    with open(mount.path / "sub/writing", "wb") as f:
+        f.write(b"x")
+        refused(1, "open for writing", "link", "rm", "--drain=60s", mount.path / "sub")
+    reader = open(mount.path / "sub/done", "rb")
+    run("link", "rm", "--drain=60s", mount.path / "sub", timeout=90)
+    assert reader.read() == b"held back"
+    reader.close()
+    assert not (mount.path / "sub").exists() and links(mount) == {}
+    assert set(one.list()) == {"there", "done", "writing"}
+    add(mount, one, "sub", "--read-only")
+    assert (mount.path / "sub/done").read_bytes() == b"held back"
+    fails(errno.EROFS, lambda: (mount.path / "sub/x").write_bytes(b"x"))
+    fails(errno.EROFS, lambda: (mount.path / "sub/x").mkdir())
+    fails(errno.EROFS, lambda: os.unlink(mount.path / "sub/done"))
+    fails(errno.EROFS, lambda: os.chmod(mount.path / "sub/done", 0o600))
+    (mount.path / "x").write_bytes(b"x")
+    run("link", "set", "--read-only=false", mount.path / "sub")
+    (mount.path / "sub/x").write_bytes(b"x")
+
+
+def test_what_globs_leave_out(mount, other):
+    one = other("one")
+    for key in ("a.bin", "a.txt", "tmp/b.bin", "d/c.bin"):
+        one.put(key, b"1")
+    add(mount, one, "sub", "--include", "*.bin", "--exclude", "tmp/**")
+    assert sorted(os.listdir(mount.path / "sub")) == ["a.bin", "d"]
+    assert not (mount.path / "sub/a.txt").exists()
+    fails(errno.EACCES, lambda: (mount.path / "sub/new.txt").write_bytes(b"1"))
+    run("link", "set", "--unset", "include,exclude", mount.path / "sub")
+    assert eventually(lambda: sorted(os.listdir(mount.path / "sub")) == ["a.bin", "a.txt", "d", "tmp"])
+
+
+def test_a_mount_of_links_only(make_mount, other, base):
+    one, two = other("one"), other("two")
+    one.put("x", b"one")
+    words = f" endpoint-url={one.endpoint}" if one.endpoint else ""
+    listed = base / "links.conf"
+    listed.write_text(f"# what is there from the start\n{one.source} data/one read-only{words}\n")
+    m = make_mount(start=False)
+    args = [a for a in m.arguments({"endpoint_url": None}) if a != m.source]
+    run(*args, "--links", listed, env=m.env)
+    assert os.listdir(m.path) == ["data"]
+    assert (m.path / "data/one/x").read_bytes() == b"one"
+    fails(errno.EROFS, lambda: (m.path / "y").mkdir())
+    fails(errno.EROFS, lambda: (m.path / "data/y").write_bytes(b"y"))
+    fails(errno.EROFS, lambda: (m.path / "data/one/y").write_bytes(b"y"))
+    add(m, two, "two")
+    (m.path / "two/y").write_bytes(b"y")
+    m.wait()
+    assert two.get("y") == b"y"
+    m.umount()
+    run(*args, env=m.env)
+    assert sorted(links(m)) == ["data/one", "two"] and (m.path / "two/y").read_bytes() == b"y"
+    run("link", "rm", m.path / "data/one")
+    assert sorted(os.listdir(m.path)) == ["two"]
+
+
+def test_a_bucket_that_vanishes(mount, other):
+    if mount.store.endpoint:
+        pytest.skip("a directory can be taken away and come back")
+    one, two = other("one"), other("two")
+    one.put("x", b"one")
+    one.put("y", b"not cached")
+    add(mount, one, "a")
+    add(mount, two, "b")
+    assert (mount.path / "a/x").read_bytes() == b"one" and (mount.path / "a/y").stat().st_size == 10
+    mount.umount()
+    away = one.root.with_name("away")
+    os.rename(one.root, away)
+    mount.mount()
+    assert links(mount)["a"]["state"] == "degraded" and links(mount)["b"]["state"] == "ok"
+    assert links(mount)["a"]["error"]
+    assert (mount.path / "a/x").read_bytes() == b"one"
+    fails(errno.EIO, lambda: (mount.path / "a/y").read_bytes())
+    assert "y" in os.listdir(mount.path / "a")
+    (mount.path / "a/late").write_bytes(b"late")
+    (mount.path / "b/z").write_bytes(b"z")
+    mount.wait("b")
+    assert two.get("z") == b"z"
+    os.rename(away, one.root)
+    mount.wait()
+    assert one.get("late") == b"late" and (mount.path / "a/y").read_bytes() == b"not cached"
+    assert links(mount)["a"]["state"] == "ok"
+
+
+@pytest.mark.ceph
+def test_a_store_that_stops_answering(make_mount, other):
+    """Hundreds of changed files of a link whose requests get no answer hold up nobody else's for longer than one request."""
+    import socket
+    mount = make_mount(op_timeout="10s")
+    silent = threading.Event()
+    one, two = other("one"), other("two")
+    target = one.endpoint.split("//")[1].split(":")
+    relay = socket.create_server(("127.0.0.1", 0))
+    port, open_ = relay.getsockname()[1], []
+
+    def pump(a, b):
+        try:
+            while data := a.recv(65536):
+                if not silent.is_set():
+                    b.sendall(data)
+        except OSError:
+            pass
+
+    def serve():
+        while True:
+            try:
+                client = relay.accept()[0]
+            except OSError:
+                return
+            up = socket.create_connection((target[0], int(target[1])))
+            open_.extend((client, up))
+            for pair in ((client, up), (up, client)):
+                threading.Thread(target=pump, args=pair, daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    run("link", "add", "--endpoint-url", f"http://127.0.0.1:{port}", one.source, mount.path / "a")
+    add(mount, two, "b")
+    (mount.path / "a/first").write_bytes(b"1")
+    mount.wait()
+    silent.set()
+    for i in range(300):
+        (mount.path / f"a/{i}").write_bytes(b"a")
+    (mount.path / "b/y").write_bytes(b"y")
+    mount.wait("b")
+    assert two.get("y") == b"y" and (mount.path / "a/first").read_bytes() == b"1"
+    assert eventually(lambda: links(mount)["a"]["state"] == "degraded") and links(mount)["b"]["state"] == "ok"
+    assert mount.status()["dirty_files"] == 300
+    mount.kill9()
+    relay.shutdown(socket.SHUT_RDWR)
+    relay.close()
+    for s in open_:
+        s.close()
+
+
+@pytest.mark.ceph
+def test_buckets_of_two_owners(make_mount, base, other):
+    """The second one by a profile, and while a link with wrong keys, or to nobody, does not work."""
+    one = other("one")
+    credentials = base / "credentials"
+    credentials.write_text("[other]\naws_access_key_id = %s\naws_secret_access_key = %s\n"
+                           "[wrong]\naws_access_key_id = AKWRONG\naws_secret_access_key = wrong\n"
+                           % (os.environ["OTHER_ACCESS_KEY_ID"], os.environ["OTHER_SECRET_ACCESS_KEY"]))
+    credentials.chmod(0o600)
+    m = make_mount(start=False)
+    m.env["AWS_SHARED_CREDENTIALS_FILE"] = str(credentials)
+    m.mount()
+    import boto3
+    from botocore.config import Config
+    theirs = boto3.client("s3", endpoint_url=one.endpoint, config=Config(s3={"addressing_style": "path"}),
+                          aws_access_key_id=os.environ["OTHER_ACCESS_KEY_ID"],
+                          aws_secret_access_key=os.environ["OTHER_SECRET_ACCESS_KEY"])
+    bucket = "theirs-" + one.bucket
+    theirs.create_bucket(Bucket=bucket)
+    theirs.put_object(Bucket=bucket, Key="p/x", Body=b"theirs")
+    refused(1, "", "link", "add", "--endpoint-url", one.endpoint, f"s3://{bucket}", m.path / "b")
+    refused(1, "", "link", "add", "--endpoint-url", one.endpoint, "--profile", "wrong", f"s3://{bucket}", m.path / "b")
+    refused(1, "", "link", "add", "--endpoint-url", one.endpoint, "s3://not-there-" + bucket, m.path / "b")
+    run("link", "add", "--endpoint-url", one.endpoint, "--profile", "other", f"s3://{bucket}/p", m.path / "b")
+    add(m, one, "a")
+    assert (m.path / "b/x").read_bytes() == b"theirs"
+    (m.path / "a/big").write_bytes(os.urandom(20 << 20))
+    (m.path / "b/new").write_bytes(b"new")
+    m.wait()
+    assert theirs.get_object(Bucket=bucket, Key="p/new")["Body"].read() == b"new"
+    assert one.get("big") == (m.path / "a/big").read_bytes()
+    secret = os.environ["OTHER_SECRET_ACCESS_KEY"]
+    assert secret not in run("link", "show", "--json", m.path / "b").stdout and secret not in m.log()
+    m.remount()
+    assert (m.path / "b/new").read_bytes() == b"new"
+    m.umount()
+    credentials.write_text("[wrong]\naws_access_key_id = A\naws_secret_access_key = B\n")
+    m.mount()
+    assert links(m)["b"]["state"] == "degraded" and links(m)["a"]["state"] == "ok"
+    assert (m.path / "b/new").read_bytes() == b"new"
+    (m.path / "a/after").write_bytes(b"1")
+    m.wait("a")
+    assert one.get("after") == b"1"
+    for key in ("p/x", "p/new"):
+        theirs.delete_object(Bucket=bucket, Key=key)

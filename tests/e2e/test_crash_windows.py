@@ -1,0 +1,87 @@
+"""A kill at one named point, and what is left of it for programs, for the bucket and for `sluice fsck`. Needs a build with test points."""
+import ctypes
+import os
+import shutil
+
+import pytest
+from crash_file import CrashFile
+from mounts import POINTS, eventually, is_gone, run
+
+EXCHANGE = 2
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+@pytest.fixture(name="m")
+def _mount(make_mount, base):
+    if not os.access(POINTS, os.X_OK):
+        pytest.skip(f"{POINTS} is not built (-Dtest_points=true)")
+    m = make_mount(start=False, settle="0s", free_space="1M")
+    m.program = POINTS
+    m.crash = CrashFile(base / "crash")
+    m.env["SLUICE_CRASH_FILE"] = str(m.crash.path)
+    m.mount()
+    return m
+
+
+@pytest.mark.parametrize("point", ["cache_recorded", "cache_made", "vid_recorded", "absent_recorded"])
+def test_record_of_a_file_that_was_never_made_goes(m, store, point):
+    """The program's call is answered by the next worker, which makes another cache file."""
+    store.put("d/there", b"data")
+    m.crash.arm(point)
+    if point == "absent_recorded":
+        assert (m.path / "d/there").read_bytes() == b"data"
+    else:
+        (m.path / "new").write_bytes(b"new")
+    assert m.crash.fired() == point, "nobody died"
+    m.wait()
+    m.kill_worker()  # that which came then had the record of before until it was used
+    m.wait()
+    m.umount()
+    done = run("fsck", m.cache, check=False, env=m.env, program=POINTS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len([f for f in m.cache.glob("data/*/*") if f.is_file()]) == 1
+
+
+@pytest.mark.parametrize("key", ["d/e/f", "d/e/"])
+def test_directory_appears_with_what_is_in_it(m, store, key):
+    """In a store that is a directory: else a kill leaves an empty one, which would be a marker that nobody put, and come back after it was removed."""
+    if not hasattr(store, "root"):
+        pytest.skip("directories of a bucket are names only")
+    pids = m.pids()
+    m.crash.arm("store_built", parent=True)
+    os.makedirs(m.path / "d/e")
+    if not key.endswith("/"):
+        (m.path / key).write_bytes(b"data")
+    assert eventually(lambda: all(map(is_gone, pids)), 30), "nobody died"
+    assert m.crash.fired() == "store_built"
+    assert not (store.root / "d").exists()
+    m.detach()
+    m.mount()
+    m.wait()
+    assert eventually((store.root / key).exists, 30)
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["worker", "both"])
+@pytest.mark.parametrize("point", ["detach_recorded", "rename_committed", "rename_intents", "put_visible", "upload_verified", "publish_recorded"])
+def test_exchanged_files_keep_their_own_bytes(m, store, point, both):
+    """Here, in the bucket, and for a mount that knows only the bucket: both as they were or both exchanged."""
+    a, b, data = m.path / "a", m.path / "b", {"a": b"A" * 5000, "b": b"B" * 300}
+    for name, text in data.items():
+        (m.path / name).write_bytes(text)
+    m.wait()
+    pids = m.pids()
+    m.crash.arm(point, parent=both)
+    done = libc.renameat2(-100, os.fsencode(a), -100, os.fsencode(b), EXCHANGE) == 0
+    assert eventually(m.crash.fired, 30) == point, "nobody died"
+    if both:
+        assert eventually(lambda: all(map(is_gone, pids)), 30)
+        m.detach()
+        m.mount()
+    seen = {name: (m.path / name).read_bytes() for name in data}
+    assert seen in ([{"a": data["b"], "b": data["a"]}] if done else [data, {"a": data["b"], "b": data["a"]}])
+    m.wait()
+    assert {name: store.get(name) for name in data} == seen
+    m.umount()
+    shutil.rmtree(m.cache)
+    m.mount()
+    assert {name: (m.path / name).read_bytes() for name in data} == seen

@@ -1,0 +1,215 @@
+"""deploy/slurm on a real mount with the environment Slurm gives, and whether deploy/kubernetes says what Kubernetes and the command understand."""
+import os
+import pathlib
+import shlex
+import subprocess
+
+import pytest
+
+from mounts import ROOT, SLUICE, eventually, run
+
+SLURM = ROOT / "deploy/slurm"
+KUBERNETES = sorted((ROOT / "deploy/kubernetes").glob("*.yaml"))
+
+
+class Node:
+    """A node of Slurm with its settings; prolog and epilog run with the environment of a job and nothing else."""
+
+    def __init__(self, m, base, **settings):
+        self.m, self.base = m, base
+        self.env_file = base / "slurm.env"
+        self.state = base / "state"
+        scontrol = base / "scontrol"
+        scontrol.write_text("#!/bin/sh\n[ \"$1 $2\" = 'show hostnames' ] && echo \"$3\" | tr , '\\n'\n")
+        scontrol.chmod(0o755)
+        settings = {"sluice": SLUICE, "mount": m.path, "state": self.state, "scontrol": scontrol, "warm_wait": 60, **settings}
+        self.env_file.write_text("# settings\n\n" + "".join(f"{k}={v}\n" for k, v in settings.items()))
+
+    def run(self, script, comment, job=4711, **env):
+        env = {"SLURM_JOB_ID": str(job), "SLURM_JOB_USER": "root", "SLURM_JOB_UID": "0", "SLURM_JOB_COMMENT": comment,
+               "SLURM_JOB_NODELIST": "n1", "SLURMD_NODENAME": "n1", "SLUICE_SLURM_ENV": str(self.env_file), **self.m.env, **env}
+        return subprocess.run([SLURM / script], env=env, cwd="/", capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
+                              check=False)
+
+    def prolog(self, comment, **kw):
+        return self.run("prolog.sh", comment, **kw)
+
+    def epilog(self, comment, **kw):
+        return self.run("epilog.sh", comment, **kw)
+
+
+def cached(m, path):
+    return m.info(path)["cached_bytes"]
+
+
+def test_a_job_finds_its_data_and_leaves_nothing_behind(mount, store, base):
+    node = Node(mount, base)
+    for i in range(10):
+        store.put(f"dataset/f{i}", b"12345")
+        store.put(f"models/m{i}", b"123")
+    comment = f"a note sluice=dataset,{mount.path}/models/m3 sluice-save=ckpt sluice-evict"
+    done = node.prolog(comment)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert [cached(mount, f"dataset/f{i}") for i in range(10)] == [5] * 10
+    assert cached(mount, "models/m3") == 3 and cached(mount, "models/m4") == 0
+    (mount.path / "ckpt").mkdir()
+    (mount.path / "ckpt/step1").write_bytes(b"saved")
+    done = node.epilog(comment)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert store.get("ckpt/step1") == b"saved"
+    assert cached(mount, "dataset/f0") == 0 and cached(mount, "models/m3") == 0
+    assert not list(node.state.iterdir())
+
+
+def test_jobs_that_ask_for_nothing_need_no_mount(make_mount, base):
+    node = Node(make_mount(start=False), base)
+    for comment in ("", "just a note"):
+        assert node.prolog(comment).returncode == 0
+        assert node.epilog(comment).returncode == 0
+    done = node.prolog("sluice=dataset")
+    assert done.returncode == 1 and "does not say how to make it" in done.stderr
+
+
+def test_the_prolog_mounts_what_is_not_there(make_mount, store, base):
+    m = make_mount(start=False)
+    conf = base / "lake.conf"
+    conf.write_text(f"source = {m.source}\ncache-dir = {m.cache}\nlog-file = {m.log_path}\n" +
+                    (f"endpoint-url = {m.store.endpoint}\n" if m.store.endpoint else ""))
+    node = Node(m, base, config=conf)
+    store.put("dataset/f", b"12345")
+    done = node.prolog("sluice=dataset", HOME="/root")
+    assert done.returncode == 0, done.stderr
+    assert m.is_mounted() and cached(m, "dataset/f") == 5
+    m.umount()
+    conf.write_text("source = file:///none/such/place\n" f"cache-dir = {base}/other\n")
+    done = node.prolog("sluice=dataset", HOME="/root")
+    assert done.returncode == 1 and "cannot be mounted" in done.stderr
+
+
+def test_wrong_names_are_told_and_drain_no_node(mount, store, base):
+    node = Node(mount, base)
+    store.put("dataset/f", b"12345")
+    done = node.prolog("sluice=dataset,none,../etc,/etc/passwd sluice-fast")
+    assert done.returncode == 0
+    for word in ("'../etc' is left out", "'/etc/passwd' is left out", "'sluice-fast' of the job's comment is not understood", "none: "):
+        assert word in done.stderr, done.stderr
+    assert cached(mount, "dataset/f") == 5
+
+
+def test_a_list_names_what_is_beside_it_and_nodes_share_it(make_mount, store, base):
+    for i in range(40):
+        store.put(f"wds/part-{i:03}.tar", b"12345")
+    store.put("wds/shards.txt", b"part-{000..029}.tar\n")
+    seen = {}
+    for name in ("n1", "n2"):
+        m = make_mount(name)
+        (base / name / "node").mkdir()
+        node = Node(m, base / name / "node")
+        done = node.prolog("sluice-list=wds/shards.txt sluice-split", SLURM_JOB_NODELIST="n1,n2", SLURMD_NODENAME=name)
+        assert done.returncode == 0 and not done.stderr, done.stderr
+        seen[name] = {i for i in range(40) if cached(m, f"wds/part-{i:03}.tar")}
+    assert seen["n1"] | seen["n2"] == set(range(30)) and not seen["n1"] & seen["n2"]
+    assert seen["n1"] and seen["n2"]
+
+
+def test_the_end_of_a_job_ends_its_warm_up(make_mount, store, base):
+    m = make_mount(fault="op=get,action=delay:500ms")
+    for i in range(200):
+        store.put(f"dataset/f{i}", b"12345")
+    node = Node(m, base, warm_wait=0, warm_limit="1G")
+    assert node.prolog("sluice=dataset").returncode == 0
+    job = int((node.state / "4711").read_text())
+    assert run("warmup", f"--status={job}", m.path, check=False).returncode == 3
+    done = node.epilog("sluice=dataset")
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert eventually(lambda: "stopped" in run("warmup", f"--status={job}", m.path, check=False).stdout)
+
+
+def test_what_is_not_saved_in_time_is_told_and_kept(make_mount, store, base):
+    m = make_mount(fault="op=put,action=error:-EIO")
+    node = Node(m, base, save_wait=1)
+    (m.path / "ckpt").write_bytes(b"only copy")
+    done = node.epilog("sluice-save=ckpt")
+    assert done.returncode == 0 and "it is kept on this node" in done.stderr
+    assert (m.path / "ckpt").read_bytes() == b"only copy"
+
+
+# ---- kubernetes ----
+
+
+def documents():
+    yaml = pytest.importorskip("yaml")
+    for path in KUBERNETES:
+        for doc in yaml.safe_load_all(path.read_text()):
+            yield path.name, doc
+
+
+def pods():
+    for name, doc in documents():
+        yield name, doc["spec"] if doc["kind"] == "Pod" else doc["spec"]["template"]["spec"]
+
+
+def containers():
+    for name, pod in pods():
+        for c in [*pod.get("initContainers", []), *pod["containers"]]:
+            yield name, pod, c
+
+
+def commands_of(c):
+    """Every sluice command of a container: its own, those of its probes and hooks, and in shell text."""
+    found = [c["command"]]
+    found += [c[k]["exec"]["command"] for k in ("startupProbe", "livenessProbe", "readinessProbe") if k in c]
+    found += [hook["exec"]["command"] for hook in c.get("lifecycle", {}).values()]
+    for command in found:
+        if command[:2] == ["sh", "-c"]:
+            for part in command[2].replace("&&", "||").split("||"):
+                words = shlex.split(part)
+                yield words[words.index("sluice"):] if "sluice" in words else []
+        else:
+            yield command
+
+
+def test_manifests_are_of_their_kinds():
+    assert {name: doc["kind"] for name, doc in documents()} == {
+        "init-container.yaml": "Pod", "node-mount.yaml": "DaemonSet", "sidecar.yaml": "Pod", "warm-job.yaml": "Job"}
+    for name, doc in documents():
+        assert doc["apiVersion"] and doc["metadata"]["name"], name
+
+
+def test_containers_use_volumes_that_are_there():
+    for name, pod, c in containers():
+        volumes = {v["name"] for v in pod.get("volumes", [])}
+        for mount in c.get("volumeMounts", []):
+            assert mount["name"] in volumes, (name, mount)
+            if mount.get("mountPropagation") == "Bidirectional":
+                assert c["securityContext"]["privileged"], (name, c["name"])
+
+
+def test_commands_are_those_of_the_program():
+    verbs, seen = run("--list-commands").stdout.split(), 0
+    for name, _pod, c in containers():
+        for command in commands_of(c):
+            if not command or command[0] != "sluice":
+                continue
+            seen += 1
+            assert command[1] in verbs, (name, command)
+            options = run("--list-options", command[1]).stdout.split() + ["-f", "-b"]
+            for word in command[2:]:
+                assert not word.startswith("-") or word.split("=")[0] in options, (name, word)
+            sockets = {m["mountPath"] for m in c.get("volumeMounts", [])}
+            assert "/run/sluice" in sockets, f"{name}: {c['name']} cannot reach the daemon"
+    assert seen >= 9
+
+
+def test_the_shares_of_the_job_are_as_many_as_its_pods():
+    job = next(doc for _name, doc in documents() if doc["kind"] == "Job")
+    command = job["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert command[command.index("--nodes") + 1] == f"$(NODE)/{job['spec']['completions']}"
+    assert job["spec"]["completionMode"] == "Indexed"
+
+
+def test_scripts_stand_alone():
+    """Nothing of them depends on where the tree is: they find their common part beside themselves."""
+    assert {p.name for p in SLURM.iterdir()} == {"README.md", "epilog.sh", "prolog.sh", "sluice-job.sh"}
+    for name in ("prolog.sh", "epilog.sh"):
+        assert os.access(pathlib.Path(SLURM, name), os.X_OK)

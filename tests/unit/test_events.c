@@ -1,0 +1,378 @@
+/* Events over a lake in a folder, without FUSE: what becomes of names, what is asked of the store, what is left to the next listing. */
+#include "fs/content.h"
+#include "fs/event_apply.h"
+#include "fs/events.h"
+#include "fs/publish.h"
+#include "fs/tree_apply.h"
+#include "fs_fixture.h"
+
+#include <check.h>
+#include <glib/gstdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static struct fs_fixture fx;
+static struct events *ev;
+static const struct etag no_tag;
+
+/* Nothing is seen by listings once a directory was listed. */
+static void setup(void)
+{
+    fs_fixture_init(&fx);
+    fx.cfg.fault = g_strdup("op=get,nth=1000000,action=error:-EIO"); /* none yet */
+    fx.cfg.metadata_ttl_ns = 3600 * NS_PER_S;
+}
+
+static void start(void)
+{
+    g_autofree char *path = g_build_filename(fx.dir, "secret", NULL);
+    char *msg = NULL;
+    fs_fixture_open(&fx);
+    ck_assert(g_file_set_contents(path, "0123456789abcdef\n", -1, NULL));
+    ck_assert_int_eq(g_chmod(path, 0600), 0);
+    ck_assert_msg(events_open(fx.fs, path, &ev, &msg) == 0, "%s", msg);
+}
+
+static void teardown(void)
+{
+    events_close(ev);
+    ev = NULL;
+    fs_fixture_fini(&fx);
+}
+
+static void fault(const char *rules)
+{
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, rules), 0);
+}
+
+static void remove_at(const char *key)
+{
+    g_autofree char *path = g_build_filename(fx.lake, key, NULL);
+    ck_assert_int_eq(remove(path), 0);
+}
+
+/* 0: no such name. */
+static uint64_t ino_of(const char *path)
+{
+    struct inode *in = NULL;
+    int r = tree_resolve(fx.fs, path, &in);
+    if (r == -ENOENT)
+        return 0;
+    ck_assert_msg(r == 0, "%s: %s", path, err_name(r));
+    uint64_t ino = in->ino;
+    inode_put(in);
+    return ino;
+}
+
+static struct etag etag_of(const char *path)
+{
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    return in->rec.base_etag;
+}
+
+static int look(const char *key, bool created)
+{
+    return event_look(fx.fs, key, &no_tag, created);
+}
+
+static unsigned send_event(const char *bucket, const char *key, bool created)
+{
+    g_autofree char *text = g_strdup_printf(
+        "{\"Records\":[{\"eventSource\":\"ceph:s3\",\"eventName\":\"%s\",\"s3\":{\"bucket\":{\"name\":\"%s\"},"
+        "\"object\":{\"key\":\"%s\"}}}]}",
+        created ? "ObjectCreated:Put" : "ObjectRemoved:Delete", bucket, key);
+    return events_take(ev, text, strlen(text));
+}
+
+static void settle(void)
+{
+    ck_assert(events_settle(ev, 60 * NS_PER_S));
+}
+
+static bool is_doubted(const char *path)
+{
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    mutex_lock(&in->mu);
+    bool doubted = in->rec.listed_ns == 0;
+    mutex_unlock(&in->mu);
+    return doubted;
+}
+
+START_TEST(new_object_becomes_a_name)
+{
+    fs_fixture_object(&fx, "d/old", "1", 1);
+    start();
+    ck_assert_uint_ne(ino_of("d/old"), 0);
+    fs_fixture_object(&fx, "d/new", "12", 2);
+    ck_assert_uint_eq(ino_of("d/new"), 0);
+    ck_assert_uint_eq(send_event("lake", "d/new", true), HTTP_OK);
+    settle();
+    INODE_REF in = fs_fixture_inode(&fx, "d/new");
+    ck_assert_uint_eq(in->rec.size, 2);
+    ck_assert_int_eq(look("d/new", true), EVENT_NOTHING);
+}
+END_TEST
+
+START_TEST(changed_object_gets_a_new_inode_and_the_same_one_keeps_its_own)
+{
+    fs_fixture_object(&fx, "d/f", "1", 1);
+    start();
+    uint64_t ino = ino_of("d/f");
+    struct etag tag = etag_of("d/f");
+    fault("op=head,action=error:-EIO");
+    ck_assert_int_eq(event_look(fx.fs, "d/f", &tag, true), EVENT_KNOWN);
+    fault("op=get,nth=1000000,action=error:-EIO");
+    ck_assert_int_eq(look("d/f", true), EVENT_NOTHING);
+    ck_assert_uint_eq(ino_of("d/f"), ino);
+    fs_fixture_object(&fx, "d/f", "22", 2);
+    ck_assert_int_eq(event_look(fx.fs, "d/f", &tag, true), EVENT_KNOWN); /* a repeated one of before */
+    ck_assert_int_eq(look("d/f", false), EVENT_APPLIED);                 /* whatever it was, the store says what is */
+    ck_assert_uint_ne(ino_of("d/f"), ino);
+    INODE_REF in = fs_fixture_inode(&fx, "d/f");
+    ck_assert_uint_eq(in->rec.size, 2);
+}
+END_TEST
+
+START_TEST(removed_object_goes_and_so_do_directories_it_leaves_empty)
+{
+    fs_fixture_object(&fx, "a/b/x", "1", 1);
+    fs_fixture_object(&fx, "keep", "1", 1);
+    start();
+    ck_assert_uint_ne(ino_of("a/b/x"), 0);
+    ck_assert_int_eq(look("a/b/x", false), EVENT_NOTHING);
+    remove_at("a/b/x");
+    remove_at("a/b");
+    remove_at("a");
+    ck_assert_int_eq(look("a/b/x", false), EVENT_APPLIED);
+    ck_assert_uint_eq(ino_of("a/b/x"), 0);
+    ck_assert_uint_eq(ino_of("a"), 0);
+    ck_assert_uint_ne(ino_of("keep"), 0);
+}
+END_TEST
+
+START_TEST(directories_above_a_deep_new_key_appear)
+{
+    fs_fixture_object(&fx, "top", "1", 1);
+    start();
+    ck_assert_uint_ne(ino_of("top"), 0);
+    fs_fixture_object(&fx, "m/v2/shard-0", "data", 4);
+    ck_assert_uint_eq(ino_of("m"), 0);
+    ck_assert_int_eq(look("m/v2/shard-0", true), EVENT_APPLIED);
+    ck_assert_uint_ne(ino_of("m/v2/shard-0"), 0);
+    ck_assert_int_eq(look("never/there", true), EVENT_NOTHING);
+    ck_assert_uint_eq(ino_of("never"), 0);
+}
+END_TEST
+
+START_TEST(file_that_became_a_directory_is_one)
+{
+    fs_fixture_object(&fx, "a", "file", 4);
+    start();
+    ck_assert_uint_ne(ino_of("a"), 0);
+    remove_at("a");
+    fs_fixture_object(&fx, "a/x", "1", 1);
+    ck_assert_int_eq(look("a/x", true), EVENT_APPLIED);
+    ck_assert_uint_ne(ino_of("a/x"), 0);
+}
+END_TEST
+
+START_TEST(what_is_local_stays)
+{
+    fs_fixture_object(&fx, "d/f", "theirs", 6);
+    start();
+    ck_assert_uint_ne(ino_of("d/f"), 0);
+    fs_fixture_write(&fx, "d/mine", "mine", 4);
+    fs_fixture_object(&fx, "d/mine", "theirs too", 10);
+    uint64_t ino = ino_of("d/mine");
+    ck_assert_int_eq(look("d/mine", true), EVENT_KNOWN);
+    remove_at("d/mine");
+    ck_assert_int_eq(look("d/mine", false), EVENT_KNOWN);
+    ck_assert_uint_eq(ino_of("d/mine"), ino);
+    INODE_REF in = fs_fixture_inode(&fx, "d/mine");
+    ck_assert_uint_eq(in->rec.size, 4);
+}
+END_TEST
+
+START_TEST(own_publish_costs_no_request)
+{
+    start();
+    fs_fixture_start(&fx);
+    fs_fixture_write(&fx, "d/f", "mine", 4);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 60 * NS_PER_S, NULL, NULL), 0);
+    struct etag tag = etag_of("d/f");
+    fault("op=head,action=error:-EIO;op=list,action=error:-EIO");
+    ck_assert_int_eq(event_look(fx.fs, "d/f", &tag, true), EVENT_KNOWN);
+    uint64_t ino = ino_of("d/f");
+    fault("op=get,nth=1000000,action=error:-EIO");
+    int r;
+    while ((r = look("d/f", true)) == EVENT_BUSY) /* the publisher is about to let go of it */
+        g_usleep(1000);
+    ck_assert_int_eq(r, EVENT_NOTHING);
+    ck_assert_uint_eq(ino_of("d/f"), ino);
+}
+END_TEST
+
+START_TEST(directory_made_here_is_listed_once_others_put_something_into_it)
+{
+    start();
+    INODE_REF root = fs_fixture_inode(&fx, "");
+    struct node_spec spec = {.parent = root->ino, .name = "d", .mode = S_IFDIR | 0755, .who = {fx.fs->uid, fx.fs->gid}};
+    INODE_REF made = NULL;
+    ck_assert_int_eq(tree_create(fx.fs, &spec, false, &made), 0);
+    ck_assert_uint_eq(ino_of("d/x"), 0);
+    fs_fixture_object(&fx, "d/w", "1", 1); /* its event was lost */
+    fs_fixture_object(&fx, "d/x", "1", 1);
+    ck_assert_int_eq(look("d/x", true), EVENT_APPLIED);
+    ck_assert_uint_ne(ino_of("d/x"), 0);
+    ck_assert_uint_ne(ino_of("d/w"), 0);
+}
+END_TEST
+
+START_TEST(directory_nobody_looked_into_is_not_asked_for)
+{
+    fs_fixture_object(&fx, "d/e/f", "1", 1);
+    start();
+    ck_assert_uint_ne(ino_of("d"), 0);
+    fault("op=head,action=error:-EIO;op=list,action=error:-EIO");
+    ck_assert_int_eq(look("d/e/new", true), EVENT_UNSEEN);
+    ck_assert_int_eq(look("d/e/new", false), EVENT_NOTHING);
+}
+END_TEST
+
+START_TEST(link_is_known_by_the_store_s_word)
+{
+    struct obj_cond any = {.kind = OBJ_COND_NONE};
+    fs_fixture_object(&fx, "d/f", "1", 1);
+    start();
+    ck_assert_uint_ne(ino_of("d/f"), 0);
+    ck_assert_int_eq(objstore_put(fx.fs->store, "d/l", "", 0, &(struct obj_meta){.symlink = "target"}, &any, NULL), 0);
+    ck_assert_int_eq(look("d/l", true), EVENT_APPLIED);
+    INODE_REF in = fs_fixture_inode(&fx, "d/l");
+    ck_assert(S_ISLNK(in->rec.mode));
+    struct etag bare = in->rec.base_etag;
+    bare.s[etag_bare_len(&bare)] = '\0';
+    ck_assert_int_eq(objstore_put(fx.fs->store, "d/l", "", 0, &(struct obj_meta){.symlink = "another"}, &any, NULL), 0);
+    ck_assert_int_eq(event_look(fx.fs, "d/l", &bare, true), EVENT_APPLIED);
+    INODE_REF now = fs_fixture_inode(&fx, "d/l");
+    ck_assert_str_eq(now->rec.target, "another");
+}
+END_TEST
+
+/* A listing that began earlier saw the version of before. */
+START_TEST(listing_begun_before_does_not_bring_the_old_version_back)
+{
+    fs_fixture_object(&fx, "d/f", "1", 1);
+    start();
+    uint64_t ino = ino_of("d/f");
+    INODE_REF dir = fs_fixture_inode(&fx, "d");
+    g_autofree char *name = g_strdup("f");
+    struct list_row old = {.name = name, .size = 1, .etag = etag_of("d/f")};
+    uint64_t stamp = meta_last_seq(fx.fs->meta);
+    fs_fixture_object(&fx, "d/f", "22", 2);
+    ck_assert_int_eq(look("d/f", true), EVENT_APPLIED);
+    uint64_t changed = ino_of("d/f");
+    ck_assert_uint_ne(changed, ino);
+    struct meta_batch *b = meta_batch_new(fx.fs->meta);
+    mutex_lock(&fx.fs->ns);
+    int r = tree_apply_row(fx.fs, b, dir->ino, &old, stamp);
+    r = r == 0 ? meta_commit(b, false) : r;
+    publish_apply(fx.fs, r == 0);
+    mutex_unlock(&fx.fs->ns);
+    meta_batch_free(b);
+    ck_assert_int_eq(r, 0);
+    ck_assert_uint_eq(ino_of("d/f"), changed);
+}
+END_TEST
+
+START_TEST(events_for_others_and_keys_that_are_no_names_are_counted)
+{
+    fs_fixture_object(&fx, "d/f", "1", 1);
+    start();
+    ck_assert_uint_ne(ino_of("d/f"), 0);
+    int64_t outside = metric_get(M_events_outside), refused = metric_get(M_events_refused);
+    ck_assert_uint_eq(send_event("other", "d/new", true), HTTP_OK);
+    ck_assert_int_eq(metric_get(M_events_outside), outside + 1);
+    ck_assert_uint_eq(events_take(ev, "{", 1), HTTP_BAD_REQUEST);
+    ck_assert_int_eq(metric_get(M_events_refused), refused + 1);
+    static const char *const odd[] = {"/x", "a//b", "../etc/passwd", "d/..", ".", "d//", ".sluice-probe/x"};
+    for (unsigned i = 0; i < G_N_ELEMENTS(odd); i++)
+        ck_assert_msg(look(odd[i], true) == EVENT_NOTHING, "'%s'", odd[i]);
+}
+END_TEST
+
+START_TEST(more_than_may_wait_leaves_the_directory_to_its_next_listing)
+{
+    fs_fixture_object(&fx, "d/f", "1", 1);
+    start();
+    ck_assert_uint_ne(ino_of("d/f"), 0);
+    ck_assert(!is_doubted("d"));
+    fs_fixture_object(&fx, "d/late", "1", 1);
+    events_limit(ev, 0);
+    int64_t dropped = metric_get(M_events_dropped);
+    ck_assert_uint_eq(send_event("lake", "d/late", true), HTTP_OK);
+    settle();
+    ck_assert_int_eq(metric_get(M_events_dropped), dropped + 1);
+    ck_assert(is_doubted("d"));
+    ck_assert_uint_ne(ino_of("d/late"), 0);
+}
+END_TEST
+
+START_TEST(events_that_came_for_one_name_are_one)
+{
+    fs_fixture_object(&fx, "d/f", "1", 1);
+    start();
+    ck_assert_uint_ne(ino_of("d/f"), 0);
+    fs_fixture_object(&fx, "d/new", "1", 1);
+    fault("op=head,action=delay:300ms");
+    int64_t heads = metric_get(M_requests_head);
+    for (unsigned i = 0; i < 100; i++)
+        ck_assert_uint_eq(send_event("lake", "d/new", i % 2), HTTP_OK);
+    settle();
+    ck_assert_uint_ne(ino_of("d/new"), 0);
+    ck_assert_int_le(metric_get(M_requests_head) - heads, 20);
+}
+END_TEST
+
+START_TEST(store_that_does_not_answer_leaves_it_to_the_next_listing)
+{
+    fs_fixture_object(&fx, "d/f", "1", 1);
+    start();
+    ck_assert_uint_ne(ino_of("d/f"), 0);
+    fs_fixture_object(&fx, "d/new", "1", 1);
+    fault("op=head,action=error:-EACCES");
+    ck_assert_int_eq(look("d/new", true), -EACCES);
+    ck_assert(event_doubt_dir(fx.fs, "d/new"));
+    fault("op=get,nth=1000000,action=error:-EIO");
+    ck_assert_uint_ne(ino_of("d/new"), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("events");
+    TCase *tc = tcase_create("events");
+    tcase_set_timeout(tc, 60);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, new_object_becomes_a_name);
+    tcase_add_test(tc, changed_object_gets_a_new_inode_and_the_same_one_keeps_its_own);
+    tcase_add_test(tc, removed_object_goes_and_so_do_directories_it_leaves_empty);
+    tcase_add_test(tc, directories_above_a_deep_new_key_appear);
+    tcase_add_test(tc, file_that_became_a_directory_is_one);
+    tcase_add_test(tc, what_is_local_stays);
+    tcase_add_test(tc, own_publish_costs_no_request);
+    tcase_add_test(tc, directory_made_here_is_listed_once_others_put_something_into_it);
+    tcase_add_test(tc, directory_nobody_looked_into_is_not_asked_for);
+    tcase_add_test(tc, link_is_known_by_the_store_s_word);
+    tcase_add_test(tc, listing_begun_before_does_not_bring_the_old_version_back);
+    tcase_add_test(tc, events_for_others_and_keys_that_are_no_names_are_counted);
+    tcase_add_test(tc, more_than_may_wait_leaves_the_directory_to_its_next_listing);
+    tcase_add_test(tc, events_that_came_for_one_name_are_one);
+    tcase_add_test(tc, store_that_does_not_answer_leaves_it_to_the_next_listing);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

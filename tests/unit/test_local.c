@@ -1,0 +1,272 @@
+/* Files that a rule keeps here, over a lake in a folder, without FUSE. */
+#include "fs/content.h"
+#include "fs/local.h"
+#include "fs/publish.h"
+#include "fs/recover.h"
+#include "fs/rules.h"
+#include "fs/tree.h"
+#include "fs_fixture.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static struct fs_fixture fx;
+
+static void rule(const char *text)
+{
+    g_free(fx.cfg.rule);
+    fx.cfg.rule = g_strdup(text);
+}
+
+static void setup(void)
+{
+    fs_fixture_init(&fx);
+    rule("tmp/**=local-only");
+    fs_fixture_open(&fx);
+}
+
+static void teardown(void)
+{
+    fs_fixture_fini(&fx);
+}
+
+static void open_again(const char *text)
+{
+    fs_fixture_close(&fx);
+    rule(text);
+    fs_fixture_open(&fx);
+}
+
+static uint64_t ops(const char *path)
+{
+    struct publish_counts c;
+    publish_count(fx.fs->pub, path, &c);
+    return c.ops;
+}
+
+static void publish_all(void)
+{
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 30 * NS_PER_S, NULL, NULL), 0);
+}
+
+static uint64_t n_local(void)
+{
+    struct local_counts c;
+    local_count(fx.fs, &c);
+    return c.files;
+}
+
+static int move(const char *from_dir, const char *from, const char *to_dir, const char *to)
+{
+    INODE_REF a = fs_fixture_inode(&fx, from_dir);
+    INODE_REF b = fs_fixture_inode(&fx, to_dir);
+    return tree_rename(fx.fs, a->ino, from, b->ino, to, 0);
+}
+
+static uint32_t content_of(const char *path)
+{
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    return in->rec.content;
+}
+
+START_TEST(local_file_has_no_journal_record)
+{
+    fs_fixture_write(&fx, "tmp/a/b", "1", 1);
+    fs_fixture_write(&fx, "x", "1", 1);
+    ck_assert_uint_eq(ops("tmp"), 0);
+    ck_assert_uint_eq(ops("x"), 1);
+    ck_assert_int_eq(content_of("tmp/a/b"), CONTENT_SEALED);
+    ck_assert_uint_eq(n_local(), 1);
+    publish_all();
+    ck_assert(fs_fixture_object_exists(&fx, "x"));
+    ck_assert(!fs_fixture_object_exists(&fx, "tmp"));
+    fs_fixture_close(&fx);
+    fs_fixture_open(&fx);
+    ck_assert_int_eq(content_of("tmp/a/b"), CONTENT_SEALED);
+    ck_assert_uint_eq(n_local(), 1);
+}
+END_TEST
+
+START_TEST(start_without_the_rule_publishes_with_it_drops)
+{
+    fs_fixture_write(&fx, "tmp/a", "1", 1);
+    open_again(NULL);
+    ck_assert_uint_eq(ops("tmp/a"), 1);
+    fs_fixture_write(&fx, "tmp/b", "1", 1);
+    open_again("tmp/**=local-only");
+    ck_assert_uint_eq(ops("tmp"), 0);
+    ck_assert_uint_eq(n_local(), 2);
+    open_again(NULL);
+    publish_all();
+    ck_assert(fs_fixture_object_exists(&fx, "tmp/a"));
+    ck_assert(fs_fixture_object_exists(&fx, "tmp/b"));
+    ck_assert_int_eq(content_of("tmp/a"), CONTENT_CLEAN);
+}
+END_TEST
+
+START_TEST(published_file_renamed_in_leaves_the_store_and_keeps_its_bytes)
+{
+    fs_fixture_object(&fx, "out/a", "12345", 5);
+    fs_fixture_write(&fx, "tmp/x", "1", 1);
+    ck_assert_int_eq(move("out", "a", "tmp", "a"), 0);
+    ck_assert_int_eq(content_of("tmp/a"), CONTENT_SEALED);
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "tmp/a"), 5);
+    publish_all();
+    ck_assert(!fs_fixture_object_exists(&fx, "out/a"));
+    ck_assert(!fs_fixture_object_exists(&fx, "tmp/a"));
+    ck_assert_uint_eq(n_local(), 2);
+    INODE_REF in = fs_fixture_inode(&fx, "tmp/a");
+    ck_assert_ptr_null(in->rec.base_key);
+}
+END_TEST
+
+START_TEST(rename_over_an_object_removes_it)
+{
+    fs_fixture_object(&fx, "tmp/a", "theirs", 6);
+    fs_fixture_write(&fx, "tmp/new", "ours", 4);
+    ck_assert_int_eq(move("tmp", "new", "tmp", "a"), 0);
+    publish_all();
+    ck_assert(!fs_fixture_object_exists(&fx, "tmp/a"));
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "tmp/a"), 4);
+}
+END_TEST
+
+START_TEST(what_leaves_is_published)
+{
+    fs_fixture_write(&fx, "tmp/d/a", "1", 1);
+    fs_fixture_write(&fx, "tmp/b", "22", 2);
+    fs_fixture_write(&fx, "out/x", "1", 1);
+    ck_assert_int_eq(move("tmp", "d", "out", "d"), 0);
+    ck_assert_int_eq(move("tmp", "b", "out", "b"), 0);
+    publish_all();
+    ck_assert(fs_fixture_object_exists(&fx, "out/d/a"));
+    ck_assert(fs_fixture_object_exists(&fx, "out/b"));
+    ck_assert_uint_eq(n_local(), 0);
+}
+END_TEST
+
+START_TEST(directories_and_links_do_not_cross)
+{
+    struct inode *in = NULL;
+    fs_fixture_write(&fx, "out/d/a", "1", 1);
+    fs_fixture_write(&fx, "tmp/x", "1", 1);
+    INODE_REF a = fs_fixture_inode(&fx, "out/d/a");
+    INODE_REF x = fs_fixture_inode(&fx, "tmp/x");
+    INODE_REF tmp = fs_fixture_inode(&fx, "tmp");
+    INODE_REF out = fs_fixture_inode(&fx, "out");
+    ck_assert_int_eq(move("out", "d", "tmp", "d"), -EXDEV);
+    ck_assert_int_eq(tree_link(fx.fs, a->ino, tmp->ino, "a", &in), -EXDEV);
+    ck_assert_int_eq(tree_link(fx.fs, x->ino, out->ino, "x", &in), -EXDEV);
+    ck_assert_int_eq(tree_link(fx.fs, x->ino, tmp->ino, "y", &in), 0);
+    inode_put(in);
+    ck_assert_int_eq(move("tmp", "x", "out", "x"), -EXDEV); /* of two names */
+    ck_assert_int_eq(tree_link(fx.fs, a->ino, out->ino, "b", &in), 0);
+    inode_put(in);
+    ck_assert_int_eq(move("out", "b", "tmp", "b"), -EXDEV);
+}
+END_TEST
+
+START_TEST(removed_local_file_leaves_nothing)
+{
+    fs_fixture_write(&fx, "tmp/a", "1", 1);
+    INODE_REF tmp = fs_fixture_inode(&fx, "tmp");
+    ck_assert_int_eq(tree_unlink(fx.fs, tmp->ino, "a"), 0);
+    ck_assert_uint_eq(n_local(), 0);
+    ck_assert_uint_eq(ops(""), 0);
+}
+END_TEST
+
+static void expire(void)
+{
+    fx.fs->mapped.local_look_ns = 0;
+    local_expire(fx.fs);
+}
+
+static bool is_there(const char *path)
+{
+    struct inode *in = NULL;
+    int r = tree_resolve(fx.fs, path, &in);
+    if (r == 0)
+        inode_put(in);
+    return r == 0;
+}
+
+/* As if its last close had been so long ago. */
+static void make_older(const char *path, uint64_t ns)
+{
+    char name[32], text[32];
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    g_snprintf(name, sizeof(name), LOCAL_VALUE_PREFIX "%016" G_GINT64_MODIFIER "x", in->ino);
+    g_snprintf(text, sizeof(text), "%" G_GINT64_FORMAT, clock_wall_ns() - (int64_t)ns);
+    struct meta_batch *b = meta_batch_new(fx.fs->meta);
+    meta_value_put(b, name, text, strlen(text));
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    meta_batch_free(b);
+}
+
+START_TEST(ttl_counts_from_the_last_close_and_spares_what_is_open)
+{
+    open_again("tmp/**=local-only,ttl=1h");
+    fs_fixture_write(&fx, "tmp/a", "1", 1);
+    fs_fixture_write(&fx, "tmp/b", "1", 1);
+    expire();
+    ck_assert(is_there("tmp/a"));
+    make_older("tmp/a", 3601 * NS_PER_S);
+    make_older("tmp/b", 3601 * NS_PER_S);
+    INODE_REF b = fs_fixture_inode(&fx, "tmp/b");
+    ck_assert_int_eq(content_open(b, false, false), 0);
+    expire();
+    ck_assert(!is_there("tmp/a"));
+    ck_assert(is_there("tmp/b"));
+    content_release(b, false); /* a reader's close counts */
+    expire();
+    ck_assert(is_there("tmp/b"));
+    make_older("tmp/b", 3601 * NS_PER_S);
+    expire();
+    ck_assert(!is_there("tmp/b"));
+    ck_assert_int_eq(content_open(b, false, false), -ESTALE);
+}
+END_TEST
+
+START_TEST(unclosed_local_file_is_nobodys_business)
+{
+    fs_fixture_write(&fx, "tmp/x", "1", 1);
+    INODE_REF tmp = fs_fixture_inode(&fx, "tmp");
+    struct node_spec spec = {.parent = tmp->ino, .name = "open", .mode = S_IFREG | 0644};
+    struct inode *in = NULL;
+    ck_assert_int_eq(tree_create(fx.fs, &spec, true, &in), 0);
+    ck_assert_int_eq(content_open_new(in), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    content_abandon(in, true);
+    ck_assert(content_is_unclosed(in));
+    inode_put(in);
+    ck_assert(!recover_find_unclosed(fx.fs, "", NULL));
+    ck_assert_uint_eq(n_local(), 2);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("local");
+    TCase *tc = tcase_create("local");
+    tcase_set_timeout(tc, 60);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, local_file_has_no_journal_record);
+    tcase_add_test(tc, start_without_the_rule_publishes_with_it_drops);
+    tcase_add_test(tc, published_file_renamed_in_leaves_the_store_and_keeps_its_bytes);
+    tcase_add_test(tc, rename_over_an_object_removes_it);
+    tcase_add_test(tc, what_leaves_is_published);
+    tcase_add_test(tc, directories_and_links_do_not_cross);
+    tcase_add_test(tc, removed_local_file_leaves_nothing);
+    tcase_add_test(tc, ttl_counts_from_the_last_close_and_spares_what_is_open);
+    tcase_add_test(tc, unclosed_local_file_is_nobodys_business);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

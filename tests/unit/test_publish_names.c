@@ -1,0 +1,359 @@
+/* A file in the place of a directory and the other way round: what leaves the store and what comes there; over a lake in a folder, which cannot hold both, without FUSE. */
+#include "base/clock.h"
+#include "cache.h"
+#include "fs/content.h"
+#include "fs/publish_internal.h"
+#include "fs/tree.h"
+#include "fs_fixture.h"
+
+#include <check.h>
+#include <jansson.h>
+#include <stdio.h>
+
+static struct fs_fixture fx;
+
+static void setup(void)
+{
+    fs_fixture_init(&fx);
+    fx.cfg.op_timeout_ns = 15 * NS_PER_S;                            /* who waits for nothing is told in time */
+    fx.cfg.fault = g_strdup("op=get,nth=1000000,action=error:-EIO"); /* changed later */
+    fs_fixture_open(&fx);                                            /* nothing is published before the start */
+    fs_fixture_object(&fx, "f", "file", 4);
+    fs_fixture_object(&fx, "d/x", "below", 5);
+    fs_fixture_object(&fx, "d/y", "beside", 6);
+}
+
+static void teardown(void)
+{
+    fs_fixture_fini(&fx);
+}
+
+static void publish_all(void)
+{
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+}
+
+static void make_dir(const char *name)
+{
+    struct node_spec spec = {
+        .parent = META_ROOT_INO, .name = name, .mode = S_IFDIR | 0755, .who = {fx.fs->uid, fx.fs->gid}};
+    INODE_REF in = NULL;
+    ck_assert_int_eq(tree_create(fx.fs, &spec, false, &in), 0);
+}
+
+/* Of a path: its directory and last component. */
+static uint64_t parent_of(const char *path, const char **ret_name)
+{
+    const char *slash = strrchr(path, '/');
+    g_autofree char *dir = slash ? g_strndup(path, (gsize)(slash - path)) : g_strdup("");
+    INODE_REF in = fs_fixture_inode(&fx, dir);
+    *ret_name = slash ? slash + 1 : path;
+    return in->ino;
+}
+
+static void move(const char *from, const char *to, unsigned flags)
+{
+    const char *n1, *n2;
+    uint64_t p1 = parent_of(from, &n1), p2 = parent_of(to, &n2);
+    ck_assert_int_eq(tree_rename(fx.fs, p1, n1, p2, n2, flags), 0);
+}
+
+static void drop(const char *path)
+{
+    const char *name;
+    inode_put(fs_fixture_inode(&fx, path)); /* known, as after a lookup */
+    uint64_t dir = parent_of(path, &name);
+    ck_assert_int_eq(tree_unlink(fx.fs, dir, name), 0);
+}
+
+static void drop_dir(const char *path)
+{
+    const char *name;
+    uint64_t dir = parent_of(path, &name);
+    ck_assert_int_eq(tree_rmdir(fx.fs, dir, name), 0);
+}
+
+static void assert_object(const char *key, const char *want)
+{
+    g_autofree char *path = g_build_filename(fx.lake, key, NULL), *have = NULL;
+    ck_assert_msg(g_file_get_contents(path, &have, NULL, NULL), "no object %s", key);
+    ck_assert_str_eq(have, want);
+}
+
+static void make_file(const char *path)
+{
+    fs_fixture_write(&fx, path, "new", 3);
+}
+
+static void move_directory_away(void)
+{
+    make_dir("to");
+    move("d", "to/d", 0);
+    make_file("d");
+}
+
+static void assert_directory_away(void)
+{
+    assert_object("to/d/x", "below");
+    assert_object("to/d/y", "beside");
+    assert_object("d", "new");
+}
+
+START_TEST(file_comes_after_the_directory_moved_away)
+{
+    move_directory_away();
+    fs_fixture_start(&fx);
+    publish_all();
+    assert_directory_away();
+}
+END_TEST
+
+/* It waits for the file that waits for what was below the directory. */
+START_TEST(what_is_closed_after_that_file_does_not_keep_it)
+{
+    move_directory_away();
+    make_file("later");
+    fs_fixture_start(&fx);
+    publish_all();
+    assert_directory_away();
+    assert_object("later", "new");
+}
+END_TEST
+
+START_TEST(file_comes_after_the_marker_moved_away)
+{
+    fs_fixture_start(&fx);
+    make_dir("empty");
+    publish_all();
+    ck_assert(fs_fixture_object_exists(&fx, "empty"));
+    make_dir("to");
+    move("empty", "to/empty", 0);
+    make_file("empty");
+    publish_all();
+    assert_object("empty", "new");
+    ck_assert(fs_fixture_object_exists(&fx, "to/empty"));
+}
+END_TEST
+
+START_TEST(files_come_after_the_file_of_their_directory_s_name_moved_away)
+{
+    move("f", "t", 0);
+    make_file("f/a");
+    fs_fixture_start(&fx);
+    publish_all();
+    assert_object("f/a", "new");
+    assert_object("t", "file");
+}
+END_TEST
+
+START_TEST(file_goes_below_its_own_name)
+{
+    move("f", "t", 0);
+    make_dir("f");
+    move("t", "f/t", 0);
+    fs_fixture_start(&fx);
+    publish_all();
+    assert_object("f/t", "file");
+}
+END_TEST
+
+START_TEST(file_takes_the_name_of_its_directory)
+{
+    move("d/x", "t", 0);
+    drop("d/y");
+    drop_dir("d");
+    move("t", "d", 0);
+    fs_fixture_start(&fx);
+    publish_all();
+    assert_object("d", "below");
+}
+END_TEST
+
+START_TEST(file_and_directory_change_places)
+{
+    move("f", "d", RENAME_EXCHANGE);
+    fs_fixture_start(&fx);
+    publish_all();
+    assert_object("d", "file");
+    assert_object("f/x", "below");
+    assert_object("f/y", "beside");
+}
+END_TEST
+
+START_TEST(file_and_directory_change_places_by_a_third_name)
+{
+    move("f", "t", 0);
+    move("d", "f", 0);
+    move("t", "d", 0);
+    make_file("later");
+    fs_fixture_start(&fx);
+    publish_all();
+    assert_object("d", "file");
+    assert_object("f/x", "below");
+    assert_object("f/y", "beside");
+}
+END_TEST
+
+static bool waits_at_gate(const char *path)
+{
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    mutex_lock(&fx.fs->pub->mu);
+    GPtrArray *a = g_hash_table_lookup(fx.fs->pub->by_ino, &in->ino);
+    bool waits = a && ((struct op *)a->pdata[0])->at_gate;
+    mutex_unlock(&fx.fs->pub->mu);
+    return waits;
+}
+
+/* As fsync with --fsync remote does. */
+static void *publish_one(void *path)
+{
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    return GINT_TO_POINTER(publish_now(fx.fs, in, clock_mono_ns() + 20 * NS_PER_S));
+}
+
+/* Somebody waits for each of these; nothing else gets on before all do. */
+static void publish_at_once(const char *const *paths)
+{
+    GThread *threads[4] = {0};
+    for (unsigned i = 0; paths[i]; i++)
+        threads[i] = g_thread_new("now", publish_one, (void *)(uintptr_t)paths[i]);
+    for (unsigned i = 0; paths[i]; i++)
+        while (!waits_at_gate(paths[i]))
+            g_usleep(1000);
+    fs_fixture_start(&fx);
+    for (unsigned i = 0; paths[i]; i++)
+        ck_assert_int_eq(GPOINTER_TO_INT(g_thread_join(threads[i])), 0);
+}
+
+START_TEST(who_waits_for_a_file_that_went_below_its_own_name_sees_it_there)
+{
+    move("f", "t", 0);
+    make_dir("f");
+    move("t", "f/t", 0);
+    publish_at_once((const char *const[]){"f/t", NULL});
+    assert_object("f/t", "file");
+    publish_all();
+}
+END_TEST
+
+START_TEST(those_who_wait_for_files_that_changed_places_see_them_there)
+{
+    move("d/x", "t", 0);
+    move("d/y", "d/x", 0);
+    move("t", "d/y", 0);
+    publish_at_once((const char *const[]){"d/x", "d/y", NULL});
+    assert_object("d/x", "beside");
+    assert_object("d/y", "below");
+    publish_all();
+}
+END_TEST
+
+static bool refused(const char *key)
+{
+    mutex_lock(&fx.fs->pub->mu);
+    const struct op *o = g_hash_table_lookup(fx.fs->pub->tombs, key);
+    bool yes = o && o->refused;
+    mutex_unlock(&fx.fs->pub->mu);
+    return yes;
+}
+
+static void await_refusal(const char *key)
+{
+    while (!refused(key))
+        g_usleep(10000);
+}
+
+/* What is told of a path that waits. Owned. */
+static json_t *told(const char *path)
+{
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    struct meta_dentry d = {0};
+    json_t *o = json_object();
+    ck_assert_int_eq(meta_link_first(fx.fs->meta, in->ino, &d), 0);
+    publish_describe(fx.fs->pub, d.op_seq, o);
+    meta_dentry_clear(&d);
+    return o;
+}
+
+static void refuse_deletes(bool refuse)
+{
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, refuse ? "op=delete,action=error:-EACCES" : ""), 0);
+}
+
+static int wait_for(const char *path)
+{
+    return publish_wait(fx.fs->pub, path, clock_mono_ns() + 20 * NS_PER_S, NULL, NULL);
+}
+
+/* Nobody sees less of it than before, so nobody is kept from what is new. */
+START_TEST(delete_that_is_refused_keeps_nobody_else)
+{
+    refuse_deletes(true);
+    drop("d/x");
+    fs_fixture_start(&fx);
+    await_refusal("d/x");
+    make_file("d/z");
+    make_file("later");
+    ck_assert_int_eq(wait_for("d/z"), 0);
+    ck_assert_int_eq(wait_for("later"), 0);
+    assert_object("d/z", "new");
+    assert_object("later", "new");
+    ck_assert(publish_key_deleted(fx.fs->pub, "d/x", 0)); /* listings do not bring it back */
+    ck_assert(publish_key_deleted(fx.fs->pub, "d/", 0));
+    refuse_deletes(false);
+    publish_all();
+    ck_assert(!fs_fixture_object_exists(&fx, "d/x"));
+}
+END_TEST
+
+/* A folder takes no file beside the other one: that is told, and goes on once it is let. */
+START_TEST(file_that_cannot_stand_beside_what_is_not_deleted_tells_why_it_waits)
+{
+    refuse_deletes(true);
+    drop("f");
+    drop("d/x");
+    drop("d/y");
+    drop_dir("d");
+    make_file("d");
+    make_file("f/a");
+    fs_fixture_start(&fx);
+    await_refusal("f");
+    await_refusal("d/x");
+    json_t *below = told("f/a"), *above = told("d");
+    ck_assert_str_eq(json_string_value(json_object_get(below, "blocked_by")), "f");
+    ck_assert_ptr_nonnull(json_string_value(json_object_get(below, "blocked_by_error")));
+    ck_assert(g_str_has_prefix(json_string_value(json_object_get(above, "blocked_by")), "d/"));
+    json_decref(below);
+    json_decref(above);
+    refuse_deletes(false);
+    publish_all();
+    assert_object("f/a", "new");
+    assert_object("d", "new");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("publish_names");
+    TCase *tc = tcase_create("publish_names");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_set_timeout(tc, 60);
+    tcase_add_test(tc, file_comes_after_the_directory_moved_away);
+    tcase_add_test(tc, what_is_closed_after_that_file_does_not_keep_it);
+    tcase_add_test(tc, file_comes_after_the_marker_moved_away);
+    tcase_add_test(tc, files_come_after_the_file_of_their_directory_s_name_moved_away);
+    tcase_add_test(tc, file_goes_below_its_own_name);
+    tcase_add_test(tc, file_takes_the_name_of_its_directory);
+    tcase_add_test(tc, file_and_directory_change_places);
+    tcase_add_test(tc, file_and_directory_change_places_by_a_third_name);
+    tcase_add_test(tc, who_waits_for_a_file_that_went_below_its_own_name_sees_it_there);
+    tcase_add_test(tc, those_who_wait_for_files_that_changed_places_see_them_there);
+    tcase_add_test(tc, delete_that_is_refused_keeps_nobody_else);
+    tcase_add_test(tc, file_that_cannot_stand_beside_what_is_not_deleted_tells_why_it_waits);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? 1 : 0;
+}

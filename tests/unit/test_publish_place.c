@@ -1,0 +1,214 @@
+/* What may stand at a key that a name takes: deletes of which nobody knows whether they were carried out, markers, over a lake in a folder, without FUSE. */
+#include "fs/conflict.h"
+#include "fs/content.h"
+#include "fs/op.h"
+#include "fs/publish.h"
+#include "fs/tree.h"
+#include "fs_fixture.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct fs_fixture fx;
+
+static void setup(void)
+{
+    fs_fixture_init(&fx);
+    fx.cfg.fault = g_strdup("op=get,nth=1000000,action=error:-EIO"); /* none yet */
+    fx.cfg.metadata_ttl_ns = 3600 * NS_PER_S;
+}
+
+static void teardown(void)
+{
+    fs_fixture_fini(&fx);
+}
+
+static void fault(const char *rules)
+{
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, rules), 0);
+}
+
+static void all_published(void)
+{
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+}
+
+static void put_marker(const char *key)
+{
+    struct obj_cond any = {.kind = OBJ_COND_NONE};
+    struct etag etag;
+    ck_assert_int_eq(objstore_put(fx.fs->store, key, "", 0, &(struct obj_meta){.token = "somebody.1.1"}, &any, &etag),
+                     0);
+}
+
+static void assert_object(const char *key, const char *want)
+{
+    g_autofree char *path = g_build_filename(fx.lake, key, NULL), *data = NULL;
+    gsize n = 0;
+    ck_assert(g_file_get_contents(path, &data, &n, NULL));
+    ck_assert_str_eq(data, want);
+}
+
+static int make(const char *name, uint32_t mode)
+{
+    INODE_REF in = NULL;
+    struct node_spec spec = {.parent = META_ROOT_INO, .name = name, .mode = mode, .who = {fx.fs->uid, fx.fs->gid}};
+    spec.target = S_ISLNK(mode) ? "target" : NULL;
+    return tree_create(fx.fs, &spec, false, &in);
+}
+
+static int move(const char *name, const char *to)
+{
+    return tree_rename(fx.fs, META_ROOT_INO, name, META_ROOT_INO, to, 0);
+}
+
+static bool is_there(const char *path)
+{
+    struct inode *in = NULL;
+    int r = tree_resolve(fx.fs, path, &in);
+    inode_put(r == 0 ? in : NULL);
+    return r == 0;
+}
+
+static void await_gone(const char *key)
+{
+    for (unsigned i = 0; i < 5000 && fs_fixture_object_exists(&fx, key); i++)
+        g_usleep(1000);
+    ck_assert(!fs_fixture_object_exists(&fx, key));
+}
+
+/* 0: a new file; 1: another file is moved there; 2: a link. */
+START_TEST(name_in_the_place_of_a_delete_whose_answer_was_lost_is_no_conflict)
+{
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+    fs_fixture_write(&fx, "f", "1", 1);
+    fs_fixture_write(&fx, "g", "2", 1);
+    all_published();
+    fault("op=delete,action=lost:-EIO");
+    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "f"), 0);
+    await_gone("f");
+    g_usleep(50000); /* it has failed and is to be tried again */
+    if (_i == 0)
+        fs_fixture_write(&fx, "f", "2", 1);
+    else if (_i == 1)
+        ck_assert_int_eq(move("g", "f"), 0);
+    else
+        ck_assert_int_eq(make("f", S_IFLNK | 0777), 0);
+    fault("op=get,nth=1000000,action=error:-EIO");
+    all_published();
+    ck_assert_uint_eq(conflict_count(fx.fs->meta, ""), 0);
+    ck_assert(fs_fixture_object_exists(&fx, "f"));
+    if (_i < 2)
+        assert_object("f", "2");
+    ck_assert(_i == 1 ? !fs_fixture_object_exists(&fx, "g") : fs_fixture_object_exists(&fx, "g"));
+}
+END_TEST
+
+/* The name comes while the delete is being sent, which is not carried out, and need not wait for it. */
+START_TEST(name_takes_over_a_delete_that_was_just_being_sent)
+{
+    fx.cfg.order = ORDER_NONE;
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+    fs_fixture_write(&fx, "f", "1", 1);
+    all_published();
+    fault("op=delete,action=delay:300ms|error:-EIO");
+    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "f"), 0);
+    g_usleep(100000);
+    fs_fixture_write(&fx, "f", "2", 1);
+    all_published();
+    ck_assert_uint_eq(conflict_count(fx.fs->meta, ""), 0);
+    assert_object("f", "2");
+}
+END_TEST
+
+/* Its listing tells of it, nothing else: it was put elsewhere. 0: made anew in its place; 1: another directory is moved there; 2: moved over it. */
+START_TEST(marker_known_from_a_listing_goes_with_its_directory)
+{
+    fs_fixture_open(&fx);
+    put_marker("d/");
+    ck_assert(is_there("d"));
+    if (_i > 0)
+        ck_assert_int_eq(make("e", S_IFDIR | 0755), 0);
+    if (_i < 2)
+        ck_assert_int_eq(tree_rmdir(fx.fs, META_ROOT_INO, "d"), 0);
+    ck_assert_int_eq(_i == 0 ? make("d", S_IFDIR | 0755) : move("e", "d"), 0);
+    fs_fixture_write(&fx, "d/f", "1", 1);
+    INODE_REF d = fs_fixture_inode(&fx, "d");
+    ck_assert_int_eq(tree_unlink(fx.fs, d->ino, "f"), 0);
+    ck_assert_int_eq(tree_rmdir(fx.fs, META_ROOT_INO, "d"), 0);
+    fs_fixture_start(&fx);
+    all_published();
+    ck_assert(!fs_fixture_object_exists(&fx, "d"));
+    INODE_REF root = fs_fixture_inode(&fx, "");
+    ck_assert_int_eq(tree_refresh(fx.fs, root, true), 0);
+    ck_assert(!is_there("d"));
+}
+END_TEST
+
+/* A run that was killed had put it, or was about to put it again. */
+START_TEST(marker_that_may_be_there_goes_with_its_directory)
+{
+    static const char text[] = "upload\n0123.1.\n";
+    fs_fixture_open(&fx);
+    ck_assert_int_eq(make("d", S_IFDIR | 0755), 0);
+    put_marker("d/");
+    struct meta_batch *b = meta_batch_new(fx.fs->meta);
+    meta_value_put(b, "note/d/", text, strlen(text));
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    meta_batch_free(b);
+    ck_assert_int_eq(tree_rmdir(fx.fs, META_ROOT_INO, "d"), 0);
+    fs_fixture_start(&fx);
+    all_published();
+    ck_assert(!fs_fixture_object_exists(&fx, "d"));
+    ck_assert(!publish_has_note(fx.fs, "d/"));
+}
+END_TEST
+
+/* It was listed, so its token is not known; its object has new attributes, of which nobody has recorded the etag. */
+START_TEST(file_whose_new_attributes_were_not_recorded_can_be_moved)
+{
+    struct stat st = {.st_mode = 0600};
+    fs_fixture_object(&fx, "f", "1", 1);
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+    INODE_REF in = fs_fixture_inode(&fx, "f");
+    struct obj_info info = {0};
+    fault("op=copy,nth=1,action=lost:-EIO;op=copy,nth=2,count=3,action=error:-EIO");
+    ck_assert_int_eq(attr_store(in, &st, FUSE_SET_ATTR_MODE), 0);
+    for (unsigned i = 0; i < 3000 && info.posix.mode == 0; i++) {
+        g_usleep(10000);
+        obj_info_clear(&info);
+        ck_assert_int_eq(objstore_head(fx.fs->store, "f", &info), 0);
+    }
+    ck_assert_uint_ne(info.posix.mode, 0);
+    obj_info_clear(&info);
+    ck_assert_int_eq(move("f", "g"), 0);
+    fault("op=get,nth=1000000,action=error:-EIO");
+    all_published();
+    assert_object("g", "1");
+    ck_assert(!fs_fixture_object_exists(&fx, "f"));
+    ck_assert_uint_eq(conflict_count(fx.fs->meta, ""), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("publish_place");
+    TCase *t = tcase_create("place");
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, name_in_the_place_of_a_delete_whose_answer_was_lost_is_no_conflict, 0, 3);
+    tcase_add_test(t, name_takes_over_a_delete_that_was_just_being_sent);
+    tcase_add_loop_test(t, marker_known_from_a_listing_goes_with_its_directory, 0, 3);
+    tcase_add_test(t, marker_that_may_be_there_goes_with_its_directory);
+    tcase_add_test(t, file_whose_new_attributes_were_not_recorded_can_be_moved);
+    suite_add_tcase(s, t);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,268 @@
+/* Inodes without a name that a worker left: they go when the kernel does not know them, and not before. A thread of the test answers for notifier and kernel. */
+#include "fs/content.h"
+#include "fs/notifier.h"
+#include "fs/reap.h"
+#include "fs/replay.h"
+#include "fs/request.h"
+#include "fs/tree.h"
+#include "takeover.h"
+
+#include <check.h>
+#include <linux/fuse.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static struct {
+    int ends[2]; /* worker's, kernel's */
+    pthread_t thread;
+    /* atomic */
+    _Atomic uint64_t knows; /* an inode, 0 none */
+    atomic_uint n_asked;
+    atomic_bool mute;
+} kernel;
+
+struct question {
+    struct fuse_out_header head;
+    struct fuse_notify_inval_inode_out inode;
+};
+
+static void *kernel_main(void *arg)
+{
+    struct question q;
+    while (recv(kernel.ends[1], &q, sizeof(q), 0) == sizeof(q)) {
+        struct notifier_answer old = {q.head.unique - 1, q.inode.ino, -ENOENT}; /* to a worker before */
+        struct notifier_answer a = {q.head.unique, q.inode.ino, q.inode.ino == kernel.knows ? 0 : -ENOENT};
+        kernel.n_asked++;
+        if (kernel.mute)
+            continue;
+        (void)!send(kernel.ends[1], &old, sizeof(old), MSG_NOSIGNAL);
+        (void)!send(kernel.ends[1], &a, sizeof(a), MSG_NOSIGNAL);
+    }
+    return NULL;
+}
+
+static void setup(void)
+{
+    takeover_setup();
+    kernel.knows = 0;
+    kernel.n_asked = 0;
+    kernel.mute = false;
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, kernel.ends), 0);
+}
+
+static void teardown(void)
+{
+    takeover_teardown();
+    close(kernel.ends[0]);
+    (void)shutdown(kernel.ends[1], SHUT_RDWR);
+    if (kernel.thread)
+        (void)pthread_join(kernel.thread, NULL);
+    close(kernel.ends[1]);
+}
+
+/* The last worker, with a kernel that knows one inode. */
+static void open_and_start(uint64_t knows)
+{
+    kernel.knows = knows;
+    takeover_open(false);
+    ck_assert_int_eq(pthread_create(&kernel.thread, NULL, kernel_main, NULL), 0);
+    fx.fs->notify_fd = kernel.ends[0];
+    fs_fixture_start(&fx);
+}
+
+static bool record_is_there(uint64_t ino)
+{
+    struct meta_inode rec = {0};
+    bool there = meta_inode_get(fx.fs->meta, ino, &rec) == 0;
+    meta_inode_clear(&rec);
+    return there;
+}
+
+static bool cached_is_there(uint64_t vid)
+{
+    struct meta_cached c;
+    return meta_cached_get(fx.fs->meta, vid, &c) == 0;
+}
+
+static void wait_reaped(void)
+{
+    for (unsigned i = 0; i < 1000 && record_is_there(shared->ino); i++)
+        g_usleep(10000);
+    ck_assert(!record_is_there(shared->ino));
+    ck_assert(!cached_is_there(shared->vid));
+}
+
+static void wait_asked(unsigned n)
+{
+    for (unsigned i = 0; i < 1000 && kernel.n_asked < n; i++)
+        g_usleep(10000);
+    ck_assert_uint_eq(kernel.n_asked, n);
+    g_usleep(100000); /* the answer is read, and would have been acted upon */
+}
+
+/* Written, closed, removed; its FORGET was read, or never comes. */
+static void work_remove(void)
+{
+    struct handle *h = takeover_create("f");
+    struct inode *in = inode_ref(h->in);
+    inode_kernel_ref(in);
+    takeover_write(h, "text", 0);
+    takeover_flush(h);
+    takeover_release(h);
+    shared->vid = in->rec.vid;
+    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "f"), 0);
+    ck_assert(cached_is_there(shared->vid));
+}
+
+START_TEST(what_the_kernel_does_not_know_goes_at_once)
+{
+    takeover_run(work_remove, false);
+    open_and_start(0);
+    wait_reaped();
+    ck_assert_uint_eq(kernel.n_asked, 1);
+}
+END_TEST
+
+START_TEST(what_two_workers_left_goes)
+{
+    takeover_run(work_remove, false);
+    takeover_run(takeover_nothing, false);
+    open_and_start(0);
+    wait_reaped();
+}
+END_TEST
+
+START_TEST(what_the_kernel_knows_goes_with_its_forget)
+{
+    takeover_run(work_remove, false);
+    open_and_start(shared->ino);
+    wait_asked(1);
+    for (unsigned i = 0; i < 3; i++) { /* a request for it */
+        INODE_REF in = NULL;
+        ck_assert_int_eq(inode_get(fx.fs, shared->ino, &in), 0);
+    }
+    wait_asked(1);
+    ck_assert(record_is_there(shared->ino));
+    ck_assert(cached_is_there(shared->vid));
+    inode_kernel_forget(fx.fs, shared->ino, 1);
+    wait_reaped();
+    ck_assert_uint_eq(kernel.n_asked, 1);
+}
+END_TEST
+
+START_TEST(forget_that_comes_while_it_is_used_counts)
+{
+    takeover_run(work_remove, false);
+    open_and_start(shared->ino);
+    wait_asked(1);
+    INODE_REF in = NULL;
+    ck_assert_int_eq(inode_get(fx.fs, shared->ino, &in), 0);
+    kernel.knows = 0;
+    inode_kernel_forget(fx.fs, shared->ino, 1);
+    ck_assert(record_is_there(shared->ino));
+    inode_put(g_steal_pointer(&in));
+    wait_reaped();
+}
+END_TEST
+
+static void work_unlink_open(void)
+{
+    struct handle *h = takeover_create("f");
+    takeover_write(h, "text", 0);
+    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "f"), 0);
+}
+
+START_TEST(open_file_is_asked_for_when_it_is_released)
+{
+    takeover_run(work_unlink_open, false);
+    open_and_start(0);
+    g_usleep(200000);
+    ck_assert_uint_eq(kernel.n_asked, 0);
+    takeover_release(takeover_handle(shared->fh));
+    wait_reaped();
+}
+END_TEST
+
+static void work_make_known(void)
+{
+    struct inode *in = takeover_make("f");
+    shared->ino = in->ino;
+    inode_kernel_ref(in);
+    content_release(in, true);
+}
+
+/* A FORGET that takes all that this worker counted need not take all that there are. */
+START_TEST(file_removed_after_the_takeover_goes_when_the_kernel_says_so)
+{
+    takeover_run(work_make_known, false);
+    open_and_start(shared->ino);
+    INODE_REF in = fs_fixture_inode(&fx, "f");
+    inode_kernel_ref(in);
+    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "f"), 0);
+    inode_put(g_steal_pointer(&in));
+    ck_assert_uint_eq(kernel.n_asked, 0);
+    inode_kernel_forget(fx.fs, shared->ino, 1);
+    wait_asked(1);
+    ck_assert(record_is_there(shared->ino));
+    kernel.knows = 0;
+    inode_kernel_forget(fx.fs, shared->ino, 1);
+    wait_reaped();
+}
+END_TEST
+
+static void work_tmpfile(void)
+{
+    struct node_spec spec = {.parent = META_ROOT_INO, .mode = S_IFREG | 0644};
+    INODE_REF in = NULL;
+    request_begin(70, 3);
+    ck_assert_int_eq(tree_tmpfile(fx.fs, &spec, &in), 0);
+    inode_kernel_ref(in); /* for the reply, before which the worker dies */
+    request_end();
+    shared->ino = in->ino;
+}
+
+/* The kernel knows nothing of it yet, and will ask for it. */
+START_TEST(what_a_request_made_that_may_come_again_stays_until_none_does)
+{
+    takeover_run(work_tmpfile, false);
+    open_and_start(0);
+    g_usleep(200000);
+    ck_assert_uint_eq(kernel.n_asked, 0);
+    ck_assert(record_is_there(shared->ino));
+    atomic_store(&fx.fs->replay.caught_up, true); /* replay_expire() looks at it once a second */
+    wait_reaped();
+}
+END_TEST
+
+START_TEST(silent_kernel_keeps_nobody_from_ending)
+{
+    takeover_run(work_remove, false);
+    kernel.mute = true;
+    open_and_start(0);
+    wait_asked(1);
+    ck_assert(record_is_there(shared->ino));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("reap");
+    TCase *tc = tcase_create("reap");
+    tcase_set_timeout(tc, 60);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, what_the_kernel_does_not_know_goes_at_once);
+    tcase_add_test(tc, what_two_workers_left_goes);
+    tcase_add_test(tc, what_the_kernel_knows_goes_with_its_forget);
+    tcase_add_test(tc, forget_that_comes_while_it_is_used_counts);
+    tcase_add_test(tc, open_file_is_asked_for_when_it_is_released);
+    tcase_add_test(tc, file_removed_after_the_takeover_goes_when_the_kernel_says_so);
+    tcase_add_test(tc, what_a_request_made_that_may_come_again_stays_until_none_does);
+    tcase_add_test(tc, silent_kernel_keeps_nobody_from_ending);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
