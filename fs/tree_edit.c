@@ -371,16 +371,23 @@ int tree_tmpfile(struct fs *fs, const struct node_spec *spec, struct inode **ret
 
 /* ---- link ---- */
 
-/* Content of which one name is sent and another is not would be owed to the store for ever. */
-static int check_same_side(struct fs *fs, uint64_t ino, bool kept) REQUIRES(fs->ns)
+/*
+ * Content of which one name is sent and another is not would be owed to the store for ever. Nor may what is kept here rest on the object of another name, which nothing would keep from
+ * going with that.
+ */
+static int check_same_side(struct inode *in, bool kept) REQUIRES(in->fs->ns)
 {
+    struct fs *fs = in->fs;
     struct meta_dentry d = {0};
-    int r = fs->rules->local_only ? meta_link_first(fs->meta, ino, &d) : -ENOENT;
+    int r = fs->rules->local_only ? meta_link_first(fs->meta, in->ino, &d) : -ENOENT;
     if (r < 0)
         return r == -ENOENT ? 0 : r;
     g_autofree char *key = tree_key(fs, d.parent, d.name, false);
     meta_dentry_clear(&d);
-    return local_is(fs, key) == kept ? 0 : -EXDEV;
+    mutex_lock(&in->mu);
+    bool rests = S_ISREG(in->rec.mode) && in->rec.base_key;
+    mutex_unlock(&in->mu);
+    return local_is(fs, key) != kept || (kept && rests) ? -EXDEV : 0;
 }
 
 static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, uint64_t parent, const char *name)
@@ -404,7 +411,7 @@ static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, ui
     char own[FS_NAME_MAX + 1];
     g_strlcpy(own, name, sizeof(own));
     bool kept = local_is(fs, key);
-    r = check_same_side(fs, in->ino, kept);
+    r = check_same_side(in, kept);
     if (r < 0)
         return r;
     mutex_lock(&in->mu);

@@ -60,16 +60,39 @@ static bool enters_local(struct fs *fs, const char *old_key, const char *new_key
     return local_is(fs, new_key) && !local_is(fs, old_key);
 }
 
+/* Does the name have to leave the store for its new path? What others put where a rule keeps files does, too: no journal record would move it there. */
+static bool leaves_store(struct fs *fs, const struct meta_dentry *d, const char *old_key, const char *new_key)
+{
+    return enters_local(fs, old_key, new_key) || ((d->flags & DENTRY_UPSTREAM) && local_is(fs, new_key));
+}
+
+/* The name has nothing in the store any more, once what is queued here is done. */
+static void leave_key(struct move *m, struct meta_dentry *d, const char *old_key) NO_TSA /* under ns */
+{
+    struct etag etag;
+    if (tree_may_leave_object(m->fs, d, old_key, &etag))
+        publish_delete(m->fs, m->b, old_key, &etag, 0);
+    if (d->ukey && (d->flags & DENTRY_UPSTREAM))
+        publish_disown(m->fs, m->b, d->ukey, &d->uetag, d->id, 0);
+    g_clear_pointer(&d->ukey, g_free);
+    d->flags &= ~(uint32_t)(DENTRY_UPSTREAM | DENTRY_DEST_KNOWN);
+    d->dest_etag = d->uetag = (struct etag){0};
+    d->pub_vid = d->pub_gen = 0;
+    d->token[0] = '\0';
+    d->stamp = meta_next_seq(m->fs->meta);
+}
+
 /* The name's object, dest and journal record after its path changed from old_key to new_key; the caller puts the record. */
 static void relocate(struct move *m, struct meta_dentry *d, const char *old_key, const char *new_key, bool have_dest,
                      const struct etag *dest, bool in_wave) NO_TSA /* under ns */
 {
     struct fs *fs = m->fs;
     struct etag left;
-    if ((d->flags & DENTRY_UPSTREAM) && !d->ukey)
+    if (local_is(fs, new_key)) /* of a file its bytes are here: see check_enters(), check_stays() */
+        leave_key(m, d, old_key);
+    else if ((d->flags & DENTRY_UPSTREAM) && !d->ukey)
         d->ukey = g_strdup(old_key);
-    else if (!enters_local(fs, old_key, new_key) &&
-             tree_may_leave_object(fs, d, old_key, &left)) /* then leave_key() did */
+    else if (tree_may_leave_object(fs, d, old_key, &left))
         publish_delete(fs, m->b, old_key, &left, 0);
     d->flags &= ~(uint32_t)DENTRY_DEST_KNOWN;
     d->dest_etag = (struct etag){0};
@@ -117,22 +140,6 @@ static int check_below(struct move *m, uint64_t dir, size_t prefix_len, size_t k
     return r;
 }
 
-/* The name has nothing in the store any more, once what is queued here is done. */
-static void leave_key(struct move *m, struct meta_dentry *d, const char *old_key) NO_TSA /* under ns */
-{
-    struct etag etag;
-    if (tree_may_leave_object(m->fs, d, old_key, &etag))
-        publish_delete(m->fs, m->b, old_key, &etag, 0);
-    if (d->ukey && (d->flags & DENTRY_UPSTREAM))
-        publish_disown(m->fs, m->b, d->ukey, &d->uetag, d->id, 0);
-    g_clear_pointer(&d->ukey, g_free);
-    d->flags &= ~(uint32_t)(DENTRY_UPSTREAM | DENTRY_DEST_KNOWN);
-    d->dest_etag = d->uetag = (struct etag){0};
-    d->pub_vid = d->pub_gen = 0;
-    d->token[0] = '\0';
-    d->stamp = meta_next_seq(m->fs->meta);
-}
-
 /* -EXDEV: something at or below the directory would have to leave the store, and might not all fit here. */
 static int check_stays(struct move *m, uint64_t dir, const char *old_prefix, const char *new_prefix)
 {
@@ -149,7 +156,7 @@ static int check_stays(struct move *m, uint64_t dir, const char *old_prefix, con
         g_autofree char *new_key = g_strconcat(new_prefix, d->name, slash, NULL);
         if (S_ISDIR(d->type))
             r = check_stays(m, d->ino, old_key, new_key);
-        else if (enters_local(m->fs, old_key, new_key))
+        else if (leaves_store(m->fs, d, old_key, new_key))
             r = -EXDEV;
     }
     return r;
@@ -310,7 +317,7 @@ static int move_name(struct move *m) NO_TSA /* under ns */
     struct etag dest = {0};
     bool have_dest;
     uint64_t replaced_seq = m->dst.id ? m->dst.op_seq : 0;
-    bool enters = !dir && enters_local(fs, old_key, new_key);
+    bool enters = !dir && leaves_store(fs, &m->src, old_key, new_key);
     int r =
         dir ? check_below(m, m->src.ino, strlen(new_key), objstore_limits_of(m->fs->store, new_key).key_max_bytes, 0)
             : 0;
@@ -335,8 +342,6 @@ static int move_name(struct move *m) NO_TSA /* under ns */
     m->src.name = g_strdup(m->n2);
     if (dir)
         set_dir_place(m, m->in, m->p2, m->n2);
-    if (enters)
-        leave_key(m, &m->src, old_key);
     relocate(m, &m->src, old_key, new_key, have_dest, &dest, false);
     if (replaced_seq)
         publish_succeed(fs, m->b, &m->src, replaced_seq);
@@ -537,11 +542,14 @@ static int prepare_entry(struct move *m, uint64_t p1, const char *n1, GPtrArray 
     struct fs *fs = m->fs;
     if (!fs->rules->local_only || !S_ISREG(m->in->rec.mode))
         return 0;
+    struct meta_dentry d = {0};
     mutex_lock(&fs->ns);
     g_autofree char *old_key = tree_key(fs, p1, n1, false), *new_key = tree_key(fs, m->p2, m->n2, false);
+    int r = meta_dentry_get(fs->meta, p1, n1, &d);
     mutex_unlock(&fs->ns);
-    m->detached = enters_local(fs, old_key, new_key);
-    return m->detached ? detach_all(fs, m->in, held) : 0;
+    m->detached = r == 0 && leaves_store(fs, &d, old_key, new_key);
+    meta_dentry_clear(&d);
+    return m->detached ? detach_all(fs, m->in, held) : r;
 }
 
 /* What must be known or here before ns is taken. */

@@ -72,6 +72,15 @@ static uint32_t content_of(const char *path)
     return in->rec.content;
 }
 
+static bool is_there(const char *path)
+{
+    struct inode *in = NULL;
+    int r = tree_resolve(fx.fs, path, &in);
+    if (r == 0)
+        inode_put(in);
+    return r == 0;
+}
+
 START_TEST(local_file_has_no_journal_record)
 {
     fs_fixture_write(&fx, "tmp/a/b", "1", 1);
@@ -179,19 +188,56 @@ START_TEST(removed_local_file_leaves_nothing)
 }
 END_TEST
 
+/* A name that no journal record moves would show twice after the next listing, and removing one would take the other's bytes. */
+START_TEST(object_that_others_put_leaves_the_store_when_it_is_renamed_where_a_rule_keeps_it)
+{
+    fs_fixture_object(&fx, "tmp/a", "12345", 5);
+    fs_fixture_object(&fx, "tmp/d/b", "12345", 5);
+    ck_assert_int_eq(move("tmp", "d", "tmp", "e"), -EXDEV);
+    ck_assert_int_eq(move("tmp", "a", "tmp", "c"), 0);
+    ck_assert_int_eq(content_of("tmp/c"), CONTENT_SEALED);
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "tmp/c"), 5);
+    publish_all();
+    ck_assert(!fs_fixture_object_exists(&fx, "tmp/a"));
+    ck_assert(!fs_fixture_object_exists(&fx, "tmp/c"));
+    INODE_REF tmp = fs_fixture_inode(&fx, "tmp");
+    ck_assert_int_eq(tree_refresh(fx.fs, tmp, true), 0);
+    ck_assert(!is_there("tmp/a"));
+    INODE_REF in = fs_fixture_inode(&fx, "tmp/c");
+    ck_assert_ptr_null(in->rec.base_key);
+}
+END_TEST
+
+START_TEST(marker_of_a_directory_renamed_where_a_rule_keeps_it_goes)
+{
+    struct etag etag;
+    struct obj_cond any = {.kind = OBJ_COND_NONE};
+    ck_assert_int_eq(objstore_put(fx.fs->store, "tmp/d/b/", "", 0, &(struct obj_meta){0}, &any, &etag), 0);
+    INODE_REF d = fs_fixture_inode(&fx, "tmp/d/b");
+    ck_assert_int_eq(tree_refresh(fx.fs, d, true), 0);
+    ck_assert_int_eq(move("tmp", "d", "tmp", "e"), 0);
+    ck_assert(is_there("tmp/e/b"));
+    publish_all();
+    INODE_REF tmp = fs_fixture_inode(&fx, "tmp");
+    ck_assert_int_eq(tree_refresh(fx.fs, tmp, true), 0);
+    ck_assert(!is_there("tmp/d"));
+}
+END_TEST
+
+START_TEST(object_that_others_put_gets_no_second_name_where_a_rule_keeps_it)
+{
+    struct inode *in = NULL;
+    fs_fixture_object(&fx, "tmp/a", "12345", 5);
+    INODE_REF a = fs_fixture_inode(&fx, "tmp/a");
+    INODE_REF tmp = fs_fixture_inode(&fx, "tmp");
+    ck_assert_int_eq(tree_link(fx.fs, a->ino, tmp->ino, "b", &in), -EXDEV); /* its bytes would go with the first name */
+}
+END_TEST
+
 static void expire(void)
 {
     fx.fs->mapped.local_look_ns = 0;
     local_expire(fx.fs);
-}
-
-static bool is_there(const char *path)
-{
-    struct inode *in = NULL;
-    int r = tree_resolve(fx.fs, path, &in);
-    if (r == 0)
-        inode_put(in);
-    return r == 0;
 }
 
 /* As if its last close had been so long ago. */
@@ -261,6 +307,9 @@ int main(void)
     tcase_add_test(tc, what_leaves_is_published);
     tcase_add_test(tc, directories_and_links_do_not_cross);
     tcase_add_test(tc, removed_local_file_leaves_nothing);
+    tcase_add_test(tc, object_that_others_put_leaves_the_store_when_it_is_renamed_where_a_rule_keeps_it);
+    tcase_add_test(tc, marker_of_a_directory_renamed_where_a_rule_keeps_it_goes);
+    tcase_add_test(tc, object_that_others_put_gets_no_second_name_where_a_rule_keeps_it);
     tcase_add_test(tc, ttl_counts_from_the_last_close_and_spares_what_is_open);
     tcase_add_test(tc, unclosed_local_file_is_nobodys_business);
     suite_add_tcase(s, tc);
