@@ -337,7 +337,7 @@ static int fill_and_wait(struct cfile *cf, enum fetch_prio prio, struct fill *fl
         if (r == 0)
             r = cfile_check(cf);
     }
-    return r == -EAGAIN ? -EBADMSG : r;
+    return r == -EAGAIN ? -EIO : r; /* wrong bytes, again and again */
 }
 
 int cache_file_fill(struct cfile *cf, bool urgent, bool wait, void (*progress)(void *ctx, uint64_t bytes), void *ctx)

@@ -133,10 +133,10 @@ START_TEST(file_that_always_comes_wrong_is_never_complete_and_cannot_be_read)
     struct cache_source src = put_summed(SIZE);
     struct cfile *cf = open_object(&fx, 50, &src, SIZE);
     n_wrong = INT_MAX;
-    ck_assert_int_eq(cache_file_fill(cf, true, true, NULL, NULL), -EBADMSG);
+    ck_assert_int_eq(cache_file_fill(cf, true, true, NULL, NULL), -EIO);
     ck_assert(!cache_file_complete(cf));
     ck_assert_int_eq(cache_file_set_passthrough(cf, CACHE_PASS_READ), -EAGAIN);
-    ck_assert_int_eq(read_all(cf, 10, 0), -EBADMSG);
+    ck_assert_int_eq(read_all(cf, 10, 0), -EIO);
     n_wrong = 0;
     ck_assert_int_eq(read_all(cf, SIZE, 0), 0);
     ck_assert(cache_file_complete(cf));
@@ -205,7 +205,7 @@ START_TEST(same_wrong_bytes_of_an_object_of_ours_are_refused)
     struct cfile *cf = open_object(&fx, 50, &src, SIZE);
     n_wrong = INT_MAX;
     always_same = ours = true;
-    ck_assert_int_eq(cache_file_fill(cf, true, true, NULL, NULL), -EBADMSG);
+    ck_assert_int_eq(cache_file_fill(cf, true, true, NULL, NULL), -EIO);
     ck_assert(!cache_file_complete(cf));
     cache_file_unref(cf);
 }
