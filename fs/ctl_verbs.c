@@ -141,8 +141,14 @@ static int wait_named(struct fs *fs, struct ctl_client *client, const char *path
 
 static void fail_undecided(struct fs *fs, struct ctl_client *client, const char *path)
 {
-    g_autofree char *unclosed = NULL;
-    if (recover_find_unclosed(fs, path, &unclosed))
+    int err = 0;
+    g_autofree char *unclosed = NULL, *refused = publish_find_refused(fs->pub, path, &err);
+    if (refused)
+        ctl_fail(client,
+                 "'%s' was removed here, but the store refuses to delete it (%s): once the credentials may, `sluice "
+                 "publish --retry`; with --skip the object stays and its name comes back",
+                 refused, objstore_err_text(err));
+    else if (recover_find_unclosed(fs, path, &unclosed))
         ctl_fail(
             client,
             "'%s' is not published: the daemon ended before its writer closed it. Open it for writing and close it "

@@ -449,6 +449,7 @@ int publish_retry(struct publisher *p, const char *path)
         }
         o->not_before_ns = 0;
         o->failures = 0;
+        queue_set_refused_locked(p, o, false);
         n++;
     }
     queue_wake_locked(p);
@@ -459,7 +460,7 @@ int publish_retry(struct publisher *p, const char *path)
     return r < 0 ? r : n;
 }
 
-/* The first parked or conflicting op under path, marked running. */
+/* The first parked, conflicting or refused op under path, marked running. */
 static struct op *take_stuck(struct publisher *p, const char *path)
 {
     struct op *found = NULL;
@@ -467,7 +468,7 @@ static struct op *take_stuck(struct publisher *p, const char *path)
     GSequenceIter *it = g_sequence_get_begin_iter(p->all);
     for (; !found && !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
         struct op *o = g_sequence_get(it);
-        bool stuck = o->rec.state == OPS_PARKED || pubop_aside(o) || plain_conflict(o);
+        bool stuck = o->rec.state == OPS_PARKED || pubop_aside(o) || plain_conflict(o) || o->refused;
         if (!queue_busy_locked(p, o) && stuck && tree_path_below(o->key, path))
             found = o;
     }

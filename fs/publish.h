@@ -92,10 +92,12 @@ struct publish_counts {
 void publish_count(struct publisher *p, const char *path, struct publish_counts *ret);
 /* Is an object below path the source or base of something that is not done? */
 bool publish_needs_below(struct publisher *p, const char *path);
+/* The key of a delete at path or below that the store refuses; owned, NULL: there is none. *ret_err: how it refused the last try. */
+char *publish_find_refused(struct publisher *p, const char *path, int *ret_err);
 /* Returns once nobody holds the publisher's lock. */
 void publish_touch(struct publisher *p);
 /* Waits until nothing is left under path or the deadline (monotonic ns, 0 none) passes: 0, -ETIMEDOUT, -EIO when nothing of what is left gets on without a
- * decision: parked, lost, left open by a daemon that ended, or waiting for such, there or elsewhere. A file that was never closed does not count while a writer has it open.
+ * decision: parked, lost, a delete that the store refuses, left open by a daemon that ended, or waiting for such, there or elsewhere. A file that was never closed does not count while a writer has it open.
  * tick is called about 4 times a second; non-zero from it ends the wait with -ECANCELED. */
 int publish_wait(struct publisher *p, const char *path, uint64_t deadline_ns,
                  int (*tick)(void *ctx, const struct publish_counts *left), void *ctx) MUST_CHECK;

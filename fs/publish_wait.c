@@ -1,7 +1,7 @@
 /*
  * Counting what is left to publish, and waiting for it.
  *
- * A wait ends with -EIO when nothing of what is left gets on by itself: each op is parked, lost, or waits for one that is, and each file that is open for writing was
+ * A wait ends with -EIO when nothing of what is left gets on by itself: each op is parked, lost, a delete that the store refuses, or waits for such a one, and each file that is open for writing was
  * left so by a daemon that ended. That is looked at twice, a tick apart: an op may be between two states, a file between its last writer and its seal.
  */
 #include "publish_internal.h"
@@ -61,9 +61,26 @@ void publish_touch(struct publisher *p)
     mutex_unlock(&p->mu);
 }
 
+char *publish_find_refused(struct publisher *p, const char *path, int *ret_err)
+{
+    char *key = NULL;
+    mutex_lock(&p->mu);
+    GSequenceIter *it = g_sequence_get_begin_iter(p->all);
+    for (; !key && !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
+        const struct op *o = g_sequence_get(it);
+        if (!o->refused || !tree_path_below(o->key, path))
+            continue;
+        key = g_strdup(o->key);
+        *ret_err = o->last_err;
+    }
+    mutex_unlock(&p->mu);
+    return key;
+}
+
 static bool needs_decision(const struct op *o)
 {
-    return o->rec.state == OPS_PARKED || (o->rec.state == OPS_CONFLICT && !o->settle);
+    return o->rec.state == OPS_PARKED || (o->rec.state == OPS_CONFLICT && !o->settle) ||
+           (o->refused && o->not_before_ns > clock_mono_ns());
 }
 
 /* Follows what o waits for to the op that nothing blocks: true when that one runs or will. Where a close decides, its file's inode is added to open. */
@@ -107,15 +124,15 @@ static bool any_gets_on(struct publisher *p, const char *path)
     return found;
 }
 
-/* Attributes and markers wait a while for what would make them needless: not when somebody waits for them. */
-static void hurry(struct publisher *p, const char *path)
+/* Attributes and markers wait a while for what would make them needless: not when somebody waits for them. Nor does, once, what was refused: that may have been mended by now. */
+static void hurry(struct publisher *p, const char *path, bool refused)
 {
     bool found = false;
     mutex_lock(&p->mu);
     GSequenceIter *it = g_sequence_get_begin_iter(p->all);
     for (; !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
         struct op *o = g_sequence_get(it);
-        if (!o->lazy || !tree_path_below(o->key, path))
+        if (!(refused && o->refused) && !(o->lazy && tree_path_below(o->key, path)))
             continue;
         o->lazy = false;
         o->not_before_ns = 0;
@@ -129,14 +146,15 @@ static void hurry(struct publisher *p, const char *path)
 int publish_wait(struct publisher *p, const char *path, uint64_t deadline_ns,
                  int (*tick)(void *ctx, const struct publish_counts *left), void *ctx)
 {
-    for (uint64_t stuck_ns = 0;;) {
+    bool first = true;
+    for (uint64_t stuck_ns = 0;; first = false) {
         struct publish_counts left;
         publish_count(p, path, &left);
         if (left.ops == 0 && !recover_find_unclosed(p->fs, path, NULL))
             return 0;
         if (tick && tick(ctx, &left) != 0)
             return -ECANCELED;
-        hurry(p, path);
+        hurry(p, path, first);
         uint64_t now = clock_mono_ns(), until = now + TICK_NS;
         stuck_ns = any_gets_on(p, path) ? 0 : stuck_ns ? stuck_ns : now;
         if (stuck_ns && now - stuck_ns >= TICK_NS)

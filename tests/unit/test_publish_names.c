@@ -306,6 +306,30 @@ START_TEST(delete_that_is_refused_keeps_nobody_else)
 }
 END_TEST
 
+/* Nothing can come of it before somebody decides: the wait ends. What else is left below the path is waited for first. */
+START_TEST(wait_ends_when_only_refused_deletes_are_left)
+{
+    int err = 0;
+    refuse_deletes(true);
+    drop("d/x");
+    fs_fixture_start(&fx);
+    make_file("d/z");
+    uint64_t began_ns = clock_mono_ns();
+    ck_assert_int_eq(wait_for("d"), -EIO);
+    ck_assert_uint_lt(clock_mono_ns() - began_ns, 15 * NS_PER_S);
+    assert_object("d/z", "new");
+    g_autofree char *key = publish_find_refused(fx.fs->pub, "d", &err);
+    ck_assert_str_eq(key, "d/x");
+    ck_assert_int_eq(err, -EACCES);
+    ck_assert_int_gt(publish_retry(fx.fs->pub, "d/x"), 0);
+    ck_assert(!refused("d/x"));
+    await_refusal("d/x");
+    ck_assert_int_eq(publish_skip(fx.fs->pub, "d/x"), 1);
+    ck_assert_int_eq(wait_for("d"), 0);
+    ck_assert(fs_fixture_object_exists(&fx, "d/x"));
+}
+END_TEST
+
 /* A folder takes no file beside the other one: that is told, and goes on once it is let. */
 START_TEST(file_that_cannot_stand_beside_what_is_not_deleted_tells_why_it_waits)
 {
@@ -349,6 +373,7 @@ int main(void)
     tcase_add_test(tc, who_waits_for_a_file_that_went_below_its_own_name_sees_it_there);
     tcase_add_test(tc, those_who_wait_for_files_that_changed_places_see_them_there);
     tcase_add_test(tc, delete_that_is_refused_keeps_nobody_else);
+    tcase_add_test(tc, wait_ends_when_only_refused_deletes_are_left);
     tcase_add_test(tc, file_that_cannot_stand_beside_what_is_not_deleted_tells_why_it_waits);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
