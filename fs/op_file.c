@@ -375,6 +375,16 @@ void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     handle_free(fs, fi->fh);
 }
 
+/* Whoever asks: what anybody wrote is to be there. For what a daemon before left open nobody speaks, so nothing of it is published. */
+static int sync_upstream(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool written = in->n_writers > 0, unclosed = !written && in->rec.nlink > 0 && in->rec.content == CONTENT_OPEN;
+    mutex_unlock(&in->mu);
+    int r = unclosed ? -EIO : written ? content_flush(in, true) : 0;
+    return r < 0 ? r : publish_now(in->fs, in, clock_mono_ns() + in->fs->cfg->op_timeout_ns);
+}
+
 void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
@@ -384,11 +394,8 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
         return;
     }
     int r = content_sync(h->in);
-    if (r == 0 && h->slot->writable && rules_of(h->in)->fsync == FSYNC_REMOTE) {
-        r = content_flush(h->in, true);
-        if (r == 0)
-            r = publish_now(fs, h->in, clock_mono_ns() + fs->cfg->op_timeout_ns);
-    }
+    if (r == 0 && rules_of(h->in)->fsync == FSYNC_REMOTE)
+        r = sync_upstream(h->in);
     reply_err(req, OP_ID_fsync, r);
 }
 

@@ -130,6 +130,22 @@ def test_fsync_remote_returns_when_the_bytes_are_there(make_mount, store):
     assert store.get("f") == b"first part and second end"
 
 
+def test_fsync_remote_counts_for_what_others_wrote(make_mount, store):
+    m = make_mount(fsync="remote")
+    (m.path / "f.part").write_bytes(b"closed")  # held: not published by itself for minutes
+    with open(m.path / "f.part", "rb") as f:
+        os.fsync(f.fileno())
+    assert store.get("f.part") == b"closed"
+    with open(m.path / "g.part", "wb", buffering=0) as w, open(m.path / "g.part", "rb") as f:
+        w.write(b"so far")
+        os.fsync(f.fileno())
+        assert store.get("g.part") == b"so far"
+        w.write(b", all")
+    with open(m.path / "g.part", "rb") as f:
+        os.fsync(f.fileno())
+    assert store.get("g.part") == b"so far, all"
+
+
 def test_rename_and_unlink_reach_the_store(mount, store):
     for name in ("a", "b", "c"):
         (mount.path / name).write_bytes(name.encode())
