@@ -181,6 +181,23 @@ int sync_kept_load(struct sync *s)
 
 /* ---- syncs under way ---- */
 
+static int collect_name(void *ctx, const char *name, const void *value, size_t len)
+{
+    g_ptr_array_add(ctx, g_strdup(name));
+    return 0;
+}
+
+/* What an earlier run listed, which was cut off and is not gone on with, the new one has not. */
+static int drop_visited(struct sync *s, struct meta_batch *b, uint64_t root)
+{
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
+    g_autofree char *path = g_strdup_printf(VISITED_PATH "%016" PRIx64 "/", root);
+    int r = meta_value_each(s->fs->meta, path, collect_name, names);
+    for (guint i = 0; r == 0 && i < names->len; i++)
+        meta_value_del(b, names->pdata[i]);
+    return r;
+}
+
 int sync_run_put(struct sync *s, const struct sync_run *run)
 {
     g_autofree char *name = name_of(RUN_PATH, run->ino);
@@ -188,7 +205,9 @@ int sync_run_put(struct sync *s, const struct sync_run *run)
         g_strdup_printf("%" PRId64 " %u %u %u", run->began_ns, run->parallel, run->incremental, run->resumed);
     struct meta_batch *b = meta_batch_new(s->fs->meta);
     meta_value_put(b, name, text, strlen(text));
-    int r = meta_commit(b, false);
+    int r = run->n_values == 0 ? drop_visited(s, b, run->ino) : 0;
+    if (r == 0)
+        r = meta_commit(b, false);
     meta_batch_free(b);
     return r;
 }

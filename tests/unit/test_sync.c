@@ -416,6 +416,35 @@ START_TEST(sync_that_was_cut_off_goes_on_without_listing_again)
 }
 END_TEST
 
+/* Who was cut off asks anew before it is gone on with, and is cut off as well. */
+START_TEST(what_an_earlier_sync_listed_does_not_count_for_a_later_one)
+{
+    struct sync_progress p;
+    make_lake(6, 2);
+    fs_fixture_open(&fx);
+    ck_assert_int_eq(sync_all(&p), SYNC_DONE);
+    INODE_REF dir = fs_fixture_inode(&fx, "set/dir2");
+    g_autoptr(GArray) visited = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    g_array_append_val(visited, dir->ino);
+    struct sync_run run = {.ino = META_ROOT_INO, .began_ns = clock_wall_ns(), .parallel = 2};
+    ck_assert_int_eq(sync_run_put(fx.fs->sync, &run), 0);
+    ck_assert_int_eq(sync_run_visited(fx.fs->sync, run.ino, 1, visited), 0);
+    run.began_ns = clock_wall_ns();
+    ck_assert_int_eq(sync_run_put(fx.fs->sync, &run), 0);
+    fs_fixture_object(&fx, "set/dir2/seen", "x", 1);
+    inode_put(g_steal_pointer(&dir));
+    fs_fixture_close(&fx);
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+    g_autoptr(GPtrArray) jobs = sync_list(fx.fs);
+    ck_assert_uint_eq(jobs->len, 1);
+    ck_assert(sync_wait(jobs->pdata[0], clock_mono_ns() + 60 * NS_PER_S));
+    ck_assert_int_eq(sync_progress_get(jobs->pdata[0], &p), SYNC_DONE);
+    ck_assert_uint_eq(p.skipped, 0);
+    ck_assert_int_eq(look("set/dir2/seen"), S_IFREG);
+}
+END_TEST
+
 START_TEST(closing_cuts_a_sync_off_and_the_next_start_ends_it)
 {
     struct sync_job *job = NULL;
@@ -513,6 +542,7 @@ int main(void)
     tcase_add_test(tc, directory_that_cannot_be_listed_is_named_and_never_empty);
     tcase_add_test(tc, time_of_a_sync_does_not_count_for_what_it_could_not_list);
     tcase_add_test(tc, sync_that_was_cut_off_goes_on_without_listing_again);
+    tcase_add_test(tc, what_an_earlier_sync_listed_does_not_count_for_a_later_one);
     tcase_add_test(tc, closing_cuts_a_sync_off_and_the_next_start_ends_it);
     tcase_add_test(tc, who_leaves_stops_it_unless_others_wait);
     tcase_add_test(tc, option_lists_all_at_the_start);
