@@ -246,12 +246,13 @@ static uint64_t shortest_ttl(struct fs *fs)
     return least;
 }
 
-/* From here on no open succeeds, unless it is unclaimed. False: somebody has it, or may write it by a mapping. */
+/* From here on no open succeeds, and it gets no other name, unless it is unclaimed. False: it has several, somebody has it, or may write it by a mapping. */
 static bool claim(struct inode *in)
 {
     mutex_lock(&in->mu);
     bool idle = in->n_open == 0 && in->n_cf_users == 0 && !in->gate_held && !in->mapped && !in->gone &&
-                S_ISREG(in->rec.mode) && in->rec.content != CONTENT_CLEAN && in->rec.content != CONTENT_CLOSING;
+                in->rec.nlink == 1 && S_ISREG(in->rec.mode) && in->rec.content != CONTENT_CLEAN &&
+                in->rec.content != CONTENT_CLOSING;
     in->expiring |= idle;
     mutex_unlock(&in->mu);
     return idle;

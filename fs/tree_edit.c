@@ -415,9 +415,10 @@ static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, ui
     if (r < 0)
         return r;
     mutex_lock(&in->mu);
-    if (in->gone || (in->rec.nlink == 0 && !(in->rec.flags & INODE_ORPHAN))) {
+    bool expiring = in->expiring; /* a name made now would be one of a file that nobody can open */
+    if (expiring || in->gone || (in->rec.nlink == 0 && !(in->rec.flags & INODE_ORPHAN))) {
         mutex_unlock(&in->mu);
-        return -ENOENT;
+        return expiring ? -ESTALE : -ENOENT;
     }
     char orphan[32];
     orphan_name(in->ino, orphan);

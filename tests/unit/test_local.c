@@ -277,6 +277,26 @@ START_TEST(ttl_counts_from_the_last_close_and_spares_what_is_open)
 }
 END_TEST
 
+START_TEST(file_about_to_be_removed_for_its_age_gets_no_other_name)
+{
+    struct inode *in = NULL;
+    open_again("tmp/**=local-only,ttl=1h");
+    fs_fixture_write(&fx, "tmp/a", "1", 1);
+    INODE_REF a = fs_fixture_inode(&fx, "tmp/a");
+    INODE_REF tmp = fs_fixture_inode(&fx, "tmp");
+    a->expiring = true;
+    ck_assert_int_eq(tree_link(fx.fs, a->ino, tmp->ino, "b", &in), -ESTALE);
+    a->expiring = false;
+    ck_assert_int_eq(tree_link(fx.fs, a->ino, tmp->ino, "b", &in), 0);
+    inode_put(in);
+    make_older("tmp/a", 3601 * NS_PER_S);
+    expire(); /* it is spared, and can be opened */
+    ck_assert(is_there("tmp/a") && is_there("tmp/b"));
+    ck_assert_int_eq(content_open(a, false, false), 0);
+    content_release(a, false);
+}
+END_TEST
+
 START_TEST(unclosed_local_file_is_nobodys_business)
 {
     fs_fixture_write(&fx, "tmp/x", "1", 1);
@@ -311,6 +331,7 @@ int main(void)
     tcase_add_test(tc, marker_of_a_directory_renamed_where_a_rule_keeps_it_goes);
     tcase_add_test(tc, object_that_others_put_gets_no_second_name_where_a_rule_keeps_it);
     tcase_add_test(tc, ttl_counts_from_the_last_close_and_spares_what_is_open);
+    tcase_add_test(tc, file_about_to_be_removed_for_its_age_gets_no_other_name);
     tcase_add_test(tc, unclosed_local_file_is_nobodys_business);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
