@@ -135,6 +135,13 @@ static void take_op(void *ctx, const struct meta_op *op, const char *path, int e
     g_array_append_val(f->found, p);
 }
 
+/* Are bytes of it in the object of another name, which only its journal record keeps from going with that? */
+static bool rests_elsewhere(struct fs *fs, const struct meta_dentry *d, const struct meta_inode *rec) REQUIRES(fs->ns)
+{
+    g_autofree char *key = tree_key(fs, d->parent, d->name, false);
+    return S_ISREG(d->type) && rec->base_key && !g_str_equal(rec->base_key, key);
+}
+
 /* The name's journal record goes. What is in the store already, and only to be moved or given other attributes there, was promised before the rule. */
 static void drop_op(struct fs *fs, struct meta_batch *b, const struct pending *p) REQUIRES(fs->ns)
 {
@@ -145,7 +152,7 @@ static void drop_op(struct fs *fs, struct meta_batch *b, const struct pending *p
     bool known = meta_inode_get(fs->meta, d.ino, &rec) == 0;
     bool moved = d.ukey && (d.flags & DENTRY_UPSTREAM);
     bool sent = S_ISREG(d.type) ? rec.content == CONTENT_CLEAN : (d.flags & DENTRY_UPSTREAM) != 0;
-    if (known && d.op_seq == p->seq && !moved && !sent) {
+    if (known && d.op_seq == p->seq && !moved && !sent && !rests_elsewhere(fs, &d, &rec)) {
         publish_drop_name(fs, b, &d);
         meta_dentry_put(b, &d);
         if (!S_ISDIR(d.type))

@@ -161,7 +161,8 @@ void publish_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, en
     if (d->parent == META_ASIDE_INO || (d->flags & DENTRY_LINK)) /* the directory of a link is no object */
         return;
     struct op *o = sync_op(fs, d, why);
-    if (local_is(fs, o->key)) {
+    bool needs = o->source || o->base; /* an object that only a journal record keeps: promised before the rule */
+    if (!needs && local_is(fs, o->key)) {
         if (!S_ISDIR(d->type) && why != PUBLISH_META)
             local_note(fs, b, d->ino);
         publish_drop_name(fs, b, d);

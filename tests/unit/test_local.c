@@ -234,6 +234,36 @@ START_TEST(object_that_others_put_gets_no_second_name_where_a_rule_keeps_it)
 }
 END_TEST
 
+/* A copy made in the store before there was the rule. */
+START_TEST(file_that_rests_on_another_object_is_published_before_that_goes)
+{
+    struct obj_info info = {0};
+    open_again(NULL);
+    fs_fixture_object(&fx, "out/a", "12345", 5);
+    fs_fixture_write(&fx, "tmp/c", "1", 1);
+    ck_assert_int_eq(objstore_head(fx.fs->store, "out/a", &info), 0);
+    INODE_REF in = fs_fixture_inode(&fx, "tmp/c");
+    const struct cache_source src = {.key = "out/a", .etag = info.etag, .limit = 1};
+    ck_assert_int_eq(content_set_base(in, &src), 0);
+    obj_info_clear(&info);
+    inode_put(g_steal_pointer(&in));
+    open_again("tmp/**=local-only");
+    ck_assert_uint_eq(ops("tmp/c"), 1);
+    INODE_REF out = fs_fixture_inode(&fx, "out");
+    ck_assert(is_there("out/a"));
+    ck_assert_int_eq(tree_unlink(fx.fs, out->ino, "a"), 0);
+    INODE_REF again = fs_fixture_inode(&fx, "tmp/c");
+    ck_assert_int_eq(content_open(again, true, false), 0);
+    fs_fixture_pwrite(again, "2", 1, 0);
+    ck_assert_int_eq(content_flush(again, false), 0);
+    content_release(again, true);
+    ck_assert_uint_eq(ops("tmp/c"), 1);
+    publish_all();
+    ck_assert(fs_fixture_object_exists(&fx, "tmp/c"));
+    ck_assert(!fs_fixture_object_exists(&fx, "out/a"));
+}
+END_TEST
+
 static void expire(void)
 {
     fx.fs->mapped.local_look_ns = 0;
@@ -331,6 +361,7 @@ int main(void)
     tcase_add_test(tc, marker_of_a_directory_renamed_where_a_rule_keeps_it_goes);
     tcase_add_test(tc, object_that_others_put_gets_no_second_name_where_a_rule_keeps_it);
     tcase_add_test(tc, ttl_counts_from_the_last_close_and_spares_what_is_open);
+    tcase_add_test(tc, file_that_rests_on_another_object_is_published_before_that_goes);
     tcase_add_test(tc, file_about_to_be_removed_for_its_age_gets_no_other_name);
     tcase_add_test(tc, unclosed_local_file_is_nobodys_business);
     suite_add_tcase(s, tc);
