@@ -202,13 +202,21 @@ void content_begin_stream(struct inode *in)
 
 /* ---- open ---- */
 
+static void count_locked(struct inode *in, bool for_write) REQUIRES(in->mu)
+{
+    in->n_open++;
+    in->n_writers += for_write;
+    if (in->rec.nlink == 0)
+        atomic_store(&in->fs->removed_open, true);
+}
+
 static int open_counted(struct inode *in, bool for_write)
 {
     content_gate_enter(in);
     mutex_lock(&in->mu); /* counted first: from here on nobody lets the cache file go */
     bool expiring = in->expiring;
-    in->n_open += !expiring;
-    in->n_writers += !expiring && for_write;
+    if (!expiring)
+        count_locked(in, for_write);
     mutex_unlock(&in->mu);
     if (expiring) { /* the kernel looks the name up again, and finds none */
         content_gate_leave(in);
@@ -238,8 +246,7 @@ int content_adopt(struct inode *in, bool for_write)
 {
     content_gate_enter(in);
     mutex_lock(&in->mu);
-    in->n_open++;
-    in->n_writers += for_write;
+    count_locked(in, for_write);
     mutex_unlock(&in->mu);
     int r = open_cfile(in);
     content_gate_leave(in);

@@ -198,6 +198,7 @@ struct fs {
     /* atomic */
     atomic_bool stopping;
     atomic_bool probed;
+    atomic_bool removed_open;         /* some file was open while it had no name */
     _Atomic uint64_t renames;         /* so far */
     atomic_uint n_given;              /* listings of many directories at once that are under way */
     _Atomic int64_t doubt_ns;         /* wall clock: listings of before are not fresh any more (events.h) */

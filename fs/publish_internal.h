@@ -181,6 +181,8 @@ int note_newer(void *fs, uint64_t vid, uint64_t ino, const char *key, struct eta
 /* The file of that inode lost, or is about to lose, an object: if somebody has it open its absent bytes are brought here. No lock is held. ino 0: 0. -EBUSY: it is not kept whole
  * here; -errno: try again later. */
 int place_bring_here(struct fs *fs, uint64_t ino) MUST_CHECK;
+/* Before a delete: the same for keep_ino, and for files without a name that rest on its key: a name that took over an earlier delete left that, and may have gone on. */
+int place_keep_readers(struct op *o) MUST_CHECK;
 /* Before the op replaces the object of its name d: the same for files without a name that somebody has open and that rest on it. -errno: try again later, which it does not say for
  * ever: what cannot be brought here is lost to their readers, who are told so. */
 int place_spare_readers(struct op *o, const struct meta_dentry *d) MUST_CHECK;

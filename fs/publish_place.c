@@ -102,19 +102,36 @@ static int spare(struct op *o, uint64_t ino)
     return 0;
 }
 
-int place_spare_readers(struct op *o, const struct meta_dentry *d)
+static int bring(struct op *o, uint64_t ino)
+{
+    return place_bring_here(o->p->fs, ino);
+}
+
+/* Calls fn for each file without a name that somebody has open and that rests on the op's key, until it fails. */
+static int each_reader(struct op *o, int (*fn)(struct op *o, uint64_t ino))
 {
     struct fs *fs = o->p->fs;
-    struct etag etag;
-    if (!tree_object_at_path(d, &etag))
+    if (!atomic_load(&fs->removed_open))
         return 0;
     g_autoptr(GArray) inos = g_array_new(FALSE, FALSE, sizeof(uint64_t));
     int r = meta_value_each(fs->meta, "orphan/", collect_ino, inos);
     for (unsigned i = 0; r == 0 && i < inos->len; i++) {
         uint64_t ino = g_array_index(inos, uint64_t, i);
-        r = rests_on(fs, ino, o->key) ? spare(o, ino) : 0;
+        r = rests_on(fs, ino, o->key) ? fn(o, ino) : 0;
     }
     return r;
+}
+
+int place_spare_readers(struct op *o, const struct meta_dentry *d)
+{
+    struct etag etag;
+    return tree_object_at_path(d, &etag) ? each_reader(o, spare) : 0;
+}
+
+int place_keep_readers(struct op *o)
+{
+    int r = place_bring_here(o->p->fs, o->keep_ino);
+    return r < 0 ? r : each_reader(o, bring);
 }
 
 /* ---- what the record does not know ---- */

@@ -228,7 +228,7 @@ static int delete_object(struct op *o)
 static int run_delete(struct op *o)
 {
     struct fs *fs = o->p->fs;
-    int r = place_bring_here(fs, o->keep_ino);
+    int r = place_keep_readers(o);
     if (r == 0) /* or a power loss brings a record back that counts on the object: of a copy to be made, say */
         r = meta_sync(fs->meta);
     if (r == 0)

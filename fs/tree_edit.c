@@ -104,6 +104,8 @@ int tree_unref_inode(struct fs *fs, struct meta_batch *b, uint64_t ino)
         char name[32];
         orphan_name(ino, name);
         in->rec.flags |= INODE_ORPHAN;
+        if (in->n_open > 0)
+            atomic_store(&fs->removed_open, true);
         meta_value_put(b, name, "", 0);
         if (S_ISREG(in->rec.mode) || S_ISLNK(in->rec.mode))
             local_forget(fs, b, ino);

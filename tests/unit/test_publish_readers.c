@@ -141,6 +141,28 @@ START_TEST(reader_keeps_what_a_delete_would_have_kept_for_him)
 }
 END_TEST
 
+/* What took the place of the removed file goes as well before it was published. 0: it is removed, 1: it is renamed. */
+START_TEST(reader_keeps_what_a_name_in_its_place_leaves)
+{
+    struct inode *in = open_reader("big");
+    fault("op=get,action=error:-EIO");
+    fs_fixture_write(&fx, "other", "new", 3);
+    ck_assert_int_eq(tree_rename(fx.fs, META_ROOT_INO, "other", META_ROOT_INO, "big", 0), 0);
+    if (_i == 0)
+        drop("big");
+    else
+        ck_assert_int_eq(tree_rename(fx.fs, META_ROOT_INO, "big", META_ROOT_INO, "moved", 0), 0);
+    int64_t failures = metric_get(M_publish_failures);
+    while (metric_get(M_publish_failures) <= failures + 1 && fs_fixture_object_exists(&fx, "big"))
+        g_usleep(1000);
+    assert_object("big", model, SIZE);
+    fault("op=get,nth=1000000,action=error:-EIO");
+    all_published();
+    ck_assert(!fs_fixture_object_exists(&fx, "big"));
+    assert_reads(in);
+}
+END_TEST
+
 /* Nobody sees the removed file any more but him: others are not kept waiting for ever. */
 START_TEST(what_cannot_be_read_is_replaced_all_the_same)
 {
@@ -163,6 +185,7 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, reader_keeps_what_is_replaced, 0, 4);
     tcase_add_test(t, reader_keeps_what_a_delete_would_have_kept_for_him);
+    tcase_add_loop_test(t, reader_keeps_what_a_name_in_its_place_leaves, 0, 2);
     tcase_add_test(t, what_cannot_be_read_is_replaced_all_the_same);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);
