@@ -419,6 +419,21 @@ static void enter_place(struct move *m, struct swap *s) NO_TSA /* under ns */
     meta_dentry_put(m->b, d);
 }
 
+/* A file of several names would have them on both sides of a rule that keeps files here, and be owed to the store for ever. */
+static int check_sides(struct fs *fs, const struct swap *s) NO_TSA /* under ns */
+{
+    INODE_REF in = NULL;
+    if (S_ISDIR(s->d.type) || local_is(fs, s->old_key) == local_is(fs, s->new_key))
+        return 0;
+    int r = inode_get(fs, s->d.ino, &in);
+    if (r < 0)
+        return r;
+    mutex_lock(&in->mu);
+    r = in->rec.nlink > 1 ? -EXDEV : 0;
+    mutex_unlock(&in->mu);
+    return r;
+}
+
 /*
  * Content is sent anew under the other name, so that neither side can destroy what the other still needs.
  *
@@ -442,6 +457,8 @@ static int exchange_names(struct move *m, struct inode *other) NO_TSA /* under n
         g_free(s->d.name);
         s->d.name = g_strdup(to->name);
     }
+    for (unsigned i = 0; r == 0 && i < all->len; i++)
+        r = check_sides(fs, all->pdata[i]);
     for (unsigned i = 0; r == 0 && i < all->len; i++)
         leave_place(m, all->pdata[i]);
     for (unsigned i = 0; r == 0 && i < 2; i++) {

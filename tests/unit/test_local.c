@@ -175,6 +175,9 @@ START_TEST(directories_and_links_do_not_cross)
     ck_assert_int_eq(tree_link(fx.fs, a->ino, out->ino, "b", &in), 0);
     inode_put(in);
     ck_assert_int_eq(move("out", "b", "tmp", "b"), -EXDEV);
+    fs_fixture_write(&fx, "out/single", "1", 1);
+    ck_assert_int_eq(tree_rename(fx.fs, tmp->ino, "y", out->ino, "single", RENAME_EXCHANGE), -EXDEV);
+    ck_assert_int_eq(tree_rename(fx.fs, out->ino, "d", tmp->ino, "y", RENAME_EXCHANGE), -EXDEV);
 }
 END_TEST
 
