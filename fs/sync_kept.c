@@ -233,25 +233,32 @@ static bool is_gone(struct fs *fs, uint64_t ino)
     return r == -ENOENT;
 }
 
-/* Directories that could not be listed and are not there any more. */
-static void forget_gone(struct sync *s, struct meta_batch *b)
+/* Numbers of directories that the table has something of though they are not there any more. */
+static GArray *list_gone(struct sync *s, GHashTable *table)
 {
-    g_autoptr(GArray) inos = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    GArray *inos = g_array_new(FALSE, FALSE, sizeof(uint64_t));
     GHashTableIter it;
     uint64_t *ino;
     mutex_lock(&s->kept_mu);
-    g_hash_table_iter_init(&it, s->failed);
+    g_hash_table_iter_init(&it, table);
     while (g_hash_table_iter_next(&it, (void **)&ino, NULL))
         g_array_append_val(inos, *ino);
     mutex_unlock(&s->kept_mu);
+    for (guint i = inos->len; i-- > 0;)
+        if (!is_gone(s->fs, g_array_index(inos, uint64_t, i)))
+            g_array_remove_index_fast(inos, i);
+    return inos;
+}
+
+static void forget_gone(struct sync *s, struct meta_batch *b, GHashTable *table, const char *path)
+{
+    g_autoptr(GArray) inos = list_gone(s, table);
     for (guint i = 0; i < inos->len; i++) {
         uint64_t one = g_array_index(inos, uint64_t, i);
-        if (!is_gone(s->fs, one))
-            continue;
-        g_autofree char *name = name_of(FAILED_PATH, one);
+        g_autofree char *name = name_of(path, one);
         meta_value_del(b, name);
         mutex_lock(&s->kept_mu);
-        (void)g_hash_table_remove(s->failed, &one);
+        (void)g_hash_table_remove(table, &one);
         atomic_store(&s->n_failed, g_hash_table_size(s->failed));
         mutex_unlock(&s->kept_mu);
     }
@@ -267,7 +274,8 @@ int sync_run_end(struct sync *s, const struct sync_run *run, int64_t at_ns)
         g_autofree char *name = visited_name(run->ino, i);
         meta_value_del(b, name);
     }
-    forget_gone(s, b);
+    forget_gone(s, b, s->failed, FAILED_PATH);
+    forget_gone(s, b, s->done, DONE_PATH);
     if (at_ns)
         meta_value_put(b, done_name, text, strlen(text));
     int r = meta_commit(b, false);

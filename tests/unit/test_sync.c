@@ -416,6 +416,28 @@ START_TEST(sync_that_was_cut_off_goes_on_without_listing_again)
 }
 END_TEST
 
+START_TEST(nothing_is_kept_of_directories_that_are_gone)
+{
+    struct sync_progress p;
+    make_lake(2, 1);
+    fs_fixture_open(&fx);
+    ck_assert_int_eq(sync_as(&(struct sync_req){.path = "set/dir0", .parallel = 1}, &p), SYNC_DONE);
+    INODE_REF dir = fs_fixture_inode(&fx, "set/dir0");
+    uint64_t ino = dir->ino;
+    inode_put(g_steal_pointer(&dir));
+    ck_assert_int_ne(sync_done_ns(fx.fs, ino), 0);
+    remove_at("set/dir0/file0");
+    remove_at("set/dir0");
+    ck_assert_int_eq(sync_all(&p), SYNC_DONE);
+    ck_assert_int_eq(look("set/dir0"), -ENOENT);
+    fs_fixture_close(&fx); /* what has no name is reaped */
+    fs_fixture_open(&fx);
+    ck_assert_int_eq(sync_all(&p), SYNC_DONE);
+    ck_assert_int_eq(sync_done_ns(fx.fs, ino), 0);
+    ck_assert_int_ne(sync_done_ns(fx.fs, META_ROOT_INO), 0);
+}
+END_TEST
+
 /* Who was cut off asks anew before it is gone on with, and is cut off as well. */
 START_TEST(what_an_earlier_sync_listed_does_not_count_for_a_later_one)
 {
@@ -543,6 +565,7 @@ int main(void)
     tcase_add_test(tc, time_of_a_sync_does_not_count_for_what_it_could_not_list);
     tcase_add_test(tc, sync_that_was_cut_off_goes_on_without_listing_again);
     tcase_add_test(tc, what_an_earlier_sync_listed_does_not_count_for_a_later_one);
+    tcase_add_test(tc, nothing_is_kept_of_directories_that_are_gone);
     tcase_add_test(tc, closing_cuts_a_sync_off_and_the_next_start_ends_it);
     tcase_add_test(tc, who_leaves_stops_it_unless_others_wait);
     tcase_add_test(tc, option_lists_all_at_the_start);
