@@ -494,10 +494,9 @@ int links_open_stores(struct meta *m, const struct objstore_config *like, struct
     for (guint i = 0; r == 0 && i < all->len; i++) {
         const struct link *l = all->pdata[i];
         g_autofree char *error = NULL;
-        struct objstore *one = reopen(like, l->source, l->identity, &l->o, &error);
-        if (!one)
+        r = objstore_links_add(st, l->dir, reopen(like, l->source, l->identity, &l->o, &error));
+        if (r == 0)
             tell(ctx, l->dir, error);
-        r = objstore_links_add(st, l->dir, one);
     }
     return r;
 }

@@ -57,7 +57,8 @@ void links_set_probed(struct fs *fs, const char *key, uint32_t caps);
 int links_open(struct fs *fs) MUST_CHECK;
 /* A database that was lost gets the records of DIR/links back; before names below them are. */
 int links_restore_copy(struct meta *m, const char *cache_dir) MUST_CHECK;
-/* For tools without a mount: the stores of the links of a database, each with the options in like that are not the link's. tell (ctx, dir, why) of those that cannot be opened. */
+/* For tools without a mount: the stores of the links of a database, each with the options in like that are not the link's. tell (ctx, dir, error) of each; error says why it cannot be
+ * opened, NULL: it was. */
 int links_open_stores(struct meta *m, const struct objstore_config *like, struct objstore *st,
                       void (*tell)(void *ctx, const char *dir, const char *error), void *ctx) MUST_CHECK;
 /* Knows the directories, and begins to try again what could not be opened, and the syncs. */
