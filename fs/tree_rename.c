@@ -27,6 +27,7 @@ struct move {
     struct inode *over; /* of dst, borrowed, may be NULL */
     GArray *dirty;      /* inos whose intents name the old path */
     bool detached;      /* content of src was brought here: it may go to where a rule keeps it */
+    bool unseen;        /* others saw it, or what it replaced, and do not any more */
     bool pinned;        /* src took over how dst is pinned */
     uint64_t wave;      /* for what is moved along with a directory and need not wait for each other */
 };
@@ -378,6 +379,7 @@ static int move_name(struct move *m) NO_TSA /* under ns */
     m->src.name = g_strdup(m->n2);
     if (dir)
         set_dir_place(m, m->in, m->p2, m->n2);
+    m->unseen = enters || (m->dst.id && (!goes_upstream(&m->src) || local_is(fs, new_key)));
     if (enters)
         leave_key(m, &m->src, old_key);
     relocate(m, &m->src, old_key, new_key, have_dest, &dest, false);
@@ -558,7 +560,9 @@ static int rename_locked(struct move *m, struct inode *other, unsigned flags) NO
     uint64_t src_id = m->src.id;
     r = flags & RENAME_EXCHANGE ? exchange_names(m, other) : move_name(m);
     if (r == 0 && m->p2 != p1 && !(flags & RENAME_EXCHANGE))
-        r = tree_keep_empty_dir(fs, m->b, p1, src_id);
+        r = tree_keep_shown(fs, m->b, p1, src_id);
+    if (r == 0 && m->unseen)
+        r = tree_keep_shown(fs, m->b, m->p2, 0);
     if (r == 0) {
         tree_touch_dir(fs, m->b, p1);
         if (m->p2 != p1)

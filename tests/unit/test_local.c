@@ -268,6 +268,80 @@ START_TEST(linked_file_that_cannot_come_is_not_fetched)
 }
 END_TEST
 
+/* ---- what shows a directory to others ---- */
+
+static bool has_marker(const char *dir)
+{
+    g_autofree char *key = g_strconcat(dir, "/", NULL);
+    struct obj_info info = {0};
+    int r = objstore_head(fx.fs->store, key, &info);
+    obj_info_clear(&info);
+    ck_assert(r == 0 || r == -ENOENT);
+    return r == 0;
+}
+
+static void settle(void)
+{
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 30 * NS_PER_S, NULL, NULL), 0);
+}
+
+START_TEST(directory_of_local_files_only_is_shown_by_a_marker)
+{
+    open_again("*.loc=local-only");
+    fs_fixture_write(&fx, "d/e/x.loc", "1", 1);
+    fs_fixture_write(&fx, "f/x.loc", "1", 1);
+    fs_fixture_write(&fx, "f/y", "1", 1);
+    INODE_REF fifos = NULL;
+    struct node_spec dir = {.parent = META_ROOT_INO, .name = "fifos", .mode = S_IFDIR | 0755};
+    ck_assert_int_eq(tree_create(fx.fs, &dir, false, &fifos), 0);
+    INODE_REF fifo = NULL;
+    struct node_spec node = {.parent = fifos->ino, .name = "p", .mode = S_IFIFO | 0644};
+    ck_assert_int_eq(tree_create(fx.fs, &node, false, &fifo), 0);
+    publish_all();
+    ck_assert(has_marker("d/e"));
+    ck_assert(has_marker("fifos"));
+    ck_assert(!has_marker("d")); /* d/e/ shows it */
+    ck_assert(!has_marker("f"));
+}
+END_TEST
+
+START_TEST(directory_that_keeps_local_files_only_gets_a_marker)
+{
+    open_again("*.loc=local-only");
+    for (char dir[] = "a"; dir[0] <= 'e'; dir[0]++) {
+        g_autofree char *local = g_strconcat(dir, "/x.loc", NULL), *other = g_strconcat(dir, "/y", NULL);
+        fs_fixture_write(&fx, local, "1", 1);
+        fs_fixture_write(&fx, other, "1", 1);
+    }
+    publish_all();
+    INODE_REF a = fs_fixture_inode(&fx, "a");
+    ck_assert_int_eq(tree_unlink(fx.fs, a->ino, "y"), 0);
+    ck_assert_int_eq(move("b", "y", "a", "new.loc"), 0);
+    ck_assert_int_eq(move("c", "y", "c", "y.loc"), 0);
+    ck_assert_int_eq(move("d", "x.loc", "e", "x.loc"), 0);
+    settle();
+    ck_assert(has_marker("a"));
+    ck_assert(has_marker("b"));
+    ck_assert(has_marker("c"));
+    ck_assert(!has_marker("d"));
+    ck_assert(!has_marker("e"));
+}
+END_TEST
+
+START_TEST(directory_stays_shown_when_a_rule_comes_to_keep_its_files)
+{
+    fs_fixture_write(&fx, "d/x.tmp", "1", 1); /* held: the directory's marker is found needless before */
+    fs_fixture_write(&fx, "d/y.tmp", "1", 1);
+    fs_fixture_start(&fx);
+    ck_assert_int_lt(publish_wait(fx.fs->pub, "", clock_mono_ns() + NS_PER_S, NULL, NULL), 0);
+    ck_assert_uint_eq(ops(""), 2);
+    open_again("*.tmp=local-only");
+    publish_all();
+    ck_assert(has_marker("d"));
+    ck_assert_uint_eq(n_local(), 2);
+}
+END_TEST
+
 START_TEST(removed_local_file_leaves_nothing)
 {
     fs_fixture_write(&fx, "tmp/a", "1", 1);
@@ -363,6 +437,9 @@ int main(void)
     tcase_add_test(tc, files_change_places_across_the_rule);
     tcase_add_test(tc, exchange_across_the_rule_that_cannot_be_changes_nothing);
     tcase_add_test(tc, linked_file_that_cannot_come_is_not_fetched);
+    tcase_add_test(tc, directory_of_local_files_only_is_shown_by_a_marker);
+    tcase_add_test(tc, directory_that_keeps_local_files_only_gets_a_marker);
+    tcase_add_test(tc, directory_stays_shown_when_a_rule_comes_to_keep_its_files);
     tcase_add_test(tc, removed_local_file_leaves_nothing);
     tcase_add_test(tc, ttl_counts_from_the_last_close_and_spares_what_is_open);
     tcase_add_test(tc, unclosed_local_file_is_nobodys_business);
