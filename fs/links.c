@@ -519,8 +519,6 @@ int links_start(struct fs *fs)
     bool mine = links_begin_change(ls);
     for (guint i = 0; mine && i < ls->all->len; i++)
         find_point(fs, ls->all->pdata[i]);
-    for (guint i = 0; mine && i < ls->all->len; i++)
-        links_tell_sync(fs, ls->all->pdata[i]);
     if (mine)
         links_end_change(ls);
     if (fs->cfg->links && !session_is_takeover(fs->session)) { /* programs wait, and they are there */
