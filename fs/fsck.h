@@ -20,7 +20,7 @@ struct fsck_options {
 struct fsck_result {
     unsigned findings; /* things that are wrong */
     unsigned left;     /* ... and were not repaired */
-    bool bucket_asked; /* false: offline, or it did not answer (which is said) */
+    bool bucket_asked; /* and those of all links. false: offline, or one did not answer (which is said) */
 };
 
 /* -errno with a message (owned by the caller): the check could not be made or was broken off. */

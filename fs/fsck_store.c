@@ -1,6 +1,8 @@
 /*
  * fsck: what the database says of the bucket against the bucket. Reads only, but for the abort of uploads that this cache has a record of and no file needs.
  *
+ * A store that cannot be opened or gives an error is named and not asked further; those of the others, the root's and of each link, are.
+ *
  * Objects that were changed or removed elsewhere are no damage: said, not counted. The names of one directory are compared with one listing.
  */
 #include "base/clock.h"
@@ -14,10 +16,59 @@
 
 #define TIMEOUT_NS (20 * NS_PER_S)
 
+/* One of the stores that st sends keys to. */
+struct place {
+    char *dir;    /* "a/b/", "" of the root; owned */
+    bool unasked; /* it cannot be opened, or gave an error: nothing more is asked of it */
+};
+
 struct bucket {
     struct fsck *f;
     struct objstore *st;
+    GPtrArray *links; /* struct place */
+    struct place root;
+    bool unlisted; /* not all uploads in progress are known */
 };
+
+/* ---- what does not answer ---- */
+
+static void place_free(void *p)
+{
+    g_free(((struct place *)p)->dir);
+    g_free(p);
+}
+
+static struct place *place_of(struct bucket *b, const char *key)
+{
+    for (guint i = 0; i < b->links->len; i++)
+        if (g_str_has_prefix(key, ((struct place *)b->links->pdata[i])->dir))
+            return b->links->pdata[i];
+    return &b->root;
+}
+
+static void give_up(struct bucket *b, struct place *p, const char *how, const char *why)
+{
+    g_autofree char *dir = *p->dir ? g_strndup(p->dir, strlen(p->dir) - 1) : g_strdup("bucket");
+    fsck_remark(b->f, dir, "%s%s: %s", p == &b->root ? "" : "the bucket of this link is ", how, why);
+    p->unasked = true;
+}
+
+/* What a call for key gave: an error ends the questions to that store only. True: it gave none. */
+static bool answered(struct bucket *b, const char *key, int r)
+{
+    struct place *p = place_of(b, key);
+    if (r < 0 && !p->unasked)
+        give_up(b, p, "not asked to the end", objstore_err_text(r));
+    return r >= 0;
+}
+
+static bool all_asked(const struct bucket *b)
+{
+    bool all = !b->root.unasked && !b->unlisted;
+    for (guint i = 0; i < b->links->len; i++)
+        all &= !((const struct place *)b->links->pdata[i])->unasked;
+    return all;
+}
 
 /* ---- uploads ---- */
 
@@ -58,8 +109,8 @@ static int check_upload(struct bucket *b, const struct meta_upload *u)
     bool needed = g_hash_table_contains(f->dirty, &u->vid);
     int r = objstore_mpu_parts(b->st, u->key, u->upload_id, &parts, &n);
     g_free(parts);
-    if (r < 0 && r != -ENOENT)
-        return r;
+    if (r != -ENOENT && !answered(b, u->key, r))
+        return 0;
     bool there = r == 0;
     if (there && needed)
         return 0;
@@ -67,16 +118,16 @@ static int check_upload(struct bucket *b, const struct meta_upload *u)
         r = was_completed(b, u);
         if (r > 0)
             fsck_remark(f, u->key, "uploaded whole, which is not recorded yet: the next mount does that");
-        if (r != 0)
-            return MIN(r, 0);
+        if (r > 0 || !answered(b, u->key, r))
+            return 0;
     }
     fsck_finding(f, u->key, there ? "abort it in the bucket" : "forget it; what it held is sent again", "%s upload %s",
                  there ? "no file needs its" : "the bucket does not know its", u->upload_id);
     if (!f->o->repair)
         return 0;
     r = there ? objstore_mpu_abort(b->st, u->key, u->upload_id) : 0;
-    if (r < 0 && r != -ENOENT)
-        return r;
+    if (r != -ENOENT && !answered(b, u->key, r))
+        return 0;
     cache_scan_forget_upload(f->b, u->vid);
     return 0;
 }
@@ -96,23 +147,33 @@ static int count_unknown(void *ctx, const char *key, const char *upload_id)
     return 0;
 }
 
+/* Of all stores; some cannot tell, or may not. */
+static void list_uploads(struct bucket *b, struct unknown *others)
+{
+    int r = objstore_mpu_list(b->st, "", count_unknown, others);
+    b->unlisted = r < 0 && r != -EOPNOTSUPP && r != -EACCES;
+    if (b->unlisted)
+        fsck_remark(b->f, "bucket", "not all uploads in progress could be listed: %s", objstore_err_text(r));
+}
+
 static int check_uploads(struct bucket *b)
 {
     g_autoptr(GPtrArray) all = g_ptr_array_new_with_free_func(upload_free);
     struct unknown others = {all, 0};
     int r = meta_upload_each(b->f->m, collect_upload, all);
     if (r == 0)
-        r = objstore_mpu_list(b->st, "", count_unknown, &others);
-    if (r == -EOPNOTSUPP || r == -EACCES)
-        r = 0;
+        list_uploads(b, &others);
     if (r == 0 && others.n > 0)
         fsck_remark(
             b->f, "bucket",
             "%u uploads in progress are not of this cache, or of a kill while they were begun; a lifecycle rule "
             "for incomplete uploads ends those that nobody does",
             others.n);
-    for (unsigned i = 0; r == 0 && i < all->len; i++)
-        r = check_upload(b, all->pdata[i]);
+    for (unsigned i = 0; r == 0 && i < all->len; i++) {
+        const struct meta_upload *u = all->pdata[i];
+        if (!place_of(b, u->key)->unasked)
+            r = check_upload(b, u);
+    }
     return r;
 }
 
@@ -128,7 +189,8 @@ static int check_base(struct bucket *b, const struct dirty_file *df)
     if (r < 0)
         return r == -ENOENT ? 0 : r;
     bool whole = meta_cached_get(f->m, df->vid, &c) == 0 && (c.flags & CACHED_COMPLETE);
-    if (in.base_key && in.base_limit > 0 && !whole && in.content != CONTENT_QUARANTINED) {
+    if (in.base_key && in.base_limit > 0 && !whole && in.content != CONTENT_QUARANTINED &&
+        !place_of(b, in.base_key)->unasked) {
         r = objstore_head(b->st, in.base_key, &info);
         bool ours = r == 0 && g_str_has_prefix(info.token, meta_uuid(f->m)); /* a version of it, not recorded yet */
         bool differs = r == 0 && !etag_equal(&info.etag, &in.base_etag) && !ours;
@@ -139,11 +201,12 @@ static int check_base(struct bucket *b, const struct dirty_file *df)
                 "what was not changed of it is only in the object '%s', which was %s elsewhere; its changed bytes are "
                 "kept: read them in a mount, or put the object back",
                 in.base_key, differs ? "changed" : "removed");
-        r = r == -ENOENT ? 0 : r;
+        if (r != -ENOENT)
+            (void)answered(b, in.base_key, r);
     }
     obj_info_clear(&info);
     meta_inode_clear(&in);
-    return r;
+    return 0;
 }
 
 static int check_bases(struct bucket *b)
@@ -201,15 +264,16 @@ static void compare(struct fsck *f, const struct meta_dentry *d, const struct fo
         fsck_remark(f, path, "was published, but its object was changed elsewhere since; a mount shows that version");
 }
 
-static int check_moved(struct bucket *b, const struct meta_dentry *d)
+static void check_moved(struct bucket *b, const struct meta_dentry *d)
 {
     struct obj_info info = {0};
+    if (place_of(b, d->ukey)->unasked)
+        return;
     int r = objstore_head(b->st, d->ukey, &info);
     struct found x = {info.size, info.etag};
     obj_info_clear(&info);
-    if (r == 0 || r == -ENOENT)
+    if (r == -ENOENT || answered(b, d->ukey, r))
         compare(b->f, d, r == 0 ? &x : NULL);
-    return r == -ENOENT ? 0 : r;
 }
 
 static bool is_published(const struct meta_dentry *d)
@@ -234,16 +298,17 @@ static int check_dir(struct bucket *b, uint64_t ino)
                     *prefix = g_str_equal(dir, "/") ? g_strdup("") : g_strconcat(dir, "/", NULL);
     g_autoptr(GHashTable) objects = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
     struct obj_list_req req = {.prefix = prefix, .delimiter = true};
-    r = objstore_list(b->st, &req, on_object, objects, NULL);
-    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+    if (place_of(b, prefix)->unasked || !answered(b, prefix, objstore_list(b->st, &req, on_object, objects, NULL)))
+        return 0;
+    for (unsigned i = 0; i < names->len; i++) {
         const struct meta_dentry *d = names->pdata[i];
         fsck_step(b->f);
         if (d->ukey)
-            r = check_moved(b, d);
+            check_moved(b, d);
         else
             compare(b->f, d, g_hash_table_lookup(objects, d->name));
     }
-    return r;
+    return 0;
 }
 
 static int collect_dir(void *ctx, const struct meta_inode *in)
@@ -289,44 +354,61 @@ static int open_root(struct fsck *f, struct objstore **ret, char **ret_msg)
     return r;
 }
 
-static void tell_link(void *ctx, const char *dir, const char *error)
+static void on_link(void *ctx, const char *dir, const char *error)
 {
-    fsck_remark(ctx, dir, "the bucket of this link is not asked: %s", error);
+    struct bucket *b = ctx;
+    struct place *p = g_new0(struct place, 1);
+    p->dir = g_strconcat(dir, "/", NULL);
+    g_ptr_array_add(b->links, p);
+    if (error)
+        give_up(b, p, "not asked", error);
 }
 
-static struct objstore *open_bucket(struct fsck *f)
+/* Without a store its keys give errors at once. */
+static int check_link(struct bucket *b, struct place *p)
 {
+    g_autofree char *dir = g_strndup(p->dir, strlen(p->dir) - 1), *msg = NULL;
+    int r = p->unasked ? 0 : objstore_links_check(b->st, dir, &msg);
+    if (r == 0)
+        return 0;
+    give_up(b, p, "not asked", msg ? msg : objstore_err_text(r));
+    return objstore_links_replace(b->st, dir, NULL);
+}
+
+static int open_bucket(struct bucket *b)
+{
+    struct fsck *f = b->f;
     struct objstore *st = NULL;
     g_autofree char *msg = NULL;
     int r = open_root(f, &st, &msg);
-    if (r < 0 && r != -ENXIO) {
-        fsck_remark(f, "bucket", "not asked: %s",
-                    msg            ? msg
-                    : r == -ENOENT ? "no mount has stored where it is yet"
-                                   : objstore_err_text(r));
-        return NULL;
-    }
-    st = objstore_links_wrap(st, LINKS_ONLY, LINKS_ONLY);
+    if (r < 0 && r != -ENXIO)
+        give_up(b, &b->root, "not asked",
+                msg            ? msg
+                : r == -ENOENT ? "no mount has stored where it is yet"
+                               : objstore_err_text(r));
+    b->st = objstore_links_wrap(st, LINKS_ONLY, LINKS_ONLY);
     const struct objstore_config c = {.op_timeout_ns = TIMEOUT_NS, .max_connections = 4};
-    r = links_open_stores(f->m, &c, st, tell_link, f);
-    if (r < 0)
-        fsck_remark(f, "bucket", "its links could not be read: %s", err_text(r));
-    return st;
+    r = links_open_stores(f->m, &c, b->st, on_link, b);
+    for (guint i = 0; r == 0 && i < b->links->len; i++)
+        r = check_link(b, b->links->pdata[i]);
+    return r;
 }
 
 int fsck_store(struct fsck *f)
 {
-    struct bucket b = {f, open_bucket(f)};
-    if (!b.st)
-        return 0;
-    int r = fsck_end_pass(f, check_uploads(&b));
+    struct bucket b = {.f = f, .links = g_ptr_array_new_with_free_func(place_free), .root = {.dir = g_strdup("")}};
+    int r = open_bucket(&b);
+    if (r == 0)
+        r = fsck_end_pass(f, check_uploads(&b));
     if (r == 0)
         r = check_bases(&b);
     if (r == 0)
         r = check_published(&b);
     objstore_close(b.st);
-    f->res->bucket_asked = r == 0;
+    f->res->bucket_asked = r == 0 && all_asked(&b);
     if (r < 0)
-        fsck_remark(f, "bucket", "could not be asked to the end: %s", objstore_err_text(r));
+        fsck_remark(f, "bucket", "could not be asked to the end: %s", err_text(r));
+    g_ptr_array_unref(b.links);
+    g_free(b.root.dir);
     return 0;
 }

@@ -494,10 +494,9 @@ int links_open_stores(struct meta *m, const struct objstore_config *like, struct
     for (guint i = 0; r == 0 && i < all->len; i++) {
         const struct link *l = all->pdata[i];
         g_autofree char *error = NULL;
-        struct objstore *one = reopen(like, l->source, l->identity, &l->o, &error);
-        if (!one)
+        r = objstore_links_add(st, l->dir, reopen(like, l->source, l->identity, &l->o, &error));
+        if (r == 0)
             tell(ctx, l->dir, error);
-        r = objstore_links_add(st, l->dir, one);
     }
     return r;
 }
@@ -520,8 +519,6 @@ int links_start(struct fs *fs)
     bool mine = links_begin_change(ls);
     for (guint i = 0; mine && i < ls->all->len; i++)
         find_point(fs, ls->all->pdata[i]);
-    for (guint i = 0; mine && i < ls->all->len; i++)
-        links_tell_sync(fs, ls->all->pdata[i]);
     if (mine)
         links_end_change(ls);
     if (fs->cfg->links && !session_is_takeover(fs->session)) { /* programs wait, and they are there */

@@ -57,10 +57,11 @@ void links_set_probed(struct fs *fs, const char *key, uint32_t caps);
 int links_open(struct fs *fs) MUST_CHECK;
 /* A database that was lost gets the records of DIR/links back; before names below them are. */
 int links_restore_copy(struct meta *m, const char *cache_dir) MUST_CHECK;
-/* For tools without a mount: the stores of the links of a database, each with the options in like that are not the link's. tell (ctx, dir, why) of those that cannot be opened. */
+/* For tools without a mount: the stores of the links of a database, each with the options in like that are not the link's. tell (ctx, dir, error) of each; error says why it cannot be
+ * opened, NULL: it was. */
 int links_open_stores(struct meta *m, const struct objstore_config *like, struct objstore *st,
                       void (*tell)(void *ctx, const char *dir, const char *error), void *ctx) MUST_CHECK;
-/* Knows the directories, and begins to try again what could not be opened, and the syncs. */
+/* Knows the directories, and begins to try again what could not be opened. */
 int links_start(struct fs *fs) MUST_CHECK;
 void links_interrupt(struct fs *fs);
 void links_stop(struct fs *fs);  /* ends the thread; NULL set allowed */
@@ -79,8 +80,11 @@ int links_remove(struct fs *fs, const char *dir, links_wait_fn *wait, void *ctx,
 json_t *links_describe(struct fs *fs, const char *dir, bool show);
 /* Adds what a file lists, a line each: SOURCE DIR [OPTION=VALUE]..., '#' begins a comment. A link that is there keeps its store, its other options become those of the file. */
 int links_add_file(struct fs *fs, const char *path, char **ret_msg) MUST_CHECK;
-/* Called for each link with its sync policy when it was added or changed, and at the start. */
-typedef void links_sync_fn(struct fs *fs, const char *dir, enum link_sync sync, uint64_t every_ns);
+enum links_sync_when { LINKS_SYNC_AT_START, LINKS_SYNC_CHANGED, LINKS_SYNC_GOES };
+/* Is told the sync policy of a link that was added or changed, or goes: what lists it by itself ends. No lock held; one call at a time. */
+typedef void links_sync_fn(struct fs *fs, const char *dir, enum link_sync sync, uint64_t every_ns,
+                           enum links_sync_when when);
+/* ... and of all that there are, at the start, before this returns. */
 void links_on_sync(struct fs *fs, links_sync_fn *fn);
 
 /* ---- links_tree.c ---- */

@@ -87,6 +87,11 @@ static struct link *link_new(const char *dir, const char *source, const json_t *
 {
     struct link *l = g_new0(struct link, 1);
     *ret_err = link_options_parse(options, &l->o, ret_msg);
+    if (*ret_err == 0 && l->o.immutable && l->o.sync == LINK_SYNC_SCHEDULE) {
+        *ret_err = fail(ret_msg, -EINVAL,
+                        g_strdup("immutable and sync conflict: nothing is looked at again; sync=full lists all once"));
+        link_options_clear(&l->o);
+    }
     if (*ret_err < 0) {
         g_free(l);
         return NULL;
@@ -188,7 +193,7 @@ static int add(struct fs *fs, const char *source, const char *dir, const json_t 
         log_warn("links", "%s", warning);
     g_free(*ret_msg);
     *ret_msg = g_steal_pointer(&warning);
-    links_tell_sync(fs, l);
+    links_tell_sync(fs, l, LINKS_SYNC_CHANGED);
     return 0;
 }
 
@@ -289,7 +294,6 @@ static int set(struct fs *fs, struct link *l, const json_t *options, char **ret_
     if (r == 0) {
         take_over(fs->links, l, news, of_store);
         links_save_copy(fs);
-        links_tell_sync(fs, l);
     }
     link_free(news);
     return r;
@@ -312,6 +316,8 @@ int links_set(struct fs *fs, const char *dir, const json_t *options, char **ret_
     int r = l ? set(fs, l, options, ret_msg) : fail(ret_msg, -ENOENT, g_strdup_printf("'%s' is no link", dir));
     if (r == 0) /* other keys may be shown now, and how long they count is another time */
         r = links_tree_expire(fs, l->ino);
+    if (r == 0)
+        links_tell_sync(fs, l, LINKS_SYNC_CHANGED);
     links_end_change(fs->links);
     if (r < 0 && !*ret_msg)
         *ret_msg = g_strdup_printf("'%s': %s", dir, objstore_err_text(r));
@@ -325,6 +331,14 @@ static void set_going(struct fs *fs, struct link *l, bool going)
     mutex_lock(&fs->links->mu);
     l->going = going;
     mutex_unlock(&fs->links->mu);
+}
+
+/* It could not be removed after all. */
+static void stay(struct fs *fs, struct link *l)
+{
+    set_going(fs, l, false);
+    if (l->o.sync == LINK_SYNC_SCHEDULE)
+        links_tell_sync(fs, l, LINKS_SYNC_CHANGED);
 }
 
 static int check_clean(struct fs *fs, const struct link *l, char **ret_msg)
@@ -347,8 +361,10 @@ static int check_clean(struct fs *fs, const struct link *l, char **ret_msg)
 static int remove_clean(struct fs *fs, struct link *l, char **ret_msg)
 {
     int r = check_clean(fs, l, ret_msg);
-    if (r == 0)
-        r = links_tree_remove(fs, l->dir, l->ino);
+    if (r < 0)
+        return r;
+    links_tell_sync(fs, l, LINKS_SYNC_GOES);
+    r = links_tree_remove(fs, l->dir, l->ino);
     if (r < 0)
         return r;
     r = objstore_links_remove(fs->store, l->dir);
@@ -380,7 +396,7 @@ int links_remove(struct fs *fs, const char *dir, links_wait_fn *wait, void *ctx,
         set_going(fs, l, true);
         r = remove_clean(fs, l, ret_msg);
         if (r < 0)
-            set_going(fs, l, false);
+            stay(fs, l);
     } else {
         r = fail(ret_msg, -ENOENT, g_strdup_printf("'%s' is no link", dir));
     }
@@ -444,20 +460,29 @@ json_t *links_describe(struct fs *fs, const char *dir, bool show)
 
 /* ---- sync ---- */
 
-void links_tell_sync(struct fs *fs, const struct link *l)
+void links_tell_sync(struct fs *fs, const struct link *l, enum links_sync_when when)
 {
     mutex_lock(&fs->links->mu);
     links_sync_fn *fn = fs->links->on_sync;
     mutex_unlock(&fs->links->mu);
+    enum link_sync sync = l->o.sync;
+    if (sync == LINK_SYNC_SCHEDULE && (fs->cfg->immutable || l->o.immutable))
+        sync = LINK_SYNC_FULL; /* nothing is looked at again */
     if (fn)
-        fn(fs, l->dir, l->o.sync, l->o.sync_every_ns);
+        fn(fs, l->dir, sync, l->o.sync_every_ns, when);
 }
 
 void links_on_sync(struct fs *fs, links_sync_fn *fn)
 {
-    mutex_lock(&fs->links->mu);
-    fs->links->on_sync = fn;
-    mutex_unlock(&fs->links->mu);
+    struct links *ls = fs->links;
+    if (!links_begin_change(ls))
+        return;
+    mutex_lock(&ls->mu);
+    ls->on_sync = fn;
+    mutex_unlock(&ls->mu);
+    for (guint i = 0; i < ls->all->len; i++)
+        links_tell_sync(fs, ls->all->pdata[i], LINKS_SYNC_AT_START);
+    links_end_change(ls);
 }
 
 /* ---- a file of links ---- */

@@ -46,4 +46,5 @@ int link_open_store(struct fs *fs, const char *source, const struct link_options
 char *link_record(const char *source, const char *identity, json_t *options);
 /* Writes DIR/links, after a change. */
 void links_save_copy(struct fs *fs);
-void links_tell_sync(struct fs *fs, const struct link *l);
+/* The caller is the one that changes. */
+void links_tell_sync(struct fs *fs, const struct link *l, enum links_sync_when when);

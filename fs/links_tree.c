@@ -7,6 +7,7 @@
 #include "tree_list.h"
 
 #define NAMES_PER_BATCH 500u
+#define REMOVE_TRIES    16u /* who lists all of it meanwhile fills each directory once */
 
 /* ---- the directory ---- */
 
@@ -317,6 +318,13 @@ static int collect_some(void *ctx, const struct meta_dentry *d)
     return names->len >= NAMES_PER_BATCH;
 }
 
+/* -EAGAIN: a listing that was under way has filled it again. */
+static int check_emptied(struct fs *fs, const struct meta_dentry *d)
+{
+    int r = S_ISDIR(d->type) ? meta_dir_has_entries(fs->meta, d->ino) : 0;
+    return r > 0 ? -EAGAIN : r;
+}
+
 /* Names without anything below them, in one batch. A kill leaves a directory that is listed anew. */
 static int drop_names(struct fs *fs, struct inode *dir, GPtrArray *names)
 {
@@ -331,7 +339,9 @@ static int drop_names(struct fs *fs, struct inode *dir, GPtrArray *names)
     mutex_unlock(&dir->mu);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         struct meta_dentry *d = names->pdata[i];
-        r = check_name(fs, d);
+        r = check_emptied(fs, d);
+        if (r == 0)
+            r = check_name(fs, d);
         if (r == 0)
             g_clear_pointer(&d->ukey, g_free); /* what it left elsewhere stays */
         if (r == 0)
@@ -378,7 +388,7 @@ static int remove_point(struct fs *fs, const char *dir, uint64_t ino)
     int r = meta_link_first(fs->meta, ino, &d);
     if (r == 0)
         r = meta_dir_has_entries(fs->meta, ino);
-    r = r > 0 ? -EBUSY : r == -ENOENT ? 0 : r; /* something came meanwhile; or a name that is gone already */
+    r = r > 0 ? -EAGAIN : r == -ENOENT ? 0 : r; /* something came meanwhile; or a name that is gone already */
     struct publish_counts left;
     publish_count(fs->pub, dir, &left);
     if (r == 0 && left.ops > 0)
@@ -400,6 +410,11 @@ static int remove_point(struct fs *fs, const char *dir, uint64_t ino)
 
 int links_tree_remove(struct fs *fs, const char *dir, uint64_t ino)
 {
-    int r = ino ? empty_dir(fs, ino, 0) : 0;
-    return r < 0 ? r : remove_point(fs, dir, ino);
+    int r = -EAGAIN;
+    for (unsigned i = 0; r == -EAGAIN && i < REMOVE_TRIES; i++) {
+        r = ino ? empty_dir(fs, ino, 0) : 0;
+        if (r == 0)
+            r = remove_point(fs, dir, ino);
+    }
+    return r == -EAGAIN ? -EBUSY : r;
 }

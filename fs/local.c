@@ -162,6 +162,27 @@ static void drop_op(struct fs *fs, struct meta_batch *b, const struct pending *p
     meta_dentry_clear(&d);
 }
 
+/* The directories in which they were may have been shown by them only. */
+static int keep_dirs(struct fs *fs, const GArray *dropped)
+{
+    g_autoptr(GHashTable) done = g_hash_table_new(g_int64_hash, g_int64_equal);
+    int r = 0;
+    for (unsigned i = 0; r == 0 && i < dropped->len; i++) {
+        struct pending *p = &g_array_index(dropped, struct pending, i);
+        if (!g_hash_table_add(done, &p->parent))
+            continue;
+        struct meta_batch *b = meta_batch_new(fs->meta);
+        mutex_lock(&fs->ns);
+        r = tree_keep_shown(fs, b, p->parent, 0);
+        if (r == 0)
+            r = meta_commit(b, false);
+        publish_apply(fs, r == 0);
+        mutex_unlock(&fs->ns);
+        meta_batch_free(b);
+    }
+    return r;
+}
+
 static int drop_ops(struct fs *fs)
 {
     g_autoptr(GArray) found = g_array_new(FALSE, FALSE, sizeof(struct pending));
@@ -180,7 +201,7 @@ static int drop_ops(struct fs *fs)
         mutex_unlock(&fs->ns);
         meta_batch_free(b);
     }
-    return r;
+    return r == 0 ? keep_dirs(fs, found) : r;
 }
 
 /* Is there something of the name that is not in the store, and that no journal record tells of? What is open gets one when it is closed. */

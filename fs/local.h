@@ -3,8 +3,8 @@
  *
  * Whether a name is kept here is what the rules of this mount say of its path; nothing in its records says so. The value "local/INO" lists those that there are, with the wall clock
  * of the last close; one that is out of date harms nothing. A start goes through them: where the rule is gone the file is published.
- * They leave, or come, by rename of a file: what comes is brought here and its object is deleted. A directory with something that would come is refused (EXDEV: mv copies), and so are
- * hard links across.
+ * They leave, or come, by rename of a file: what comes is brought here and its object is deleted. A directory with something that would come is refused (EXDEV: mv copies), and so is
+ * what would leave a file with names on both sides; an exchange of two names is two such renames.
  */
 #pragma once
 #include "fs.h"

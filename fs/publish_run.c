@@ -268,7 +268,7 @@ static int put_marker(struct objstore *st, const char *key, const struct obj_met
 static int run_marker(struct job *j)
 {
     struct fs *fs = j->o->p->fs;
-    int r = meta_dir_has_entries(fs->meta, j->d.ino);
+    int r = tree_is_shown(fs, j->d.ino, j->o->key, 0, UINT_MAX);
     if (r < 0)
         return r;
     if (r > 0 && !j->d.ukey)

@@ -19,6 +19,7 @@
 #define SMALL_FROM    16 /* as many of them in a row: so are the next ones */
 #define KEEP_FINISHED 16
 #define RESUMED_MAX   3
+#define CANCEL_NS     (10 * NS_PER_S)
 #define NO_STORE      32 /* failures in a row while the store does not answer */
 
 struct work {
@@ -628,6 +629,22 @@ GPtrArray *sync_list(struct fs *fs)
     return list;
 }
 
+void sync_cancel(struct fs *fs, const char *path)
+{
+    g_autoptr(GPtrArray) jobs = sync_list(fs);
+    for (guint i = 0; i < jobs->len; i++) {
+        struct sync_job *job = jobs->pdata[i];
+        if (!g_str_equal(job->path, path))
+            continue;
+        mutex_lock(&job->mu);
+        job->stop = true;
+        cond_broadcast(&job->changed);
+        mutex_unlock(&job->mu);
+        (void)sync_wait(job,
+                        clock_mono_ns() + CANCEL_NS); /* a listing that takes longer finds that it was for nothing */
+    }
+}
+
 /* ---- life ---- */
 
 int sync_open(struct fs *fs)
@@ -637,6 +654,7 @@ int sync_open(struct fs *fs)
     mutex_init(&s->mu, LOCK_CTL);
     cond_init(&s->idle);
     s->jobs = g_ptr_array_new_with_free_func((GDestroyNotify)sync_job_unref);
+    sync_clock_init(s);
     sync_kept_init(s);
     fs->sync = s;
     return sync_kept_load(s);
@@ -670,52 +688,13 @@ static void go_on(struct fs *fs, struct sync_run *run)
     run->visited = NULL;
 }
 
-static void sync_whole(struct fs *fs)
-{
-    struct sync_job *job = NULL;
-    int r = sync_start(fs, &(struct sync_req){.path = "", .background = true}, &job);
-    if (r < 0)
-        log_warn("sync", "cannot begin r=%s", err_name(r));
-    sync_job_unref(job);
-}
-
-static void *clock_main(void *arg)
-{
-    struct fs *fs = arg;
-    struct sync *s = fs->sync;
-    uint64_t every_ns = s->every_ns;
-    int64_t due_ns = sync_done_ns(fs, META_ROOT_INO) + (int64_t)every_ns - clock_wall_ns();
-    uint64_t next_ns = clock_mono_ns() + (uint64_t)CLAMP(due_ns, 0, (int64_t)every_ns);
-    mutex_lock(&s->mu);
-    while (!s->closing) {
-        if (cond_wait_until(&s->idle, &s->mu, next_ns))
-            continue;
-        mutex_unlock(&s->mu);
-        sync_whole(fs);
-        next_ns = clock_mono_ns() + every_ns;
-        mutex_lock(&s->mu);
-    }
-    mutex_unlock(&s->mu);
-    return NULL;
-}
-
 void sync_begin(struct fs *fs)
 {
     struct sync *s = fs->sync;
     for (guint i = 0; i < s->cut_off->len; i++)
         go_on(fs, &g_array_index(s->cut_off, struct sync_run, i));
     g_array_set_size(s->cut_off, 0);
-    bool full = false;
-    if (config_sync(fs->cfg, &full, &s->every_ns) < 0)
-        return; /* was checked at mount */
-    if (s->every_ns) {
-        int r = thread_start(&s->clock, "sync-clock", clock_main, fs);
-        s->clock_runs = r == 0;
-        if (r < 0)
-            log_err("sync", "no thread: nothing is synced by itself r=%s", err_name(r));
-    } else if (full && !session_is_takeover(fs->session)) {
-        sync_whole(fs);
-    }
+    sync_clock_begin(s);
 }
 
 void sync_close(struct fs *fs)
@@ -727,9 +706,7 @@ void sync_close(struct fs *fs)
     s->closing = true;
     cond_broadcast(&s->idle);
     mutex_unlock(&s->mu);
-    if (s->clock_runs)
-        pthread_join(s->clock, NULL);
-    s->clock_runs = false;
+    sync_clock_join(s);
     g_autoptr(GPtrArray) jobs = sync_list(fs);
     for (guint i = 0; i < jobs->len; i++) { /* threads that wait for work look at fs.stopping when they wake */
         struct sync_job *job = jobs->pdata[i];
@@ -752,6 +729,7 @@ void sync_fini(struct fs *fs)
     fs->sync = NULL;
     g_ptr_array_unref(s->jobs);
     sync_kept_fini(s);
+    sync_clock_fini(s);
     cond_fini(&s->idle);
     mutex_fini(&s->mu);
     g_free(s);

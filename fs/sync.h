@@ -42,7 +42,7 @@ struct sync_job;
 
 /* Loads what the last run left. Before threads that list. */
 int sync_open(struct fs *fs) MUST_CHECK;
-/* Goes on with what was cut off, and does what --sync says. */
+/* Goes on with what was cut off, and does what --sync says of the mount and of its links. */
 void sync_begin(struct fs *fs);
 /* Ends all, to be gone on with. NULL fs->sync allowed. */
 void sync_close(struct fs *fs);

@@ -1,4 +1,4 @@
-/* Private to sync.c and sync_kept.c. */
+/* Private to sync*.c. */
 #pragma once
 #include "sync.h"
 
@@ -7,10 +7,9 @@
 #define SYNC_RESUME_NS  (86400 * (int64_t)NS_PER_S)
 
 struct sync {
-    /* immutable after sync_begin */
+    /* immutable after sync_open */
     struct fs *fs;
-    uint64_t every_ns; /* of --sync, 0: not again and again */
-    struct mutex mu;   /* CTL; never held together with a job's */
+    struct mutex mu; /* CTL; never held together with a job's */
     /* guarded by mu */
     struct cond idle;
     GPtrArray *jobs; /* struct sync_job, a reference each */
@@ -18,6 +17,7 @@ struct sync {
     unsigned live; /* jobs that have threads */
     bool closing, clock_runs;
     pthread_t clock;
+    GPtrArray *due;  /* struct due of sync_clock.c */
     GArray *cut_off; /* struct sync_run, from sync_open() to sync_begin() */
 
     struct mutex kept_mu; /* LISTING */
@@ -63,6 +63,20 @@ struct sync_group {
 GArray *sync_group_new(void); /* of struct sync_member */
 /* Lists directories of one parent together. members, at least one, are sorted; those from *ret_done on were not listed: some may be large, or lie too far apart. */
 int sync_group_list(struct fs *fs, const struct sync_group *g, GArray *members, guint *ret_done) MUST_CHECK;
+
+/* Ends the sync of this directory, if one runs, and waits a while until it has ended. No lock held. */
+void sync_cancel(struct fs *fs, const char *path);
+
+/* ---- sync_clock.c ---- */
+
+void sync_clock_init(struct sync *s);
+/* Does what --sync says of the mount and of its links, from here on. No lock held. */
+void sync_clock_begin(struct sync *s);
+/* A sync of the directory is to begin every so often, counted from when the last one began, in place of what was to; 0: one now. No lock held; the store is not asked. */
+void sync_clock_set(struct sync *s, const char *path, uint64_t ino, uint64_t every_ns);
+/* After s->closing was set. */
+void sync_clock_join(struct sync *s);
+void sync_clock_fini(struct sync *s);
 
 /* ---- sync_kept.c ---- */
 

@@ -104,9 +104,12 @@ void tree_touch_dir(struct fs *fs, struct meta_batch *b, uint64_t dir) REQUIRES(
 int tree_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, bool keep_path_object) REQUIRES(fs->ns);
 /* What stands at the name's own path key as far as known: true and its etag, or false. */
 bool tree_object_at_path(const struct meta_dentry *d, struct etag *ret_etag);
-/* A directory that was implicit and loses its last name, that of the given id, needs a marker, or other tools (and the next listing) see it vanish. */
-int tree_keep_empty_dir(struct fs *fs, struct meta_batch *b, uint64_t dir, uint64_t lost_id) REQUIRES(fs->ns)
-    MUST_CHECK;
+/* Does one of the first `most` names in the directory with that key ("a/b/"), not_id aside, show it upstream, now or once it is published? Files that a rule keeps here, sockets
+ * and links do not. 1, 0 or -errno; no lock needed. */
+int tree_is_shown(struct fs *fs, uint64_t dir, const char *key, uint64_t not_id, unsigned most) MUST_CHECK;
+/* A directory that was implicit and loses the name of the given id, which may have been the last one to show it, needs a marker, or other tools (and the next listing) see it
+ * vanish. 0: of any id, what is left is looked at behind. Once for a directory in one batch. */
+int tree_keep_shown(struct fs *fs, struct meta_batch *b, uint64_t dir, uint64_t lost_id) REQUIRES(fs->ns) MUST_CHECK;
 /* The same for a name that leaves key, its own path: true also (with no etag) when a try to publish there was cut off, so that nobody knows. */
 bool tree_may_leave_object(struct fs *fs, const struct meta_dentry *d, const char *key, struct etag *ret_etag);
 /* The object of d, which was a name of the file, is given up: absent bytes that would come from there come from now on from the object of another name that holds the same

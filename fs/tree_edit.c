@@ -13,6 +13,8 @@
 #include "tree.h"
 #include "tree_list.h"
 
+#define SHOWN_LOOK 256u
+
 bool tree_object_at_path(const struct meta_dentry *d, struct etag *ret_etag)
 {
     if ((d->flags & DENTRY_UPSTREAM) && !d->ukey) {
@@ -36,29 +38,58 @@ bool tree_may_leave_object(struct fs *fs, const struct meta_dentry *d, const cha
     return true;
 }
 
-static int is_another(void *ctx, const struct meta_dentry *d)
+/* ---- what shows a directory upstream ---- */
+
+struct shown {
+    struct fs *fs;
+    const char *prefix;
+    uint64_t not_id;
+    unsigned left;
+};
+
+static int shows(void *ctx, const struct meta_dentry *d)
 {
-    return d->id != *(uint64_t *)ctx;
+    struct shown *s = ctx;
+    if (d->id == s->not_id)
+        return 0;
+    if (s->left-- == 0)
+        return 2;
+    if (!(S_ISREG(d->type) || S_ISDIR(d->type) || S_ISLNK(d->type)) || (d->flags & DENTRY_LINK))
+        return 0;
+    if ((d->flags & DENTRY_UPSTREAM) || !s->fs->rules->local_only)
+        return 1;
+    g_autofree char *key = g_strconcat(s->prefix, d->name, S_ISDIR(d->type) ? "/" : NULL, NULL);
+    return !local_is(s->fs, key);
 }
 
-int tree_keep_empty_dir(struct fs *fs, struct meta_batch *b, uint64_t dir, uint64_t lost_id)
+int tree_is_shown(struct fs *fs, uint64_t dir, const char *key, uint64_t not_id, unsigned most)
+{
+    struct shown s = {fs, key, not_id, most};
+    int r = meta_dentry_each(fs->meta, dir, 0, shows, &s);
+    return r == 2 ? 0 : r;
+}
+
+/* Where many names were in vain the others are looked at behind, before the marker is put. */
+int tree_keep_shown(struct fs *fs, struct meta_batch *b, uint64_t dir, uint64_t lost_id)
 {
     mutex_assert_held(&fs->ns);
     struct meta_dentry d = {0};
     if (dir == META_ROOT_INO)
         return 0;
-    int r = meta_dentry_each(fs->meta, dir, 0, is_another, &lost_id);
-    if (r == 0)
-        r = meta_link_first(fs->meta, dir, &d);
-    if (r != 0)
-        return r > 0 || r == -ENOENT ? 0 : r;
-    if (d.flags & DENTRY_IMPLICIT) {
-        publish_name(fs, b, &d, PUBLISH_MARKER);
-        d.stamp = meta_next_seq(fs->meta);
-        meta_dentry_put(b, &d);
+    int r = meta_link_first(fs->meta, dir, &d);
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    if ((d.flags & DENTRY_IMPLICIT) && !(d.flags & DENTRY_LINK)) {
+        g_autofree char *key = tree_key(fs, d.parent, d.name, true);
+        r = tree_is_shown(fs, dir, key, lost_id, lost_id ? SHOWN_LOOK : 0);
+        if (r == 0) {
+            publish_name(fs, b, &d, PUBLISH_MARKER);
+            d.stamp = meta_next_seq(fs->meta);
+            meta_dentry_put(b, &d);
+        }
     }
     meta_dentry_clear(&d);
-    return 0;
+    return MIN(r, 0);
 }
 
 void tree_touch_dir(struct fs *fs, struct meta_batch *b, uint64_t dir)
@@ -524,7 +555,7 @@ static int drop_child(struct fs *fs, uint64_t parent, const char *name, uint64_t
     if (r == 0)
         r = tree_drop_name(fs, b, &d, false);
     if (r == 0)
-        r = tree_keep_empty_dir(fs, b, parent, d.id);
+        r = tree_keep_shown(fs, b, parent, d.id);
     if (r == 0) {
         tree_touch_dir(fs, b, parent);
         replay_note(fs, b, 0);

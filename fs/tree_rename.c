@@ -27,6 +27,7 @@ struct move {
     struct inode *over; /* of dst, borrowed, may be NULL */
     GArray *dirty;      /* inos whose intents name the old path */
     bool detached;      /* content of src was brought here: it may go to where a rule keeps it */
+    bool unseen;        /* others saw it, or what it replaced, and do not any more */
     bool pinned;        /* src took over how dst is pinned */
     uint64_t wave;      /* for what is moved along with a directory and need not wait for each other */
 };
@@ -88,7 +89,7 @@ static void relocate(struct move *m, struct meta_dentry *d, const char *old_key,
 {
     struct fs *fs = m->fs;
     struct etag left;
-    if (local_is(fs, new_key)) /* of a file its bytes are here: see check_enters(), check_stays() */
+    if (local_is(fs, new_key)) /* of a file its bytes are here: see check_sides() */
         leave_key(m, d, old_key);
     else if ((d->flags & DENTRY_UPSTREAM) && !d->ukey)
         d->ukey = g_strdup(old_key);
@@ -140,37 +141,81 @@ static int check_below(struct move *m, uint64_t dir, size_t prefix_len, size_t k
     return r;
 }
 
-/* -EXDEV: something at or below the directory would have to leave the store, and might not all fit here. */
-static int check_stays(struct move *m, uint64_t dir, const char *old_prefix, const char *new_prefix)
+/* Where one or two names go, and the files that come or go across what a rule keeps here. */
+struct sides {
+    struct fs *fs;
+    GHashTable *crossing; /* &ino -> number of its names that do; the keys are owned */
+};
+
+static void note_crossing(struct sides *s, uint64_t ino)
 {
-    g_autoptr(GPtrArray) names = NULL;
-    if (!m->fs->rules->local_only)
-        return 0;
-    if (enters_local(m->fs, old_prefix, new_prefix))
+    unsigned n = GPOINTER_TO_UINT(g_hash_table_lookup(s->crossing, &ino)) + 1;
+    g_hash_table_insert(s->crossing, g_memdup2(&ino, sizeof(ino)), GUINT_TO_POINTER(n));
+}
+
+/* -EXDEV: a directory, or something below one, would have to leave the store, and might not all fit here. */
+static int look_at_sides(struct sides *s, const struct meta_dentry *d, const char *old_key, const char *new_key,
+                         unsigned depth)
+{
+    bool dir = S_ISDIR(d->type);
+    bool leaves = dir ? enters_local(s->fs, old_key, new_key) : leaves_store(s->fs, d, old_key, new_key);
+    if (leaves && (dir || depth > 0))
         return -EXDEV;
-    int r = meta_dentry_list(m->fs->meta, dir, &names);
+    if (!dir && local_is(s->fs, old_key) != local_is(s->fs, new_key))
+        note_crossing(s, d->ino);
+    if (!dir)
+        return 0;
+    if (depth > 512)
+        return -ELOOP;
+    g_autoptr(GPtrArray) names = NULL;
+    int r = meta_dentry_list(s->fs->meta, d->ino, &names);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
-        const struct meta_dentry *d = names->pdata[i];
-        const char *slash = S_ISDIR(d->type) ? "/" : "";
-        g_autofree char *old_key = g_strconcat(old_prefix, d->name, slash, NULL);
-        g_autofree char *new_key = g_strconcat(new_prefix, d->name, slash, NULL);
-        if (S_ISDIR(d->type))
-            r = check_stays(m, d->ino, old_key, new_key);
-        else if (leaves_store(m->fs, d, old_key, new_key))
-            r = -EXDEV;
+        const struct meta_dentry *below = names->pdata[i];
+        const char *slash = S_ISDIR(below->type) ? "/" : "";
+        g_autofree char *from = g_strconcat(old_key, below->name, slash, NULL);
+        g_autofree char *to = g_strconcat(new_key, below->name, slash, NULL);
+        r = look_at_sides(s, below, from, to, depth + 1);
     }
     return r;
 }
 
-/* A file that goes to where a rule keeps it: its content was brought here, its object goes. One that comes from there is published. Neither may have names on both sides. */
-static int check_enters(struct move *m, bool enters)
+/* -EXDEV: another name of one of the files stays where it is, so that it would have names on both sides. */
+static int check_whole(struct sides *s)
 {
-    mutex_lock(&m->in->mu);
-    bool linked = m->in->rec.nlink > 1;
-    mutex_unlock(&m->in->mu);
-    if (linked)
-        return -EXDEV;
-    return enters && S_ISREG(m->src.type) && !m->detached ? -EAGAIN : 0; /* the directory was renamed meanwhile */
+    GHashTableIter it;
+    void *ino, *n;
+    g_hash_table_iter_init(&it, s->crossing);
+    while (g_hash_table_iter_next(&it, &ino, &n)) {
+        INODE_REF in = NULL;
+        int r = inode_get(s->fs, *(uint64_t *)ino, &in);
+        if (r < 0)
+            return r;
+        mutex_lock(&in->mu);
+        bool whole = in->rec.nlink <= GPOINTER_TO_UINT(n);
+        mutex_unlock(&in->mu);
+        if (!whole)
+            return -EXDEV;
+    }
+    return 0;
+}
+
+/* May src go to p2/n2, and with exchange dst to where src is? A file may come, with content that was brought here, or go; all below a directory may only go; neither without its other names. */
+static int check_sides(struct fs *fs, const struct meta_dentry *src, uint64_t p2, const char *n2,
+                       const struct meta_dentry *exchanged) REQUIRES(fs->ns)
+{
+    if (!fs->rules->local_only)
+        return 0;
+    g_autoptr(GHashTable) crossing = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL);
+    struct sides s = {fs, crossing};
+    bool dir = S_ISDIR(src->type), other_dir = exchanged && S_ISDIR(exchanged->type);
+    g_autofree char *from = tree_key(fs, src->parent, src->name, dir), *to = tree_key(fs, p2, n2, dir);
+    int r = look_at_sides(&s, src, from, to, 0);
+    if (r == 0 && exchanged) {
+        g_autofree char *other_from = tree_key(fs, p2, n2, other_dir);
+        g_autofree char *other_to = tree_key(fs, src->parent, src->name, other_dir);
+        r = look_at_sides(&s, exchanged, other_from, other_to, 0);
+    }
+    return r == 0 ? check_whole(&s) : r;
 }
 
 static int relocate_below(struct move *m, uint64_t dir, const char *old_prefix, const char *new_prefix);
@@ -321,10 +366,10 @@ static int move_name(struct move *m) NO_TSA /* under ns */
     int r =
         dir ? check_below(m, m->src.ino, strlen(new_key), objstore_limits_of(m->fs->store, new_key).key_max_bytes, 0)
             : 0;
-    if (r == 0 && dir)
-        r = check_stays(m, m->src.ino, old_key, new_key);
-    if (r == 0 && (enters || (!dir && enters_local(fs, new_key, old_key))))
-        r = check_enters(m, enters);
+    if (r == 0)
+        r = check_sides(fs, &m->src, m->p2, m->n2, NULL);
+    if (r == 0 && enters && S_ISREG(m->src.type) && !m->detached)
+        r = -EAGAIN; /* the directory was renamed meanwhile */
     if (r < 0)
         return r;
     if (m->dst.id) {
@@ -342,6 +387,7 @@ static int move_name(struct move *m) NO_TSA /* under ns */
     m->src.name = g_strdup(m->n2);
     if (dir)
         set_dir_place(m, m->in, m->p2, m->n2);
+    m->unseen = enters || (m->dst.id && (!goes_upstream(&m->src) || local_is(fs, new_key)));
     relocate(m, &m->src, old_key, new_key, have_dest, &dest, false);
     if (replaced_seq)
         publish_succeed(fs, m->b, &m->src, replaced_seq);
@@ -419,21 +465,6 @@ static void enter_place(struct move *m, struct swap *s) NO_TSA /* under ns */
     meta_dentry_put(m->b, d);
 }
 
-/* A file of several names would have them on both sides of a rule that keeps files here, and be owed to the store for ever. */
-static int check_sides(struct fs *fs, const struct swap *s) NO_TSA /* under ns */
-{
-    INODE_REF in = NULL;
-    if (S_ISDIR(s->d.type) || local_is(fs, s->old_key) == local_is(fs, s->new_key))
-        return 0;
-    int r = inode_get(fs, s->d.ino, &in);
-    if (r < 0)
-        return r;
-    mutex_lock(&in->mu);
-    r = in->rec.nlink > 1 ? -EXDEV : 0;
-    mutex_unlock(&in->mu);
-    return r;
-}
-
 /*
  * Content is sent anew under the other name, so that neither side can destroy what the other still needs.
  *
@@ -446,7 +477,7 @@ static int exchange_names(struct move *m, struct inode *other) NO_TSA /* under n
     const struct meta_dentry *ends[] = {&m->src, &m->dst};
     struct inode *ins[] = {m->in, other};
     g_autoptr(GPtrArray) all = g_ptr_array_new_with_free_func(swap_free);
-    int r = 0;
+    int r = check_sides(fs, &m->src, m->p2, m->n2, &m->dst);
     for (unsigned i = 0; r == 0 && i < 2; i++) {
         const struct meta_dentry *d = ends[i], *to = ends[1 - i];
         bool dir = S_ISDIR(d->type);
@@ -457,8 +488,6 @@ static int exchange_names(struct move *m, struct inode *other) NO_TSA /* under n
         g_free(s->d.name);
         s->d.name = g_strdup(to->name);
     }
-    for (unsigned i = 0; r == 0 && i < all->len; i++)
-        r = check_sides(fs, all->pdata[i]);
     for (unsigned i = 0; r == 0 && i < all->len; i++)
         leave_place(m, all->pdata[i]);
     for (unsigned i = 0; r == 0 && i < 2; i++) {
@@ -537,7 +566,9 @@ static int rename_locked(struct move *m, struct inode *other, unsigned flags) NO
     uint64_t src_id = m->src.id;
     r = flags & RENAME_EXCHANGE ? exchange_names(m, other) : move_name(m);
     if (r == 0 && m->p2 != p1 && !(flags & RENAME_EXCHANGE))
-        r = tree_keep_empty_dir(fs, m->b, p1, src_id);
+        r = tree_keep_shown(fs, m->b, p1, src_id);
+    if (r == 0 && m->unseen)
+        r = tree_keep_shown(fs, m->b, m->p2, 0);
     if (r == 0) {
         tree_touch_dir(fs, m->b, p1);
         if (m->p2 != p1)
@@ -550,6 +581,25 @@ static int rename_locked(struct move *m, struct inode *other, unsigned flags) NO
     if (r < 0 && (flags & RENAME_EXCHANGE) && S_ISDIR(m->dst.type))
         set_dir_place(m, other, m->dst.parent, m->dst.name);
     fs->ns_changes++;
+    return r;
+}
+
+/* Before anything is fetched for a rename that cannot be: as check_sides(), of the names as they are now. */
+static int check_early(struct move *m, uint64_t p1, const char *n1, unsigned flags)
+{
+    struct fs *fs = m->fs;
+    struct meta_dentry src = {0}, dst = {0};
+    if (!fs->rules->local_only)
+        return 0;
+    mutex_lock(&fs->ns);
+    int r = meta_dentry_get(fs->meta, p1, n1, &src);
+    if (r == 0 && (flags & RENAME_EXCHANGE))
+        r = meta_dentry_get(fs->meta, m->p2, m->n2, &dst);
+    if (r == 0)
+        r = check_sides(fs, &src, m->p2, m->n2, dst.id ? &dst : NULL);
+    mutex_unlock(&fs->ns);
+    meta_dentry_clear(&src);
+    meta_dentry_clear(&dst);
     return r;
 }
 
@@ -569,8 +619,8 @@ static int prepare_entry(struct move *m, uint64_t p1, const char *n1, GPtrArray 
     return m->detached ? detach_all(fs, m->in, held) : r;
 }
 
-/* What must be known or here before ns is taken. */
-static int prepare(struct fs *fs, struct inode *src, struct inode *dst, unsigned flags, GPtrArray *held)
+/* What must be known before ns is taken. */
+static int prepare_lists(struct fs *fs, struct inode *src, struct inode *dst, unsigned flags)
 {
     int r = 0;
     if (inode_is_dir(src))
@@ -581,15 +631,26 @@ static int prepare(struct fs *fs, struct inode *src, struct inode *dst, unsigned
         if (r == 0 && (dst->rec.flags & INODE_DIR_HIDDEN))
             r = -ENOTEMPTY;
     }
-    if (r == 0 && (flags & RENAME_EXCHANGE) && dst) {
-        if (inode_is_dir(dst))
-            r = tree_refresh_all(fs, dst, false);
-        if (r == 0)
-            r = detach_all(fs, src, held);
-        if (r == 0)
-            r = dst == src ? 0 : detach_all(fs, dst, held);
-    }
+    if (r == 0 && (flags & RENAME_EXCHANGE) && dst && inode_is_dir(dst))
+        r = tree_refresh_all(fs, dst, false);
     return r;
+}
+
+/* ... and what must be here. */
+static int prepare(struct move *m, uint64_t p1, const char *n1, unsigned flags, GPtrArray *held)
+{
+    struct fs *fs = m->fs;
+    int r = prepare_lists(fs, m->in, m->over, flags);
+    if (r == 0)
+        r = check_early(m, p1, n1, flags);
+    if (r < 0)
+        return r;
+    if (!(flags & RENAME_EXCHANGE))
+        return prepare_entry(m, p1, n1, held);
+    if (!m->over)
+        return 0;
+    r = detach_all(fs, m->in, held);
+    return r == 0 && m->over != m->in ? detach_all(fs, m->over, held) : r;
 }
 
 /* Intents of dirty files name the path by which they would be found without the database. */
@@ -639,9 +700,7 @@ static int rename_try(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, c
     g_autoptr(GPtrArray) held = g_ptr_array_new_with_free_func(attach);
     g_autoptr(GArray) dirty = g_array_new(FALSE, FALSE, sizeof(uint64_t));
     struct move m = {.fs = fs, .p2 = p2, .n2 = n2, .in = src, .over = dst, .dirty = dirty};
-    r = prepare(fs, src, dst, flags, held);
-    if (r == 0 && !(flags & RENAME_EXCHANGE))
-        r = prepare_entry(&m, p1, n1, held);
+    r = prepare(&m, p1, n1, flags, held);
     if (r < 0)
         return r;
     m.b = meta_batch_new(fs->meta);

@@ -253,6 +253,7 @@ struct uploads {
     const struct route *route;
     int (*fn)(void *ctx, const char *key, const char *upload_id);
     void *ctx;
+    bool stopped; /* by fn */
 };
 
 static int on_upload(void *ctx, const char *key, const char *upload_id)
@@ -262,7 +263,9 @@ static int on_upload(void *ctx, const char *key, const char *upload_id)
     bool hidden = u->route->len == 0 && find_locked(u->l, key) != u->route;
     mutex_unlock(&u->l->mu);
     g_autofree char *full = g_strconcat(u->route->dir, key, NULL);
-    return hidden ? 0 : u->fn(u->ctx, full, upload_id);
+    int rc = hidden ? 0 : u->fn(u->ctx, full, upload_id);
+    u->stopped |= rc != 0;
+    return rc;
 }
 
 /* Below prefix in the route's store; nothing where it has none. */
@@ -277,7 +280,7 @@ static int links_mpu_list(struct objstore *st, const char *prefix,
     struct drv_links *l = links_of(st);
     const char *rest;
     struct route *r = route_get(l, prefix, &rest);
-    struct uploads u = {l, r, fn, ctx};
+    struct uploads u = {l, r, fn, ctx, false};
     int rc = leave(l, r, r->len && !r->store ? -EIO : list_uploads(&u, rest));
     g_autoptr(GPtrArray) below = g_ptr_array_new();
     mutex_lock(&l->mu);
@@ -291,7 +294,7 @@ static int links_mpu_list(struct objstore *st, const char *prefix,
     mutex_unlock(&l->mu);
     for (guint i = 0; i < below->len; i++) {
         u.route = below->pdata[i];
-        int one = rc == 0 ? list_uploads(&u, "") : -ECANCELED;
+        int one = u.stopped ? -ECANCELED : list_uploads(&u, ""); /* one store that fails leaves the others alone */
         one = leave(l, below->pdata[i], one);
         rc = rc == 0 ? one : rc;
     }

@@ -38,7 +38,7 @@ static int summary(const struct args *a, const struct fsck_result *res, bool off
     else if (res->findings > 0)
         printf("%u findings, all repaired\n", res->findings);
     else
-        puts(res->bucket_asked || offline ? "clean" : "clean, but the bucket was not asked");
+        puts(res->bucket_asked || offline ? "clean" : "clean, but the bucket was not asked, or not all of it");
     if (res->left > 0)
         return EXIT_FAILED;
     return res->bucket_asked || offline ? EXIT_DONE : EXIT_TIME;

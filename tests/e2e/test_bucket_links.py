@@ -326,3 +326,30 @@ def test_buckets_of_two_owners(make_mount, base, other):
     assert one.get("after") == b"1"
     for key in ("p/x", "p/new"):
         theirs.delete_object(Bucket=bucket, Key=key)
+
+
+def test_a_link_is_listed_as_its_sync_says(make_mount, other):
+    """With names that count for an hour, what comes later is seen by a sync only; the next worker and the next mount go on with it."""
+    m = make_mount(metadata_ttl="1h")
+    one, two = other("one"), other("two")
+    for s in (one, two):
+        s.put("deep/x", b"1")
+    add(m, one, "again", "--sync", "schedule=1s")
+    add(m, two, "once", "--sync", "full")
+
+    def synced():
+        return [json.loads(line)["path"] for line in run("sync", "--status", "--json", m.path).stdout.splitlines()]
+
+    assert eventually(lambda: "again" in synced() and "once" in synced())
+    for late in ("kill", "mount"):
+        assert "x" in os.listdir(m.path / "again/deep")
+        one.put(f"deep/{late}", b"1")
+        assert eventually(lambda: late in os.listdir(m.path / "again/deep"))
+        assert m.kill_worker() if late == "kill" else not m.umount()
+        if late == "mount":
+            m.mount()
+        one.put(f"deep/after-{late}", b"1")
+        assert eventually(lambda: f"after-{late}" in os.listdir(m.path / "again/deep"))
+    run("link", "set", "--sync", "lazy", m.path / "again")
+    run("link", "rm", m.path / "again")
+    assert "once" in synced()

@@ -212,6 +212,21 @@ START_TEST(uploads_of_all_stores_are_listed)
 }
 END_TEST
 
+START_TEST(a_store_that_lists_no_uploads_leaves_the_others_alone)
+{
+    g_autofree char *id = NULL;
+    g_autoptr(GString) keys = g_string_new(NULL);
+    struct objstore *faulty = NULL;
+    ck_assert_int_eq(objstore_fault_wrap(open_dir("one"), "op=uploads,action=error:-EIO", &faulty), 0);
+    ck_assert_int_eq(objstore_links_add(st, "bad", faulty), 0);
+    ck_assert_int_eq(objstore_links_add(st, "good", open_dir("two")), 0);
+    ck_assert_int_eq(objstore_mpu_create(st, "good/y", NULL, &id), 0);
+    ck_assert_int_eq(objstore_mpu_list(st, "", collect_upload, keys), -EIO);
+    ck_assert_str_eq(keys->str, "good/y ");
+    ck_assert_int_eq(objstore_mpu_abort(st, "good/y", id), 0);
+}
+END_TEST
+
 START_TEST(links_do_not_lie_in_one_another)
 {
     ck_assert_int_eq(objstore_links_add(st, "a/b", open_dir("one")), 0);
@@ -362,6 +377,7 @@ int main(void)
     tcase_add_test(t, a_listing_ends_where_its_reader_says);
     tcase_add_test(t, copies_stay_in_one_store);
     tcase_add_test(t, uploads_of_all_stores_are_listed);
+    tcase_add_test(t, a_store_that_lists_no_uploads_leaves_the_others_alone);
     tcase_add_test(t, links_do_not_lie_in_one_another);
     tcase_add_test(t, one_link_that_fails_leaves_the_others_alone);
     tcase_add_test(t, capabilities_belong_to_the_store_of_the_key);

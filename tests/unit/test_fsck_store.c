@@ -2,12 +2,14 @@
 #include "cache/cache_scan.h"
 #include "fs/content.h"
 #include "fs/fsck.h"
+#include "fs/links.h"
 #include "fs/publish_internal.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
 
 #include <check.h>
 #include <fcntl.h>
+#include <glib/gstdio.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -88,13 +90,18 @@ static uint64_t leave(const char *path)
     return vid;
 }
 
+static void publish_and_close(void)
+{
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+    fs_fixture_close(&fx);
+}
+
 static uint64_t leave_published(const char *path)
 {
     fs_fixture_write(&fx, path, "hello", 5);
     uint64_t vid = vid_of(path);
     fs_fixture_start(&fx);
-    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
-    fs_fixture_close(&fx);
+    publish_and_close();
     return vid;
 }
 
@@ -386,6 +393,77 @@ START_TEST(bucket_that_does_not_answer_is_said_and_the_rest_checked)
 }
 END_TEST
 
+static void add_link(const char *dir)
+{
+    g_autofree char *lake = g_build_filename(fx.dir, dir, NULL), *source = g_strdup_printf("file://%s", lake),
+                    *msg = NULL;
+    json_t *none = json_object();
+    ck_assert_int_eq(g_mkdir(lake, 0700), 0);
+    ck_assert_msg(links_add(fx.fs, source, dir, none, &msg) == 0, "%s", msg);
+    json_decref(none);
+}
+
+static void take_lake_away(const char *dir, bool away)
+{
+    g_autofree char *lake = g_build_filename(fx.dir, dir, NULL), *aside = g_strconcat(lake, ".away", NULL);
+    ck_assert_int_eq(rename(away ? lake : aside, away ? aside : lake), 0);
+}
+
+static void remove_object(const char *dir, const char *key)
+{
+    g_autofree char *path = g_build_filename(fx.dir, dir, key, NULL);
+    ck_assert_int_eq(unlink(path), 0);
+}
+
+START_TEST(links_that_do_not_answer_are_named_and_the_others_checked)
+{
+    static const char *const links[] = {"la", "lm", "lz"};
+    fs_fixture_start(&fx);
+    for (unsigned i = 0; i < G_N_ELEMENTS(links); i++) {
+        g_autofree char *path = g_strconcat(links[i], "/x", NULL);
+        add_link(links[i]);
+        fs_fixture_write(&fx, path, "hello", 5);
+    }
+    fs_fixture_write(&fx, "y", "hello", 5);
+    publish_and_close();
+    g_autofree char *at_root = g_build_filename(fx.lake, "y", NULL);
+    ck_assert_int_eq(unlink(at_root), 0);
+    remove_object("lm", "x");
+    ck_assert_int_eq(fsck(false), 0);
+    ck_assert_msg(result.bucket_asked, "%s", report);
+    take_lake_away("la", true);
+    take_lake_away("lz", true);
+    ck_assert_int_eq(fsck(false), 0);
+    ck_assert_msg(!result.bucket_asked, "%s", report);
+    assert_says("la: the bucket of this link is not asked: ");
+    assert_says("lz: the bucket of this link is not asked: ");
+    assert_says("lm/x: was published, but its object was removed elsewhere");
+    assert_says("\ny: was published, but its object was removed elsewhere");
+    ck_assert_msg(!strstr(report, "la/x: ") && !strstr(report, "lz/x: "), "%s", report);
+    take_lake_away("la", false);
+    take_lake_away("lz", false);
+}
+END_TEST
+
+START_TEST(links_are_checked_when_the_bucket_of_the_mount_does_not_answer)
+{
+    fs_fixture_start(&fx);
+    add_link("la");
+    fs_fixture_write(&fx, "la/x", "hello", 5);
+    fs_fixture_write(&fx, "y", "hello", 5);
+    publish_and_close();
+    remove_object("la", "x");
+    g_autofree char *away = g_strconcat(fx.lake, ".away", NULL);
+    ck_assert_int_eq(rename(fx.lake, away), 0);
+    ck_assert_int_eq(fsck(false), 0);
+    ck_assert(!result.bucket_asked);
+    assert_says("bucket: not asked: ");
+    assert_says("la/x: was published, but its object was removed elsewhere");
+    ck_assert_msg(!strstr(report, "\ny: "), "%s", report);
+    ck_assert_int_eq(rename(away, fx.lake), 0);
+}
+END_TEST
+
 START_TEST(json_is_one_object_a_line)
 {
     g_autofree char *path = data_path(leave("x"));
@@ -425,6 +503,8 @@ int main(void)
     tcase_add_test(t, objects_changed_or_removed_elsewhere_are_said);
     tcase_add_test(t, unpublished_file_whose_object_is_gone_is_a_finding_that_stays);
     tcase_add_test(t, bucket_that_does_not_answer_is_said_and_the_rest_checked);
+    tcase_add_test(t, links_that_do_not_answer_are_named_and_the_others_checked);
+    tcase_add_test(t, links_are_checked_when_the_bucket_of_the_mount_does_not_answer);
     tcase_add_test(t, json_is_one_object_a_line);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);

@@ -181,6 +181,179 @@ START_TEST(directories_and_links_do_not_cross)
 }
 END_TEST
 
+static void link_to(const char *path, const char *dir, const char *name)
+{
+    struct inode *in = NULL;
+    INODE_REF a = fs_fixture_inode(&fx, path);
+    INODE_REF to = fs_fixture_inode(&fx, dir);
+    ck_assert_int_eq(tree_link(fx.fs, a->ino, to->ino, name, &in), 0);
+    inode_put(in);
+}
+
+static int exchange(const char *dir1, const char *name1, const char *dir2, const char *name2)
+{
+    INODE_REF a = fs_fixture_inode(&fx, dir1);
+    INODE_REF b = fs_fixture_inode(&fx, dir2);
+    return tree_rename(fx.fs, a->ino, name1, b->ino, name2, RENAME_EXCHANGE);
+}
+
+static bool object_is(const char *key, const char *want)
+{
+    g_autofree char *path = g_build_filename(fx.lake, key, NULL), *have = NULL;
+    return g_file_get_contents(path, &have, NULL, NULL) && g_str_equal(have, want);
+}
+
+START_TEST(directory_leaves_with_all_names_of_its_files_or_not_at_all)
+{
+    fs_fixture_write(&fx, "tmp/d/a", "1", 1);
+    fs_fixture_write(&fx, "tmp/d/e/b", "22", 2);
+    fs_fixture_write(&fx, "out/x", "1", 1);
+    link_to("tmp/d/a", "tmp", "stays");
+    link_to("tmp/d/e/b", "tmp/d", "goes");
+    ck_assert_int_eq(move("tmp", "d", "out", "d"), -EXDEV);
+    ck_assert_uint_eq(ops("tmp"), 0);
+    ck_assert_uint_eq(n_local(), 2);
+    INODE_REF tmp = fs_fixture_inode(&fx, "tmp");
+    ck_assert_int_eq(tree_unlink(fx.fs, tmp->ino, "stays"), 0);
+    ck_assert_int_eq(move("tmp", "d", "out", "d"), 0);
+    publish_all();
+    ck_assert(object_is("out/d/a", "1"));
+    ck_assert(object_is("out/d/goes", "22"));
+    ck_assert(object_is("out/d/e/b", "22"));
+    ck_assert_int_eq(content_of("out/d/goes"), CONTENT_CLEAN);
+    ck_assert_uint_eq(n_local(), 0);
+}
+END_TEST
+
+START_TEST(files_change_places_across_the_rule)
+{
+    fs_fixture_object(&fx, "out/a", "theirs", 6);
+    fs_fixture_write(&fx, "tmp/b", "ours", 4);
+    ck_assert_int_eq(exchange("out", "a", "tmp", "b"), 0);
+    publish_all();
+    ck_assert(object_is("out/a", "ours"));
+    ck_assert(!fs_fixture_object_exists(&fx, "tmp/b"));
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "tmp/b"), 6);
+    ck_assert_int_eq(content_of("out/a"), CONTENT_CLEAN);
+    ck_assert_int_eq(content_of("tmp/b"), CONTENT_SEALED);
+    ck_assert_uint_eq(n_local(), 1);
+}
+END_TEST
+
+/* Neither file is brought here, nor owed to the store, for an exchange that is refused. */
+START_TEST(exchange_across_the_rule_that_cannot_be_changes_nothing)
+{
+    fs_fixture_object(&fx, "out/a", "theirs", 6);
+    fs_fixture_object(&fx, "out/d/x", "theirs", 6);
+    fs_fixture_write(&fx, "tmp/b", "ours", 4);
+    fs_fixture_write(&fx, "tmp/e/y", "ours", 4);
+    fs_fixture_write(&fx, "tmp/one", "ours", 4);
+    link_to("tmp/b", "tmp", "b2");
+    link_to("tmp/e/y", "tmp", "y2");
+    ck_assert_int_eq(exchange("out", "a", "tmp", "b"), -EXDEV); /* of two names */
+    ck_assert_int_eq(exchange("tmp", "b", "out", "a"), -EXDEV);
+    ck_assert_int_eq(exchange("out", "d", "tmp", "e"), -EXDEV);
+    ck_assert_int_eq(exchange("out", "d", "tmp", "one"), -EXDEV); /* a directory that would come */
+    ck_assert_int_eq(exchange("tmp", "e", "out", "a"), -EXDEV);   /* a name of y would stay */
+    ck_assert_uint_eq(ops(""), 0);
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "out/a") + fs_fixture_cached(&fx, "out/d/x"), 0);
+    ck_assert_int_eq(content_of("out/a"), CONTENT_CLEAN);
+    ck_assert_uint_eq(n_local(), 3);
+    INODE_REF tmp = fs_fixture_inode(&fx, "tmp");
+    ck_assert_int_eq(tree_unlink(fx.fs, tmp->ino, "y2"), 0);
+    ck_assert_int_eq(exchange("tmp", "e", "out", "a"), 0);
+    publish_all();
+    ck_assert(object_is("out/a/y", "ours"));
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "tmp/e"), 6);
+}
+END_TEST
+
+START_TEST(linked_file_that_cannot_come_is_not_fetched)
+{
+    fs_fixture_object(&fx, "out/a", "theirs", 6);
+    fs_fixture_write(&fx, "tmp/x", "1", 1);
+    link_to("out/a", "out", "b");
+    publish_all();
+    ck_assert_int_eq(move("out", "a", "tmp", "a"), -EXDEV);
+    ck_assert_uint_eq(ops(""), 0);
+    ck_assert_int_eq(content_of("out/a"), CONTENT_CLEAN);
+}
+END_TEST
+
+/* ---- what shows a directory to others ---- */
+
+static bool has_marker(const char *dir)
+{
+    g_autofree char *key = g_strconcat(dir, "/", NULL);
+    struct obj_info info = {0};
+    int r = objstore_head(fx.fs->store, key, &info);
+    obj_info_clear(&info);
+    ck_assert(r == 0 || r == -ENOENT);
+    return r == 0;
+}
+
+static void settle(void)
+{
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 30 * NS_PER_S, NULL, NULL), 0);
+}
+
+START_TEST(directory_of_local_files_only_is_shown_by_a_marker)
+{
+    open_again("*.loc=local-only");
+    fs_fixture_write(&fx, "d/e/x.loc", "1", 1);
+    fs_fixture_write(&fx, "f/x.loc", "1", 1);
+    fs_fixture_write(&fx, "f/y", "1", 1);
+    INODE_REF fifos = NULL;
+    struct node_spec dir = {.parent = META_ROOT_INO, .name = "fifos", .mode = S_IFDIR | 0755};
+    ck_assert_int_eq(tree_create(fx.fs, &dir, false, &fifos), 0);
+    INODE_REF fifo = NULL;
+    struct node_spec node = {.parent = fifos->ino, .name = "p", .mode = S_IFIFO | 0644};
+    ck_assert_int_eq(tree_create(fx.fs, &node, false, &fifo), 0);
+    publish_all();
+    ck_assert(has_marker("d/e"));
+    ck_assert(has_marker("fifos"));
+    ck_assert(!has_marker("d")); /* d/e/ shows it */
+    ck_assert(!has_marker("f"));
+}
+END_TEST
+
+START_TEST(directory_that_keeps_local_files_only_gets_a_marker)
+{
+    open_again("*.loc=local-only");
+    for (char dir[] = "a"; dir[0] <= 'e'; dir[0]++) {
+        g_autofree char *local = g_strconcat(dir, "/x.loc", NULL), *other = g_strconcat(dir, "/y", NULL);
+        fs_fixture_write(&fx, local, "1", 1);
+        fs_fixture_write(&fx, other, "1", 1);
+    }
+    publish_all();
+    INODE_REF a = fs_fixture_inode(&fx, "a");
+    ck_assert_int_eq(tree_unlink(fx.fs, a->ino, "y"), 0);
+    ck_assert_int_eq(move("b", "y", "a", "new.loc"), 0);
+    ck_assert_int_eq(move("c", "y", "c", "y.loc"), 0);
+    ck_assert_int_eq(move("d", "x.loc", "e", "x.loc"), 0);
+    settle();
+    ck_assert(has_marker("a"));
+    ck_assert(has_marker("b"));
+    ck_assert(has_marker("c"));
+    ck_assert(!has_marker("d"));
+    ck_assert(!has_marker("e"));
+}
+END_TEST
+
+START_TEST(directory_stays_shown_when_a_rule_comes_to_keep_its_files)
+{
+    fs_fixture_write(&fx, "d/x.tmp", "1", 1); /* held: the directory's marker is found needless before */
+    fs_fixture_write(&fx, "d/y.tmp", "1", 1);
+    fs_fixture_start(&fx);
+    ck_assert_int_lt(publish_wait(fx.fs->pub, "", clock_mono_ns() + NS_PER_S, NULL, NULL), 0);
+    ck_assert_uint_eq(ops(""), 2);
+    open_again("*.tmp=local-only");
+    publish_all();
+    ck_assert(has_marker("d"));
+    ck_assert_uint_eq(n_local(), 2);
+}
+END_TEST
+
 START_TEST(removed_local_file_leaves_nothing)
 {
     fs_fixture_write(&fx, "tmp/a", "1", 1);
@@ -359,6 +532,13 @@ int main(void)
     tcase_add_test(tc, rename_over_an_object_removes_it);
     tcase_add_test(tc, what_leaves_is_published);
     tcase_add_test(tc, directories_and_links_do_not_cross);
+    tcase_add_test(tc, directory_leaves_with_all_names_of_its_files_or_not_at_all);
+    tcase_add_test(tc, files_change_places_across_the_rule);
+    tcase_add_test(tc, exchange_across_the_rule_that_cannot_be_changes_nothing);
+    tcase_add_test(tc, linked_file_that_cannot_come_is_not_fetched);
+    tcase_add_test(tc, directory_of_local_files_only_is_shown_by_a_marker);
+    tcase_add_test(tc, directory_that_keeps_local_files_only_gets_a_marker);
+    tcase_add_test(tc, directory_stays_shown_when_a_rule_comes_to_keep_its_files);
     tcase_add_test(tc, removed_local_file_leaves_nothing);
     tcase_add_test(tc, object_that_others_put_leaves_the_store_when_it_is_renamed_where_a_rule_keeps_it);
     tcase_add_test(tc, marker_of_a_directory_renamed_where_a_rule_keeps_it_goes);
