@@ -51,6 +51,9 @@ bool links_answers(struct fs *fs, const char *key);
 bool links_probed(struct fs *fs, const char *key);
 void links_set_probed(struct fs *fs, const char *key, uint32_t caps);
 
+/* Calls fn with directory ("a/b") and source of each link, under the set's lock: fn takes none. Any thread. */
+void links_each_source(struct fs *fs, void (*fn)(void *ctx, const char *dir, const char *source), void *ctx);
+
 /* ---- life ---- */
 
 /* Reads the records and opens the stores, none of which is asked. Before the cache is opened; the tree is not looked at yet. */
