@@ -41,6 +41,8 @@ uint64_t links_point_of(struct fs *fs, uint64_t ino);
 bool links_is_point(struct fs *fs, uint64_t ino);
 /* Length of the directory of the link that key is in, with its '/'; 0: in none. */
 size_t links_prefix_len(struct fs *fs, const char *key);
+/* What tells the store of key from all others (objstore_identity()), NULL: it has none, or never had. Owned by the caller. */
+char *links_identity(struct fs *fs, const char *key);
 /* -EBUSY: at or below path is the directory of a link, which cannot be moved or removed. */
 int links_check_fixed(struct fs *fs, const char *path) MUST_CHECK;
 /* Is there a link below this path, not at it? "" = root. */
