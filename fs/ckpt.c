@@ -258,8 +258,10 @@ int ckpt_sum_up(struct fs *fs, const struct ckpt *c, struct ckpt_sum *ret)
         if (r == 0)
             meta_dentry_clear(&d);
     }
-    if (ret->files == 0)
-        ret->pinned = ret->in_memory = pin_of(&rec) != PIN_NONE;
+    if (ret->files == 0) {
+        ret->pinned = pin_of(&rec) != PIN_NONE;
+        ret->in_memory = pin_of(&rec) == PIN_MEMORY;
+    }
     meta_inode_clear(&rec);
     return r;
 }

@@ -3,6 +3,7 @@
 #include "fs/jobs.h"
 #include "fs/pin.h"
 #include "fs/publish.h"
+#include "fs/tree.h"
 #include "fs_fixture.h"
 
 #include <check.h>
@@ -196,6 +197,23 @@ START_TEST(sum_tells_what_is_owed)
 }
 END_TEST
 
+START_TEST(empty_one_is_pinned_where_its_directory_is)
+{
+    fs_fixture_open(&fx);
+    write_file("ckpt/step_1/a");
+    INODE_REF in = fs_fixture_inode(&fx, "ckpt/step_1");
+    ck_assert_int_eq(tree_unlink(fx.fs, in->ino, "a"), 0);
+    struct ckpt c = {.path = "ckpt/step_1", .ino = in->ino, .dir = true};
+    struct ckpt_sum s;
+    ck_assert_int_eq(pin_tree(fx.fs, in->ino, PIN_DISK), 0);
+    ck_assert_int_eq(ckpt_sum_up(fx.fs, &c, &s), 0);
+    ck_assert(s.files == 0 && s.pinned && !s.in_memory);
+    ck_assert_int_eq(pin_tree(fx.fs, in->ino, PIN_MEMORY), 0);
+    ck_assert_int_eq(ckpt_sum_up(fx.fs, &c, &s), 0);
+    ck_assert(s.pinned && s.in_memory);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("ckpt");
@@ -209,6 +227,7 @@ int main(void)
     tcase_add_test(tc, rule_that_is_given_no_more_lets_go);
     tcase_add_test(tc, more_specific_rule_takes_its_paths_out);
     tcase_add_test(tc, sum_tells_what_is_owed);
+    tcase_add_test(tc, empty_one_is_pinned_where_its_directory_is);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
