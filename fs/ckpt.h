@@ -16,7 +16,7 @@ struct ckpt_sum {
     uint64_t files, bytes, cached_bytes;
     int64_t mtime_ns; /* of the newest file; of the directory where no file is known */
     bool open;        /* a file is being written */
-    bool owed;        /* bytes of it are not in the store */
+    bool owed;        /* bytes of it are not in the store, but for files that a rule keeps here, unless all are such */
     bool pending;     /* something is still to be done there: a rename, attributes */
     bool pinned;      /* all files are */
     bool in_memory;   /* pinned there */
