@@ -1,6 +1,7 @@
 /* Pins and pin rules over a lake in a folder, without FUSE. */
 #include "fs/jobs.h"
 #include "fs/pin.h"
+#include "fs/rules.h"
 #include "fs/tree.h"
 #include "fs/warm.h"
 #include "fs_fixture.h"
@@ -469,6 +470,24 @@ START_TEST(rule_that_was_not_applied_before_a_kill_is_at_the_next_start)
 }
 END_TEST
 
+START_TEST(many_that_appear_at_once_do_not_warm_what_is_beside_them)
+{
+    fx.cfg.on_create = g_strdup("*.idx=warm");
+    fs_fixture_object(&fx, "1.idx", "1", 1);
+    fs_fixture_object(&fx, "data.bin", "1", 1);
+    fs_fixture_open(&fx);
+    mutex_lock(&fx.fs->ns); /* as a listing has it while names appear */
+    for (unsigned i = 0; i < 10000; i++) {
+        g_autofree char *key = g_strdup_printf("%u.idx", i);
+        rules_on_create(fx.fs, key);
+    }
+    mutex_unlock(&fx.fs->ns);
+    settle();
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "1.idx"), 1);
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "data.bin"), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("pin");
@@ -500,6 +519,7 @@ int main(void)
     tcase_add_test(tc, rule_within_a_wanted_directory_unpins_nothing_of_it);
     tcase_add_test(tc, rule_is_removed_by_its_name_and_number);
     tcase_add_test(tc, rule_that_was_not_applied_before_a_kill_is_at_the_next_start);
+    tcase_add_test(tc, many_that_appear_at_once_do_not_warm_what_is_beside_them);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
