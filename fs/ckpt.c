@@ -4,6 +4,7 @@
 #include "content.h"
 #include "local.h"
 #include "pin.h"
+#include "publish.h"
 #include "rules.h"
 
 #include <string.h>
@@ -247,9 +248,17 @@ static int find_name(void *ctx, const struct meta_dentry *d)
     return 1;
 }
 
+/* What is left of a writer that was killed is published in the end, and still is no checkpoint. */
+static bool has_held_name(struct fs *fs, const struct ckpt *c)
+{
+    g_autofree char *path = g_strconcat(c->path, c->dir ? "/" : NULL, NULL);
+    bool by_name = rules_for(fs, path)->hold == RULE_HOLD_BY_NAME;
+    return by_name && (publish_is_held_name(fs, path) || publish_is_held_name(fs, c->path));
+}
+
 int ckpt_sum_up(struct fs *fs, const struct ckpt *c, struct ckpt_sum *ret)
 {
-    *ret = (struct ckpt_sum){.pinned = true, .in_memory = true};
+    *ret = (struct ckpt_sum){.pinned = true, .in_memory = true, .unfinished = has_held_name(fs, c)};
     uint64_t n_kept = 0;
     struct adding a = {fs, ret, c->path, 0, &n_kept};
     struct meta_inode rec = {0};
