@@ -2,7 +2,9 @@
 #include "ckpt.h"
 
 #include "content.h"
+#include "local.h"
 #include "pin.h"
+#include "publish.h"
 #include "rules.h"
 
 #include <string.h>
@@ -181,7 +183,9 @@ int ckpt_each_below(struct fs *fs, const char *dir, bool (*list)(void *ctx, uint
 struct adding {
     struct fs *fs;
     struct ckpt_sum *sum;
+    const char *path; /* of the directory */
     unsigned depth;
+    uint64_t *n_kept; /* files that a rule keeps here: the store is owed nothing of them */
 };
 
 static uint64_t cached_bytes(struct fs *fs, const struct meta_inode *rec)
@@ -202,15 +206,18 @@ static uint64_t cached_bytes(struct fs *fs, const struct meta_inode *rec)
     return MIN(n, rec->size);
 }
 
-static void add_file(struct adding *a, const struct meta_inode *rec, const struct meta_dentry *d)
+static void add_file(struct adding *a, const char *path, const struct meta_inode *rec, const struct meta_dentry *d)
 {
     struct ckpt_sum *s = a->sum;
+    bool upstream = rec->content == CONTENT_CLEAN && (d->flags & DENTRY_UPSTREAM);
+    bool kept = !upstream && local_is(a->fs, path);
     s->files++;
     s->bytes += rec->size;
     s->cached_bytes += cached_bytes(a->fs, rec);
     s->mtime_ns = MAX(s->mtime_ns, rec->mtime_ns);
     s->open |= rec->content == CONTENT_OPEN;
-    s->owed |= rec->content != CONTENT_CLEAN || !(d->flags & DENTRY_UPSTREAM);
+    s->owed |= !upstream && !kept;
+    *a->n_kept += kept;
     s->pending |= d->op_seq != 0;
     s->pinned &= pin_of(rec) != PIN_NONE;
     s->in_memory &= pin_of(rec) == PIN_MEMORY;
@@ -220,12 +227,13 @@ static int add_name(void *ctx, const struct meta_dentry *d)
 {
     struct adding *a = ctx;
     struct meta_inode rec = {0};
+    g_autofree char *path = g_strconcat(a->path, "/", d->name, NULL);
     if (S_ISDIR(d->type) && a->depth < MAX_DEPTH) {
-        struct adding below = {a->fs, a->sum, a->depth + 1};
+        struct adding below = {a->fs, a->sum, path, a->depth + 1, a->n_kept};
         return meta_dentry_each(a->fs->meta, d->ino, 0, add_name, &below);
     }
     if (S_ISREG(d->type) && meta_inode_get(a->fs->meta, d->ino, &rec) == 0)
-        add_file(a, &rec, d);
+        add_file(a, path, &rec, d);
     meta_inode_clear(&rec);
     return 0;
 }
@@ -240,10 +248,19 @@ static int find_name(void *ctx, const struct meta_dentry *d)
     return 1;
 }
 
+/* What is left of a writer that was killed is published in the end, and still is no checkpoint. */
+static bool has_held_name(struct fs *fs, const struct ckpt *c)
+{
+    g_autofree char *path = g_strconcat(c->path, c->dir ? "/" : NULL, NULL);
+    bool by_name = rules_for(fs, path)->hold == RULE_HOLD_BY_NAME;
+    return by_name && (publish_is_held_name(fs, path) || publish_is_held_name(fs, c->path));
+}
+
 int ckpt_sum_up(struct fs *fs, const struct ckpt *c, struct ckpt_sum *ret)
 {
-    *ret = (struct ckpt_sum){.pinned = true, .in_memory = true};
-    struct adding a = {fs, ret, 0};
+    *ret = (struct ckpt_sum){.pinned = true, .in_memory = true, .unfinished = has_held_name(fs, c)};
+    uint64_t n_kept = 0;
+    struct adding a = {fs, ret, c->path, 0, &n_kept};
     struct meta_inode rec = {0};
     int r = meta_inode_get(fs->meta, c->ino, &rec);
     if (r == 0 && c->dir) {
@@ -253,13 +270,16 @@ int ckpt_sum_up(struct fs *fs, const struct ckpt *c, struct ckpt_sum *ret)
         struct meta_dentry d = {.id = c->id};
         r = meta_link_each(fs->meta, c->ino, find_name, &d);
         if (r == 1)
-            add_file(&a, &rec, &d);
+            add_file(&a, c->path, &rec, &d);
         r = r == 1 ? 0 : r == 0 ? -ENOENT : r;
         if (r == 0)
             meta_dentry_clear(&d);
     }
-    if (ret->files == 0)
-        ret->pinned = ret->in_memory = pin_of(&rec) != PIN_NONE;
+    ret->owed |= n_kept > 0 && n_kept == ret->files; /* nothing of it is in the store */
+    if (ret->files == 0) {
+        ret->pinned = pin_of(&rec) != PIN_NONE;
+        ret->in_memory = pin_of(&rec) == PIN_MEMORY;
+    }
     meta_inode_clear(&rec);
     return r;
 }

@@ -16,8 +16,9 @@ struct ckpt_sum {
     uint64_t files, bytes, cached_bytes;
     int64_t mtime_ns; /* of the newest file; of the directory where no file is known */
     bool open;        /* a file is being written */
-    bool owed;        /* bytes of it are not in the store */
+    bool owed;        /* bytes of it are not in the store, but for files that a rule keeps here, unless all are such */
     bool pending;     /* something is still to be done there: a rename, attributes */
+    bool unfinished;  /* it has a name that --hold means: whoever wrote it was to rename it */
     bool pinned;      /* all files are */
     bool in_memory;   /* pinned there */
 };
@@ -34,10 +35,10 @@ int ckpt_each(struct fs *fs, const char *match, const char *rule, ckpt_fn *fn, v
 int ckpt_each_below(struct fs *fs, const char *dir, bool (*list)(void *ctx, uint64_t ino, const char *path),
                     ckpt_fn *fn, void *ctx) MUST_CHECK;
 int ckpt_sum_up(struct fs *fs, const struct ckpt *c, struct ckpt_sum *ret) MUST_CHECK;
-/* Everything of it is published and verified. */
+/* Everything of it is published and verified, and under its final name. */
 static inline bool ckpt_is_safe(const struct ckpt_sum *s)
 {
-    return s->files > 0 && !s->open && !s->owed && !s->pending;
+    return s->files > 0 && !s->open && !s->owed && !s->pending && !s->unfinished;
 }
 
 /* Rules of the mount that pin. */

@@ -1,6 +1,6 @@
 /*
  * See delta.h. Two values for each object (meta/FORMAT.md): "delta/KEY" is small and read of all objects when one is looked for, "delta-parts/KEY" is read of those that are
- * chosen. A stamp in both tells that they belong together.
+ * chosen. A stamp in both tells that they belong together. Which store they are of is in the first: the directory of a link may lead to another one later, and ETags may be alike there.
  *
  * No state in memory and no lock: any thread. Two that prune at once remove the same.
  */
@@ -8,6 +8,7 @@
 
 #include "cache_delta.h"
 #include "delta_base.h"
+#include "links.h"
 
 #include <string.h>
 
@@ -17,9 +18,24 @@
 struct record {
     char *key; /* owned */
     uint64_t stamp, size, part_bytes, saved_bytes;
+    uint64_t store; /* see store_of() */
     struct etag etag;
 };
-#define HEAD_BYTES (4 * sizeof(uint64_t))
+#define HEAD_NUMBERS 5u
+#define HEAD_BYTES   (HEAD_NUMBERS * sizeof(uint64_t))
+
+/* Tells the store that the key is in from others, 0: there is none. */
+static uint64_t store_of(struct fs *fs, const char *key)
+{
+    uint8_t sum[OBJ_DIGEST_BYTES];
+    uint64_t n;
+    g_autofree char *identity = links_identity(fs, key);
+    if (!identity)
+        return 0;
+    objstore_digest(identity, strlen(identity), sum);
+    memcpy(&n, sum, sizeof(n));
+    return GUINT64_FROM_LE(n);
+}
 
 static char *record_name(const char *key)
 {
@@ -34,7 +50,7 @@ static char *parts_name(const char *key)
 /* False: not ours to read. The key is left alone. */
 static bool decode(const void *value, size_t len, struct record *ret)
 {
-    uint64_t n[4];
+    uint64_t n[HEAD_NUMBERS];
     if (len < HEAD_BYTES || len - HEAD_BYTES > ETAG_MAX)
         return false;
     memcpy(n, value, sizeof(n));
@@ -42,6 +58,7 @@ static bool decode(const void *value, size_t len, struct record *ret)
     ret->size = GUINT64_FROM_LE(n[1]);
     ret->part_bytes = GUINT64_FROM_LE(n[2]);
     ret->saved_bytes = GUINT64_FROM_LE(n[3]);
+    ret->store = GUINT64_FROM_LE(n[4]);
     memcpy(ret->etag.s, (const char *)value + HEAD_BYTES, len - HEAD_BYTES);
     ret->etag.s[len - HEAD_BYTES] = '\0';
     return true;
@@ -49,8 +66,9 @@ static bool decode(const void *value, size_t len, struct record *ret)
 
 static GByteArray *encode(const struct record *rec)
 {
-    const uint64_t n[4] = {GUINT64_TO_LE(rec->stamp), GUINT64_TO_LE(rec->size), GUINT64_TO_LE(rec->part_bytes),
-                           GUINT64_TO_LE(rec->saved_bytes)};
+    const uint64_t n[HEAD_NUMBERS] = {GUINT64_TO_LE(rec->stamp), GUINT64_TO_LE(rec->size),
+                                      GUINT64_TO_LE(rec->part_bytes), GUINT64_TO_LE(rec->saved_bytes),
+                                      GUINT64_TO_LE(rec->store)};
     GByteArray *out = g_byte_array_new();
     g_byte_array_append(out, (const guint8 *)n, sizeof(n));
     g_byte_array_append(out, (const guint8 *)rec->etag.s, (guint)strlen(rec->etag.s));
@@ -84,7 +102,7 @@ static GArray *all_records(struct fs *fs)
     return all;
 }
 
-/* rec.key is not set. */
+/* rec.key is not set. -ENOENT also of one that is of another store than the key is in now. */
 static int get_record(struct fs *fs, const char *key, struct record *ret)
 {
     g_autofree char *name = record_name(key);
@@ -94,7 +112,9 @@ static int get_record(struct fs *fs, const char *key, struct record *ret)
         return r;
     gsize len = 0;
     const void *data = g_bytes_get_data(value, &len);
-    return decode(data, len, ret) ? 0 : -EBADMSG;
+    if (!decode(data, len, ret))
+        return -EBADMSG;
+    return ret->store != 0 && ret->store == store_of(fs, key) ? 0 : -ENOENT;
 }
 
 /* The parts that belong to the record; NULL: they do not. */
@@ -179,9 +199,10 @@ static void bases(void *ctx, const char *key, uint64_t part_bytes, GPtrArray *ou
     g_autoptr(GArray) all = all_records(fs);
     g_autofree struct delta_name *names = g_new0(struct delta_name, all->len + 1);
     unsigned chosen[BASES_MAX], n = 0;
+    uint64_t store = store_of(fs, key);
     for (guint i = 0; i < all->len; i++) {
         const struct record *rec = &g_array_index(all, struct record, i);
-        if (rec->part_bytes == part_bytes)
+        if (rec->part_bytes == part_bytes && rec->store == store)
             names[n++] = (struct delta_name){rec->key, rec->stamp};
     }
     n = delta_choose(key, names, n, chosen, BASES_MAX);
@@ -214,6 +235,7 @@ static void made(void *ctx, const struct cache_delta_base *object, uint64_t save
                          .size = object->size,
                          .part_bytes = object->part_bytes,
                          .saved_bytes = saved_bytes,
+                         .store = store_of(fs, object->key),
                          .etag = object->etag};
     struct meta_batch *b = meta_batch_new(fs->meta);
     prune(fs, b, object->key, bytes_of(&rec));

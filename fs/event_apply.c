@@ -1,5 +1,6 @@
 #include "event_apply.h"
 
+#include "links.h"
 #include "ns_undo.h"
 #include "pin.h"
 #include "publish.h"
@@ -52,20 +53,35 @@ static int step(struct fs *fs, struct spot *s, const char *key, const char *end)
     return s->last || !S_ISDIR(s->d.type);
 }
 
+/* Of the store that the key is in: what is made there while its capabilities are found out. */
+static bool is_probe(const char *at, size_t len)
+{
+    return len == strlen(PROBE_DIR) && g_str_has_prefix(at, PROBE_DIR);
+}
+
+/* The name is where the key ends, or as far as it is known. None where a link leaves it out. */
+static void end_spot(struct fs *fs, struct spot *s, const char *key, const char *end)
+{
+    g_autofree char *path = g_strndup(key, (size_t)(end - key));
+    if (links_shows(fs, path, s->is_dir))
+        s->key = g_strconcat(path, s->is_dir ? "/" : NULL, NULL);
+    else
+        g_clear_pointer(&s->name, g_free);
+}
+
 static int find_spot(struct fs *fs, const char *key, struct spot *s)
 {
     *s = (struct spot){.dir = META_ROOT_INO};
-    const char *at = key;
+    const char *at = key, *inside = key + links_prefix_len(fs, key);
     for (unsigned depth = 0; depth < DEPTH_MAX; depth++) {
         const char *end = at + strcspn(at, "/");
-        bool probe = depth == 0 && (size_t)(end - at) == strlen(PROBE_DIR) && g_str_has_prefix(key, PROBE_DIR);
-        if (probe || !tree_name_ok(at, (size_t)(end - at)))
+        if ((at == inside && is_probe(at, (size_t)(end - at))) || !tree_name_ok(at, (size_t)(end - at)))
             break;
         int r = step(fs, s, at, end);
-        if (r != 0) {
-            s->key = r > 0 ? g_strndup(key, (size_t)(end - key) + s->is_dir) : NULL;
+        if (r > 0)
+            end_spot(fs, s, key, end);
+        if (r != 0)
             return MIN(r, 0);
-        }
         s->dir = s->d.ino;
         if (!s->made_here && dir_has(fs, s->dir, INODE_DIR_LOCAL))
             s->made_here = s->dir;

@@ -3,7 +3,7 @@
 #include "event_apply.h"
 #include "event_auth.h"
 #include "event_parse.h"
-#include "s3_uri.h"
+#include "event_place.h"
 
 #define THREADS     4u
 #define AGAIN_NS    (200 * NS_PER_MS)
@@ -24,7 +24,6 @@ struct events {
     /* immutable after open */
     struct fs *fs;
     struct event_auth *auth; /* its user is the web server's thread */
-    struct s3_source source;
     pthread_t threads[THREADS];
     unsigned n_threads;
 
@@ -195,28 +194,28 @@ static void *events_thread(void *arg)
 
 /* ---- requests ---- */
 
-/* The path in the mount of a key of a bucket, NULL: none of ours. Borrowed. */
-static const char *path_of(const struct events *ev, const char *bucket, const char *key)
+struct taking {
+    struct events *ev;
+    const struct event_record *rec;
+};
+
+static void take_path(void *taking, const char *path) NO_TSA /* under mu */
 {
-    const struct s3_source *src = &ev->source;
-    if (strcmp(bucket, src->bucket) != 0 || !g_str_has_prefix(key, src->prefix))
-        return NULL;
-    const char *path = key + strlen(src->prefix);
-    return *path ? path : NULL;
+    struct taking *t = taking;
+    if (t->rec->vague)
+        doubt_locked(t->ev, path);
+    else
+        push_locked(t->ev, path, &t->rec->etag, t->rec->created);
 }
 
-static void take_record(struct events *ev, const struct event_record *rec) REQUIRES(ev->mu)
+static void take_record(struct events *ev, const struct event_places *places, const struct event_record *rec)
+    REQUIRES(ev->mu)
 {
+    struct taking t = {ev, rec};
     bool ours = false;
     metric_inc(M_events_received);
-    for (unsigned i = 0; i < G_N_ELEMENTS(rec->keys); i++) {
-        const char *path = rec->keys[i] ? path_of(ev, rec->bucket, rec->keys[i]) : NULL;
-        if (path && rec->vague)
-            doubt_locked(ev, path);
-        else if (path)
-            push_locked(ev, path, &rec->etag, rec->created);
-        ours |= path != NULL;
-    }
+    for (unsigned i = 0; i < G_N_ELEMENTS(rec->keys) && rec->keys[i]; i++)
+        ours |= event_places_each(places, rec->bucket, rec->keys[i], rec->vague, take_path, &t);
     metric_add(M_events_outside, !ours);
 }
 
@@ -232,10 +231,12 @@ unsigned events_take(void *events, const char *body, size_t len)
         log_notice("events", "SNS asks to confirm the subscription: open this address once: %s", list.subscribe_url);
     metric_add(M_events_received, list.n_others);
     metric_add(M_events_ignored, list.n_others);
+    struct event_places *places = event_places_new(ev->fs);
     mutex_lock(&ev->mu);
     for (unsigned i = 0; i < list.records->len; i++)
-        take_record(ev, list.records->pdata[i]);
+        take_record(ev, places, list.records->pdata[i]);
     mutex_unlock(&ev->mu);
+    event_places_free(places);
     event_list_clear(&list);
     return HTTP_OK;
 }
@@ -290,19 +291,6 @@ bool events_settle(struct events *ev, uint64_t wait_ns)
 
 /* ---- life ---- */
 
-/* A directory as store has no bucket: the name of the directory stands for one. */
-static int read_source(struct events *ev, char **ret_msg)
-{
-    int r = s3_source_parse(objstore_source(ev->fs->store), &ev->source, ret_msg);
-    if (r < 0 || strcmp(ev->source.scheme, "file") != 0)
-        return r;
-    g_free(ev->source.bucket);
-    ev->source.bucket = g_path_get_basename(ev->source.prefix);
-    g_free(ev->source.prefix);
-    ev->source.prefix = g_strdup("");
-    return 0;
-}
-
 static int start_threads(struct events *ev)
 {
     int r = 0;
@@ -325,8 +313,6 @@ int events_open(struct fs *fs, const char *secret_file, struct events **ret, cha
     ev->by_key = g_hash_table_new_full(g_str_hash, g_str_equal, NULL, waiting_free);
     ev->doubted = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
     int r = event_auth_open(secret_file, &ev->auth, ret_msg);
-    if (r == 0)
-        r = read_source(ev, ret_msg);
     if (r == 0)
         r = start_threads(ev);
     if (r < 0) {
@@ -353,7 +339,6 @@ void events_close(struct events *ev)
     g_queue_clear(&ev->ready);
     g_queue_clear(&ev->later);
     event_auth_close(ev->auth);
-    s3_source_clear(&ev->source);
     cond_fini(&ev->work);
     cond_fini(&ev->idle);
     mutex_fini(&ev->mu);

@@ -18,6 +18,8 @@ int jobs_open(struct fs *fs)
     warm_list_tidy(fs->cache_dir, j->last_id); /* before anybody can ask for more */
     j->warms = g_ptr_array_new_with_free_func((GDestroyNotify)warm_unref);
     j->pin_paths = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    j->fetching = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    j->to_fetch = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
     fs->jobs = j;
     return 0;
 }
@@ -50,6 +52,8 @@ void jobs_fini(struct fs *fs)
     workq_free(j->pin_q);
     g_ptr_array_unref(j->warms);
     g_hash_table_unref(j->pin_paths);
+    g_hash_table_unref(j->fetching);
+    g_hash_table_unref(j->to_fetch);
     cond_fini(&j->idle);
     mutex_fini(&j->mu);
     g_free(j);

@@ -1,5 +1,5 @@
 /*
- * Work that goes on behind the file system's back: warm-ups and pin rules. Hangs off fs->jobs; private to warm.c, pin.c and jobs.c.
+ * Work that goes on behind the file system's back: warm-ups and pin rules. Hangs off fs->jobs; private to warm.c, pin.c, pin_fetch.c and jobs.c.
  *
  * jobs_open() after cache, tree and publisher are up; jobs_close() after objstore_shutdown(), or it waits for what is being fetched.
  */
@@ -20,6 +20,9 @@ struct jobs {
     bool pin_all;          /* too many of them, or nobody knows: look at all rules */
     bool pin_queued;       /* a look is on its way */
     bool pin_looking;      /* somebody looks at rules; idle tells when not */
+    GHashTable *fetching;  /* paths that warm-ups of pin_fetch() are on */
+    GHashTable *to_fetch;  /* paths that wait for the end of one of these */
+    unsigned n_fetches;
     /* immutable after jobs_open */
     struct workq *pin_q; /* one thread */
 };

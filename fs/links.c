@@ -187,6 +187,30 @@ size_t links_prefix_len(struct fs *fs, const char *key)
     return len;
 }
 
+char *links_identity(struct fs *fs, const char *key)
+{
+    const char *own = fs->cfg->source ? objstore_identity(fs->store) : NULL;
+    if (!has_links(fs))
+        return g_strdup(own);
+    mutex_lock(&fs->links->mu);
+    const struct link *l = find_locked(fs->links, key);
+    char *identity = g_strdup(l ? l->identity : own);
+    mutex_unlock(&fs->links->mu);
+    return identity;
+}
+
+void links_each_source(struct fs *fs, void (*fn)(void *ctx, const char *dir, const char *source), void *ctx)
+{
+    if (!has_links(fs))
+        return;
+    mutex_lock(&fs->links->mu);
+    for (guint i = 0; i < fs->links->all->len; i++) {
+        const struct link *l = fs->links->all->pdata[i];
+        fn(ctx, l->dir, l->source);
+    }
+    mutex_unlock(&fs->links->mu);
+}
+
 int links_check_fixed(struct fs *fs, const char *path)
 {
     if (!has_links(fs))

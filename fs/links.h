@@ -41,6 +41,8 @@ uint64_t links_point_of(struct fs *fs, uint64_t ino);
 bool links_is_point(struct fs *fs, uint64_t ino);
 /* Length of the directory of the link that key is in, with its '/'; 0: in none. */
 size_t links_prefix_len(struct fs *fs, const char *key);
+/* What tells the store of key from all others (objstore_identity()), NULL: it has none, or never had. Owned by the caller. */
+char *links_identity(struct fs *fs, const char *key);
 /* -EBUSY: at or below path is the directory of a link, which cannot be moved or removed. */
 int links_check_fixed(struct fs *fs, const char *path) MUST_CHECK;
 /* Is there a link below this path, not at it? "" = root. */
@@ -50,6 +52,9 @@ bool links_answers(struct fs *fs, const char *key);
 /* Were its capabilities found out? */
 bool links_probed(struct fs *fs, const char *key);
 void links_set_probed(struct fs *fs, const char *key, uint32_t caps);
+
+/* Calls fn with directory ("a/b") and source of each link, under the set's lock: fn takes none. Any thread. */
+void links_each_source(struct fs *fs, void (*fn)(void *ctx, const char *dir, const char *source), void *ctx);
 
 /* ---- life ---- */
 

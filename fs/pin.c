@@ -10,7 +10,6 @@
 #include "jobs.h"
 #include "ns_undo.h"
 #include "tree.h"
-#include "warm.h"
 
 #include <fnmatch.h>
 #include <stdlib.h>
@@ -156,15 +155,6 @@ uint32_t pin_inherited(struct fs *fs, uint64_t dir)
     uint32_t flags = in->rec.flags & INODE_PIN_FLAGS;
     mutex_unlock(&in->mu);
     return flags;
-}
-
-void pin_fetch(struct fs *fs, const char *const *paths)
-{
-    struct warm *w = NULL;
-    struct warm_req req = {.paths = paths, .mode = WARM_FETCH, .parallel = 4, .background = true};
-    if (!paths[0] || warm_start(fs, &req, &w) < 0)
-        return; /* the daemon stops; the next look at the rules fetches */
-    warm_unref(w);
 }
 
 /* ---- rules ---- */

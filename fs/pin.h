@@ -32,7 +32,8 @@ uint32_t pin_handed_on(const struct meta_inode *from, const struct meta_inode *t
 void pin_follow(struct fs *fs, uint64_t ino, const char *path);
 /* Pins or (PIN_NONE) unpins an inode by name and, for a directory, everything below that is known. */
 int pin_tree(struct fs *fs, uint64_t ino, enum cache_pin pin) MUST_CHECK;
-/* Fetches what is absent below the paths (NULL-terminated), in the background. */
+/* Fetches what is absent below the paths (NULL-terminated), in the background: a few warm-ups at a time, and none for a path that another is on; it is looked at again after that.
+ * Any thread; no ranked lock may be held. */
 void pin_fetch(struct fs *fs, const char *const *paths);
 
 /* Stores the rule and applies it: pins the newest, unpins the others, fetches behind. ret_pinned (may be NULL) gets the paths pinned, owned. What is not

@@ -307,11 +307,15 @@ static int run_symlink(struct job *j)
     return r < 0 ? r : pubop_record(j->o, &j->d, j->in, &out);
 }
 
-static int verify_copy(struct job *j, struct outcome *out)
+/* -ESTALE: somebody was quicker with the next version, as neither ETag nor token is the copy's. */
+static int verify_copy(struct job *j, const char *token, struct outcome *out)
 {
     struct obj_info info = {0};
     int r = objstore_head(j->o->p->fs->store, j->o->key, &info);
-    if (r == 0 && info.size != out->size)
+    bool same_etag = !etag_is_set(&out->etag) || etag_fits(&out->etag, &info.etag);
+    if (r == 0 && !same_etag && strcmp(info.token, token) != 0)
+        r = -ESTALE;
+    else if (r == 0 && info.size != out->size)
         r = -EBADMSG;
     if (r == 0) {
         out->etag = info.etag;
@@ -376,7 +380,7 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
         log_info("publish", "no copy: key='%s' from='%s' etag=%s, there is to be %s", j->o->key, src, src_etag->s,
                  cond.kind == OBJ_COND_ABSENT ? "nothing" : cond.etag.s);
     if (r == 0)
-        r = verify_copy(j, &out);
+        r = verify_copy(j, token, &out);
     CRASH_POINT(copy_verified);
     if (r < 0)
         return r;

@@ -9,7 +9,7 @@
 #include "rules.h"
 #include "tree.h"
 
-#define CREATED_MAX 4096u
+#define CREATED_MAX 65536u /* that wait: whoever notes them may hold up for long who warms them */
 
 /*
  * The one place where layers meet: options of the mount, then (struct rules.base, made with rule_set_apply()) whatever stands between, then the rule. A link's own
@@ -113,12 +113,13 @@ void rules_on_create(struct fs *fs, const char *key)
     bool push = !fs->created;
     if (push)
         fs->created = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
-    if (g_hash_table_size(fs->created) >= CREATED_MAX) { /* so many: their directory */
-        char *slash = strrchr(path, '/');
-        *(slash ? slash : path) = '\0';
-    }
-    (void)g_hash_table_add(fs->created, path);
+    bool room = g_hash_table_size(fs->created) < CREATED_MAX; /* their directory may hold what nobody asked for */
+    if (room)
+        (void)g_hash_table_add(fs->created, g_steal_pointer(&path));
     mutex_unlock(&fs->created_mu);
+    if (!room)
+        log_notice("rules", "too much appeared at once, --on-create does not warm path='%s'", path);
+    g_free(path);
     if (push)
         (void)workq_push(fs->jobs->pin_q, false, warm_created, fs); /* refused only while stopping */
 }

@@ -318,6 +318,8 @@ static void thread_ended(struct warm *w)
     mutex_unlock(&w->mu);
     if (last)
         record_end(w, state);
+    if (last && w->ended)
+        w->ended(w->ended_ctx);
     warm_unref(w);
     if (last)
         job_ended(fs);
@@ -470,6 +472,8 @@ static struct warm *warm_new(struct fs *fs, const struct warm_req *req)
     w->n_nodes = req->n_nodes;
     w->limit_bps = req->limit_bps;
     w->list = req->list;
+    w->ended = req->ended;
+    w->ended_ctx = req->ended_ctx;
     w->until_ns = req->until_ns;
     w->begun_ns = clock_wall_ns();
     if (w->until_ns)

@@ -29,6 +29,9 @@ struct warm_req {
     int64_t until_ns;   /* wall clock: begins no further file; 0: none */
     bool background;    /* nobody takes events: they are only counted, the first WARM_PROBLEMS kept */
     bool keep;          /* in the database; needs a list, which is kept too, and no paths */
+    void (*ended)(
+        void *ctx); /* once it has ended, if it was started; on one of its threads, no lock held; NULL: none */
+    void *ended_ctx;
 };
 #define WARM_PROBLEMS 20
 

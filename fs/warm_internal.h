@@ -23,6 +23,8 @@ struct warm {
     int64_t begun_ns;       /* wall clock */
     char **paths;           /* owned */
     struct warm_list *list; /* owned, NULL: none */
+    void (*ended)(void *ctx);
+    void *ended_ctx;
 
     struct mutex mu; /* CTL */
     struct cond changed;

@@ -76,6 +76,7 @@ static char *record_text(struct warm *w, enum warm_state state)
                           (json_int_t)w->until_ns, "resumed", (json_int_t)w->resumed, "problems", problems_json(w));
     json_object_set_new(o, "begun_ns", json_integer((json_int_t)w->begun_ns));
     json_object_set_new(o, "hasty", json_integer((json_int_t)w->hasty));
+    json_object_set_new(o, "list_bytes", json_integer(w->list ? (json_int_t)warm_list_bytes(w->list) : 0));
     warm_counts_put(o, &p);
     char *text = json_dumps(o, JSON_COMPACT);
     json_decref(o);
@@ -218,7 +219,7 @@ static int go_on(struct fs *fs, const struct record *rec, enum warm_mode mode)
             restore_ended(fs, rec, WARM_STOPPED);
         return r;
     }
-    int r = warm_list_load(fs->cache_dir, rec->id, &req.list);
+    int r = warm_list_load(fs->cache_dir, rec->id, number(rec->o, "list_bytes"), &req.list);
     if (r == 0) {
         log_notice("warm", "goes on with a job of the worker before id=%" G_GUINT64_FORMAT, rec->id);
         r = warm_restart(fs, &req, rec->id, resumed, hasty);

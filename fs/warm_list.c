@@ -1,12 +1,15 @@
 /* Lists of paths in the cache folder, written and read as streams: their length costs disk, not memory. */
 #include "fs/warm_list.h"
 
+#include "base/cleanup.h"
+
 #include <assert.h>
 #include <fcntl.h>
 #include <glib.h>
 #include <glib/gstdio.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define NEW_PREFIX "new-"
@@ -14,7 +17,7 @@
 struct warm_list {
     char *dir, *path; /* owned */
     FILE *out;        /* owned; NULL once closed */
-    uint64_t n;
+    uint64_t n, bytes;
     bool kept;
 };
 
@@ -56,13 +59,17 @@ int warm_list_new(const char *cache_dir, struct warm_list **ret)
     return 0;
 }
 
-int warm_list_load(const char *cache_dir, uint64_t id, struct warm_list **ret)
+int warm_list_load(const char *cache_dir, uint64_t id, uint64_t bytes, struct warm_list **ret)
 {
+    struct stat st;
     g_autofree char *dir = jobs_dir(cache_dir), *path = kept_path(dir, id);
-    if (access(path, R_OK) < 0)
+    if (access(path, R_OK) < 0 || stat(path, &st) < 0)
         return -errno;
+    if (bytes && (uint64_t)st.st_size != bytes)
+        return -EBADMSG;
     struct warm_list *l = g_new0(struct warm_list, 1);
-    *l = (struct warm_list){.dir = g_steal_pointer(&dir), .path = g_steal_pointer(&path), .kept = true};
+    *l = (struct warm_list){
+        .dir = g_steal_pointer(&dir), .path = g_steal_pointer(&path), .bytes = (uint64_t)st.st_size, .kept = true};
     *ret = l;
     return 0;
 }
@@ -75,6 +82,7 @@ int warm_list_add(struct warm_list *l, const char *path)
     if (fwrite(path, 1, len, l->out) != len)
         return errno ? -errno : -EIO;
     l->n++;
+    l->bytes += len;
     return 0;
 }
 
@@ -92,11 +100,19 @@ uint64_t warm_list_count(const struct warm_list *l)
     return l->n;
 }
 
+uint64_t warm_list_bytes(const struct warm_list *l)
+{
+    return l->bytes;
+}
+
 int warm_list_keep(struct warm_list *l, uint64_t id)
 {
     assert(!l->out && !l->kept);
     g_autofree char *path = kept_path(l->dir, id);
-    int r = RET_ERRNO(rename(l->path, path));
+    CLEANUP_FD int fd = RET_ERRNO(open(l->path, O_RDONLY | O_CLOEXEC));
+    int r = fd < 0 ? fd : RET_ERRNO(fdatasync(fd));
+    if (r == 0)
+        r = RET_ERRNO(rename(l->path, path));
     if (r < 0)
         return r;
     g_free(l->path);

@@ -14,13 +14,14 @@ struct warm_list;
 struct warm_cursor;
 
 int warm_list_new(const char *cache_dir, struct warm_list **ret) MUST_CHECK;
-/* The kept list of a job. -ENOENT: there is none. */
-int warm_list_load(const char *cache_dir, uint64_t id, struct warm_list **ret) MUST_CHECK;
+/* The kept list of a job, which had so many bytes (0: not known). -ENOENT: there is none; -EBADMSG: a power loss took some of it. */
+int warm_list_load(const char *cache_dir, uint64_t id, uint64_t bytes, struct warm_list **ret) MUST_CHECK;
 int warm_list_add(struct warm_list *l, const char *path) MUST_CHECK;
 /* All was added: it may be read from now on. -ENOSPC and the like. */
 int warm_list_close(struct warm_list *l) MUST_CHECK;
 uint64_t warm_list_count(const struct warm_list *l); /* of what was added; 0 of a loaded one */
-/* After warm_list_close(). */
+uint64_t warm_list_bytes(const struct warm_list *l);
+/* After warm_list_close(). It is on the disk then. */
 int warm_list_keep(struct warm_list *l, uint64_t id) MUST_CHECK;
 void warm_list_free(struct warm_list *l); /* NULL allowed */
 /* The kept list of a job, if there is one. */

@@ -3,6 +3,7 @@
 #include "fs/jobs.h"
 #include "fs/pin.h"
 #include "fs/publish.h"
+#include "fs/tree.h"
 #include "fs_fixture.h"
 
 #include <check.h>
@@ -177,6 +178,47 @@ START_TEST(more_specific_rule_takes_its_paths_out)
 }
 END_TEST
 
+START_TEST(leftover_of_a_killed_writer_takes_no_other_s_place)
+{
+    rule("ckpt/**=pin=1");
+    fx.cfg.hold_delay_ns = 0;
+    fs_fixture_open(&fx);
+    write_file("ckpt/step_1/a");
+    publish_all();
+    write_file("ckpt/step_2.orbax-checkpoint-tmp-7/a");
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 30 * NS_PER_S, NULL, NULL), 0);
+    settle();
+    ck_assert(fs_fixture_object_exists(&fx, "ckpt/step_2.orbax-checkpoint-tmp-7/a"));
+    pin_rules_apply(fx.fs, NULL);
+    settle();
+    expect_pinned("ckpt/step_1/a", true);
+    write_file("ckpt/step_3/a");
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 30 * NS_PER_S, NULL, NULL), 0);
+    expect_pinned("ckpt/step_1/a", false);
+    expect_pinned("ckpt/step_2.orbax-checkpoint-tmp-7/a", false);
+    expect_pinned("ckpt/step_3/a", true);
+}
+END_TEST
+
+START_TEST(file_that_is_kept_here_does_not_keep_older_ones)
+{
+    rule("ckpt/**=pin=1\nckpt/**/*.log=local-only");
+    fs_fixture_open(&fx);
+    write_file("ckpt/step_1/a");
+    write_file("ckpt/step_2/a");
+    write_file("ckpt/step_2/run.log");
+    publish_all();
+    expect_pinned("ckpt/step_1/a", false);
+    expect_pinned("ckpt/step_2/a", true);
+    write_file("ckpt/step_3/run.log"); /* nothing of it is in the store yet */
+    settle();
+    expect_pinned("ckpt/step_2/a", true);
+    write_file("ckpt/step_3/a");
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 30 * NS_PER_S, NULL, NULL), 0);
+    expect_pinned("ckpt/step_2/a", false);
+}
+END_TEST
+
 START_TEST(sum_tells_what_is_owed)
 {
     fs_fixture_open(&fx);
@@ -196,6 +238,23 @@ START_TEST(sum_tells_what_is_owed)
 }
 END_TEST
 
+START_TEST(empty_one_is_pinned_where_its_directory_is)
+{
+    fs_fixture_open(&fx);
+    write_file("ckpt/step_1/a");
+    INODE_REF in = fs_fixture_inode(&fx, "ckpt/step_1");
+    ck_assert_int_eq(tree_unlink(fx.fs, in->ino, "a"), 0);
+    struct ckpt c = {.path = "ckpt/step_1", .ino = in->ino, .dir = true};
+    struct ckpt_sum s;
+    ck_assert_int_eq(pin_tree(fx.fs, in->ino, PIN_DISK), 0);
+    ck_assert_int_eq(ckpt_sum_up(fx.fs, &c, &s), 0);
+    ck_assert(s.files == 0 && s.pinned && !s.in_memory);
+    ck_assert_int_eq(pin_tree(fx.fs, in->ino, PIN_MEMORY), 0);
+    ck_assert_int_eq(ckpt_sum_up(fx.fs, &c, &s), 0);
+    ck_assert(s.pinned && s.in_memory);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("ckpt");
@@ -208,7 +267,10 @@ int main(void)
     tcase_add_test(tc, directory_counts_once_all_of_it_is_published);
     tcase_add_test(tc, rule_that_is_given_no_more_lets_go);
     tcase_add_test(tc, more_specific_rule_takes_its_paths_out);
+    tcase_add_test(tc, leftover_of_a_killed_writer_takes_no_other_s_place);
+    tcase_add_test(tc, file_that_is_kept_here_does_not_keep_older_ones);
     tcase_add_test(tc, sum_tells_what_is_owed);
+    tcase_add_test(tc, empty_one_is_pinned_where_its_directory_is);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

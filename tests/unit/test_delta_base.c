@@ -2,13 +2,17 @@
 #include "fs/content.h"
 #include "fs/delta.h"
 #include "fs/delta_base.h"
+#include "fs/links.h"
 #include "fs/publish.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
 
 #include <check.h>
+#include <fcntl.h>
+#include <glib/gstdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* ---- names ---- */
 
@@ -132,6 +136,34 @@ static void save(const char *path, char fill)
     ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
 }
 
+static char *in_folder(const char *folder, const char *key)
+{
+    return g_build_filename(fx.dir, folder, key, NULL);
+}
+
+static void link_to(const char *folder)
+{
+    json_t *o = json_object();
+    g_autofree char *path = in_folder(folder, ""), *msg = NULL;
+    g_autofree char *source = g_strdup_printf("file://%s/%s", fx.dir, folder);
+    ck_assert_int_eq(g_mkdir_with_parents(path, 0700), 0);
+    ck_assert_msg(links_add(fx.fs, source, "la", o, &msg) == 0, "%s", msg);
+    json_decref(o);
+}
+
+/* Other bytes under the same ETag, which the file store makes of inode, time and size. */
+static void swap_bytes(const char *path)
+{
+    struct stat st;
+    g_autofree char *other = g_malloc(SIZE);
+    memset(other, 'z', SIZE);
+    ck_assert_int_eq(stat(path, &st), 0);
+    FILE *f = fopen(path, "r+e");
+    ck_assert(f && fwrite(other, 1, SIZE, f) == SIZE && fclose(f) == 0);
+    const struct timespec times[2] = {st.st_atim, st.st_mtim};
+    ck_assert_int_eq(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
 static uint64_t saved_of(const char *key)
 {
     struct meta_dentry d = {0};
@@ -219,9 +251,33 @@ START_TEST(record_of_an_object_that_is_gone_goes)
 }
 END_TEST
 
+/* Its directory led to another store then, which gave the ETag to other bytes. */
+START_TEST(record_of_a_link_says_nothing_of_the_next_store_at_its_directory)
+{
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+    link_to("one");
+    save("la/step_1", 'x');
+    save("la/step_2", 'x');
+    ck_assert_uint_eq(saved_of("la/step_2"), SIZE - PART);
+    g_autofree char *msg = NULL, *from = in_folder("one", "step_2"), *to = in_folder("two", "step_2");
+    ck_assert_msg(links_remove(fx.fs, "la", NULL, NULL, &msg) == 0, "%s", msg);
+    link_to("two");
+    ck_assert_int_eq(g_rename(from, to), 0);
+    swap_bytes(to);
+    save("la/step_3", 'x');
+    g_autofree char *made = in_folder("two", "step_3"), *bytes = NULL;
+    ck_assert(g_file_get_contents(made, &bytes, NULL, NULL));
+    ck_assert_int_eq(bytes[PART + 100], 'x');
+    ck_assert_uint_eq(saved_of("la/step_3"), 0);
+    save("la/step_4", 'x');
+    ck_assert_uint_eq(saved_of("la/step_4"), SIZE - PART);
+}
+END_TEST
+
 static void put_record(const char *key, uint64_t stamp, uint64_t size)
 {
-    const uint64_t head[4] = {GUINT64_TO_LE(stamp), GUINT64_TO_LE(size), GUINT64_TO_LE(PART), 0};
+    const uint64_t head[5] = {GUINT64_TO_LE(stamp), GUINT64_TO_LE(size), GUINT64_TO_LE(PART)};
     g_autofree char *name = g_strconcat("delta/", key, NULL), *parts = g_strconcat("delta-parts/", key, NULL);
     struct meta_batch *b = meta_batch_new(fx.fs->meta);
     meta_value_put(b, name, head, sizeof(head));
@@ -296,6 +352,7 @@ int main(void)
     tcase_add_test(rec, nothing_is_kept_or_saved_with_delta_off);
     tcase_add_test(rec, renamed_object_is_still_a_base);
     tcase_add_test(rec, record_of_an_object_that_is_gone_goes);
+    tcase_add_test(rec, record_of_a_link_says_nothing_of_the_next_store_at_its_directory);
     tcase_add_loop_test(rec, oldest_records_make_room, 0, 2);
     tcase_add_test(rec, records_of_huge_objects_make_room);
     tcase_add_test(rec, records_that_cannot_be_read_are_left_alone);

@@ -2,6 +2,7 @@
 #include "fs/content.h"
 #include "fs/event_apply.h"
 #include "fs/events.h"
+#include "fs/links.h"
 #include "fs/publish.h"
 #include "fs/tree_apply.h"
 #include "fs_fixture.h"
@@ -348,6 +349,124 @@ START_TEST(store_that_does_not_answer_leaves_it_to_the_next_listing)
 }
 END_TEST
 
+static char *in_bucket(const char *bucket, const char *key)
+{
+    return g_build_filename(fx.dir, bucket, key, NULL);
+}
+
+static void put_in(const char *bucket, const char *key)
+{
+    g_autofree char *path = in_bucket(bucket, key), *dir = g_path_get_dirname(path);
+    ck_assert_int_eq(g_mkdir_with_parents(dir, 0700), 0);
+    ck_assert(g_file_set_contents(path, key, -1, NULL));
+}
+
+/* A link at dir to a folder beside the lake. */
+static void add_link(const char *bucket, const char *dir, const char *include)
+{
+    g_autofree char *source = g_strdup_printf("file://%s/%s", fx.dir, bucket), *path = in_bucket(bucket, ""),
+                    *msg = NULL;
+    json_t *o = json_object();
+    if (include)
+        json_object_set_new(o, "include", json_string(include));
+    ck_assert_int_eq(g_mkdir_with_parents(path, 0700), 0);
+    ck_assert_msg(links_add(fx.fs, source, dir, o, &msg) == 0, "%s", msg);
+    json_decref(o);
+}
+
+START_TEST(event_of_a_link_s_bucket_is_applied_below_each_link_to_it)
+{
+    put_in("other", "d/old");
+    start();
+    add_link("other", "la", NULL);
+    add_link("other", "x/lb", NULL);
+    ck_assert_uint_ne(ino_of("la/d/old"), 0);
+    ck_assert_uint_ne(ino_of("x/lb/d/old"), 0);
+    put_in("other", "d/new");
+    ck_assert_uint_eq(ino_of("la/d/new"), 0);
+    int64_t outside = metric_get(M_events_outside);
+    ck_assert_uint_eq(send_event("other", "d/new", true), HTTP_OK);
+    settle();
+    ck_assert_uint_ne(ino_of("la/d/new"), 0);
+    ck_assert_uint_ne(ino_of("x/lb/d/new"), 0);
+    ck_assert_uint_eq(ino_of("d"), 0);
+    ck_assert_uint_eq(send_event("third", "d/new", true), HTTP_OK);
+    ck_assert_int_eq(metric_get(M_events_outside), outside + 1);
+}
+END_TEST
+
+START_TEST(directory_of_a_link_stays_when_its_bucket_becomes_empty)
+{
+    put_in("other", "d/f");
+    start();
+    add_link("other", "la", NULL);
+    ck_assert_uint_ne(ino_of("la/d/f"), 0);
+    g_autofree char *file = in_bucket("other", "d/f"), *dir = in_bucket("other", "d");
+    ck_assert_int_eq(remove(file) + remove(dir), 0);
+    ck_assert_uint_eq(send_event("other", "d/f", false), HTTP_OK);
+    settle();
+    ck_assert_uint_eq(ino_of("la/d"), 0);
+    ck_assert_uint_ne(ino_of("la"), 0);
+}
+END_TEST
+
+START_TEST(what_a_link_hides_or_leaves_out_gets_no_name)
+{
+    put_in("other", "d/old.pt");
+    start();
+    add_link("other", "la", "*.pt");
+    ck_assert_uint_ne(ino_of("la/d/old.pt"), 0);
+    int64_t outside = metric_get(M_events_outside);
+    put_in("other", "d/new.pt");
+    put_in("other", "d/new.log");
+    put_in("other", ".sluice-probe/x.pt");
+    ck_assert_uint_eq(send_event("other", "d/new.pt", true), HTTP_OK);
+    ck_assert_uint_eq(send_event("other", "d/new.log", true), HTTP_OK);
+    ck_assert_uint_eq(send_event("other", ".sluice-probe/x.pt", true), HTTP_OK);
+    settle();
+    ck_assert_int_eq(metric_get(M_events_outside), outside);
+    ck_assert_uint_ne(ino_of("la/d/new.pt"), 0);
+    ck_assert_uint_eq(ino_of("la/d/new.log"), 0);
+    ck_assert_uint_eq(ino_of("la/.sluice-probe"), 0);
+    ck_assert_uint_eq(send_event("lake", "la/d/hidden.pt", true), HTTP_OK);
+    ck_assert_int_eq(metric_get(M_events_outside), outside + 1);
+}
+END_TEST
+
+START_TEST(key_that_json_cannot_carry_leaves_its_directory_to_the_next_listing)
+{
+    fs_fixture_object(&fx, "f", "1", 1);
+    put_in("other", "f");
+    start();
+    add_link("other", "la", NULL);
+    ck_assert_uint_ne(ino_of("f"), 0);
+    ck_assert_uint_ne(ino_of("la/f"), 0);
+    fs_fixture_object(&fx, "\xff", "1", 1);
+    put_in("other", "\xff");
+    ck_assert_uint_eq(send_event("lake", "\xff", true), HTTP_OK);
+    settle();
+    ck_assert_uint_ne(ino_of("\xff"), 0);
+    ck_assert_uint_eq(ino_of("la/\xff"), 0);
+    ck_assert_uint_eq(send_event("other", "\xff", true), HTTP_OK);
+    settle();
+    ck_assert_uint_ne(ino_of("la/\xff"), 0);
+}
+END_TEST
+
+START_TEST(mount_of_links_only_takes_events)
+{
+    put_in("other", "d/old");
+    g_clear_pointer(&fx.cfg.source, g_free);
+    start();
+    add_link("other", "la", NULL);
+    ck_assert_uint_ne(ino_of("la/d/old"), 0);
+    put_in("other", "d/new");
+    ck_assert_uint_eq(send_event("other", "d/new", true), HTTP_OK);
+    settle();
+    ck_assert_uint_ne(ino_of("la/d/new"), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("events");
@@ -369,6 +488,11 @@ int main(void)
     tcase_add_test(tc, more_than_may_wait_leaves_the_directory_to_its_next_listing);
     tcase_add_test(tc, events_that_came_for_one_name_are_one);
     tcase_add_test(tc, store_that_does_not_answer_leaves_it_to_the_next_listing);
+    tcase_add_test(tc, event_of_a_link_s_bucket_is_applied_below_each_link_to_it);
+    tcase_add_test(tc, directory_of_a_link_stays_when_its_bucket_becomes_empty);
+    tcase_add_test(tc, what_a_link_hides_or_leaves_out_gets_no_name);
+    tcase_add_test(tc, key_that_json_cannot_carry_leaves_its_directory_to_the_next_listing);
+    tcase_add_test(tc, mount_of_links_only_takes_events);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

@@ -1,6 +1,7 @@
 /* Pins and pin rules over a lake in a folder, without FUSE. */
 #include "fs/jobs.h"
 #include "fs/pin.h"
+#include "fs/rules.h"
 #include "fs/tree.h"
 #include "fs/warm.h"
 #include "fs_fixture.h"
@@ -469,6 +470,61 @@ START_TEST(rule_that_was_not_applied_before_a_kill_is_at_the_next_start)
 }
 END_TEST
 
+START_TEST(many_that_appear_at_once_do_not_warm_what_is_beside_them)
+{
+    fx.cfg.on_create = g_strdup("*.idx=warm");
+    fs_fixture_object(&fx, "1.idx", "1", 1);
+    fs_fixture_object(&fx, "data.bin", "1", 1);
+    fs_fixture_open(&fx);
+    mutex_lock(&fx.fs->ns); /* as a listing has it while names appear */
+    for (unsigned i = 0; i < 10000; i++) {
+        g_autofree char *key = g_strdup_printf("%u.idx", i);
+        rules_on_create(fx.fs, key);
+    }
+    mutex_unlock(&fx.fs->ns);
+    settle();
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "1.idx"), 1);
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "data.bin"), 0);
+}
+END_TEST
+
+static unsigned n_running(void)
+{
+    unsigned n = 0;
+    struct warm_progress p;
+    g_autoptr(GPtrArray) list = warm_list_jobs(fx.fs);
+    for (unsigned i = 0; i < list->len; i++)
+        n += warm_progress_get(list->pdata[i], &p) == WARM_RUNNING;
+    return n;
+}
+
+START_TEST(looks_at_rules_while_the_store_is_slow_start_few_warm_ups)
+{
+    fx.cfg.fault = g_strdup("op=get,action=delay:3s");
+    fs_fixture_object(&fx, "ckpt/s1/a", "1", 1);
+    fs_fixture_object(&fx, "ckpt/s2/a", "2", 1);
+    fs_fixture_open(&fx);
+    INODE_REF s1 = fs_fixture_inode(&fx, "ckpt/s1");
+    INODE_REF s2 = fs_fixture_inode(&fx, "ckpt/s2");
+    ck_assert_int_eq(tree_refresh_all(fx.fs, s1, false) + tree_refresh_all(fx.fs, s2, false), 0);
+    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/s*", 1, PIN_DISK, NULL), 0);
+    for (unsigned i = 0; i < 40; i++) {
+        const char *paths[] = {i % 2 ? "ckpt/s1" : "ckpt/s2", NULL};
+        pin_fetch(fx.fs, paths);
+        pin_rules_apply(fx.fs, "ckpt/");
+        uint64_t deadline = clock_mono_ns() + 30 * NS_PER_S;
+        while (workq_load(fx.fs->jobs->pin_q) > 0 && clock_mono_ns() < deadline)
+            g_usleep(1000);
+    }
+    ck_assert_uint_le(n_running(), 4);
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=get,nth=1000000,action=error:-EIO"), 0);
+    while (n_running() > 0)
+        g_usleep(1000);
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "ckpt/s1/a"), 1);
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "ckpt/s2/a"), 1);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("pin");
@@ -500,6 +556,8 @@ int main(void)
     tcase_add_test(tc, rule_within_a_wanted_directory_unpins_nothing_of_it);
     tcase_add_test(tc, rule_is_removed_by_its_name_and_number);
     tcase_add_test(tc, rule_that_was_not_applied_before_a_kill_is_at_the_next_start);
+    tcase_add_test(tc, looks_at_rules_while_the_store_is_slow_start_few_warm_ups);
+    tcase_add_test(tc, many_that_appear_at_once_do_not_warm_what_is_beside_them);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

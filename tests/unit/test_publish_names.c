@@ -135,6 +135,26 @@ START_TEST(file_comes_after_the_marker_moved_away)
 }
 END_TEST
 
+/* Between the copy and the look at it: theirs is not taken for ours, and what ours was made from stays. */
+START_TEST(copy_that_somebody_replaces_at_once_is_a_conflict)
+{
+    int64_t conflicts = metric_get(M_conflicts_total);
+    move("f", "g", 0);
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=head,action=delay:1s"), 0);
+    fs_fixture_start(&fx);
+    uint64_t deadline = clock_mono_ns() + 20 * NS_PER_S;
+    while (!fs_fixture_object_exists(&fx, "g") && clock_mono_ns() < deadline)
+        g_usleep(1000);
+    fs_fixture_object(&fx, "g", "them", 4);
+    while (metric_get(M_conflicts_total) == conflicts && fs_fixture_object_exists(&fx, "f") &&
+           clock_mono_ns() < deadline)
+        g_usleep(1000);
+    ck_assert_int_eq(metric_get(M_conflicts_total), conflicts + 1);
+    assert_object("f", "file");
+    assert_object("g", "them");
+}
+END_TEST
+
 START_TEST(files_come_after_the_file_of_their_directory_s_name_moved_away)
 {
     move("f", "t", 0);
@@ -365,6 +385,7 @@ int main(void)
     tcase_add_test(tc, file_comes_after_the_directory_moved_away);
     tcase_add_test(tc, what_is_closed_after_that_file_does_not_keep_it);
     tcase_add_test(tc, file_comes_after_the_marker_moved_away);
+    tcase_add_test(tc, copy_that_somebody_replaces_at_once_is_a_conflict);
     tcase_add_test(tc, files_come_after_the_file_of_their_directory_s_name_moved_away);
     tcase_add_test(tc, file_goes_below_its_own_name);
     tcase_add_test(tc, file_takes_the_name_of_its_directory);

@@ -359,6 +359,26 @@ START_TEST(a_job_goes_on_with_the_next_worker)
 }
 END_TEST
 
+/* As a power loss leaves it. It is no job with nothing to do, which would be done. */
+START_TEST(a_job_whose_list_was_cut_does_not_go_on)
+{
+    make_lake(1, 100, 1000);
+    fx.cfg.fault = g_strdup("op=get,action=delay:20ms");
+    fs_fixture_open(&fx);
+    struct warm *w = start_kept("set");
+    uint64_t id = warm_id(w);
+    warm_unref(w);
+    fs_fixture_close(&fx);
+    g_autofree char *path = g_strdup_printf("%s/jobs/%u", fx.cache_dir, (unsigned)id);
+    ck_assert_int_eq(truncate(path, 0), 0);
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+    w = find(id);
+    ck_assert_ptr_null(w);
+    ck_assert(!has_list(id));
+}
+END_TEST
+
 START_TEST(a_job_that_was_stopped_stays_so)
 {
     make_lake(1, 100, 1000);
@@ -475,6 +495,7 @@ int main(void)
     tcase_add_test(tc, a_limit_holds_the_next_piece_back_and_a_stop_does_not_wait_for_it);
     tcase_add_test(tc, a_limited_job_fetches_all_of_a_large_file);
     tcase_add_test(tc, a_job_goes_on_with_the_next_worker);
+    tcase_add_test(tc, a_job_whose_list_was_cut_does_not_go_on);
     tcase_add_test(tc, a_job_that_was_stopped_stays_so);
     tcase_add_test(tc, a_job_that_no_worker_survives_is_left);
     tcase_add_test(tc, records_that_cannot_be_read_are_dropped);
