@@ -511,8 +511,8 @@ static void links_at(struct objstore *st, const char *key, struct objstore_at *r
     struct route *r = route_get(l, key, &key);
     if (r->store)
         objstore_at(r->store, key, ret);
-    else
-        *ret = (struct objstore_at){.limits = l->base.limits, .offline_since_ns = r->since_ns};
+    else /* a root without a store is all there is of it: nothing it could come back to */
+        *ret = (struct objstore_at){.limits = l->base.limits, .offline_since_ns = r->len ? r->since_ns : 0};
     ret->limits.key_max_bytes += (uint32_t)r->len;
     route_put(l, r);
 }

@@ -435,7 +435,6 @@ START_TEST(no_source_goes_from_process_to_process)
     ck_assert_int_eq(PARSE("/mnt", "--links", "/etc/l"), 0);
     ck_assert_int_eq(config_validate(&cfg, &msg), 0);
     config_save(&cfg, saved);
-    config_init(&other);
     ck_assert_int_eq(config_restore(&other, saved->str, saved->len, &msg), 0);
     ck_assert_ptr_null(other.source);
     ck_assert_str_eq(other.mountpoint, "/mnt");

@@ -519,6 +519,7 @@ START_TEST(option_lists_all_at_the_start)
 {
     struct sync_progress p;
     make_lake(4, 2);
+    g_free(fx.cfg.sync);
     fx.cfg.sync = g_strdup("full");
     fs_fixture_open(&fx);
     fs_fixture_start(&fx);
@@ -533,6 +534,7 @@ END_TEST
 START_TEST(option_lists_again_and_again)
 {
     make_lake(1, 1);
+    g_free(fx.cfg.sync);
     fx.cfg.sync = g_strdup("1s");
     fs_fixture_open(&fx);
     fs_fixture_start(&fx);
