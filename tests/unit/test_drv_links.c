@@ -301,7 +301,8 @@ START_TEST(without_a_root_there_are_only_links)
     char *msg = NULL;
     ck_assert_int_eq(objstore_check(st, &msg), 0);
     struct objstore_at at;
-    objstore_at(st, "x", &at); /* what is said to be offline is listed in the background, and shown as it was meanwhile */
+    objstore_at(st, "x",
+                &at); /* what is said to be offline is listed in the background, and shown as it was meanwhile */
     ck_assert_int_eq(at.offline_since_ns, 0);
     ck_assert_int_eq(objstore_links_remove(st, "a/b"), 0);
     assert_list("", true, NULL, 0, "");
