@@ -408,9 +408,8 @@ int tree_tmpfile(struct fs *fs, const struct node_spec *spec, struct inode **ret
  * Content of which one name is sent and another is not would be owed to the store for ever. Nor may what is kept here rest on the object of another name, which nothing would keep from
  * going with that.
  */
-static int check_same_side(struct inode *in, bool kept) REQUIRES(in->fs->ns)
+static int check_same_side(struct fs *fs, struct inode *in, bool kept) REQUIRES(fs->ns)
 {
-    struct fs *fs = in->fs;
     struct meta_dentry d = {0};
     int r = fs->rules->local_only ? meta_link_first(fs->meta, in->ino, &d) : -ENOENT;
     if (r < 0)
@@ -444,7 +443,7 @@ static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, ui
     char own[FS_NAME_MAX + 1];
     g_strlcpy(own, name, sizeof(own));
     bool kept = local_is(fs, key);
-    r = check_same_side(in, kept);
+    r = check_same_side(fs, in, kept);
     if (r < 0)
         return r;
     mutex_lock(&in->mu);
