@@ -113,10 +113,10 @@ START_TEST(waiting_in_the_queue_is_no_lack_of_progress)
 {
     struct cache_source big = put_object(&fx, "big", SIZE, 1), other = put_object(&fx, "other", MIB, 1);
     fixture_stop(&fx);
-    fx.cfg.op_timeout_ns = 3 * NS_PER_S / 2;
+    fx.cfg.op_timeout_ns = 3 * NS_PER_S; /* twice that without anything does not happen on a busy machine */
     fixture_start(&fx);
     struct cfile *cf = open_object(&fx, 50, &big, SIZE), *cf2 = open_object(&fx, 51, &other, MIB);
-    fault(&fx, "op=get,action=delay:250ms"); /* five seconds and more for all of the first file */
+    fault(&fx, "op=get,action=delay:400ms"); /* eight seconds and more for all of the first file */
     ck_assert_int_eq(cache_file_fill(cf, false, false, NULL, NULL), 0);
     ck_assert_int_eq(cache_file_fill(cf2, false, true, NULL, NULL), 0);
     ck_assert(cache_file_complete(cf2));
