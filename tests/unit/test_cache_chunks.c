@@ -62,6 +62,9 @@ START_TEST(segments_round_trip)
         chunkset_set(&present, (uint64_t)rand() % (3 * META_SEGMENT_CHUNKS), 1);
         chunkset_set(&dirty, (uint64_t)rand() % (3 * META_SEGMENT_CHUNKS), 1);
     }
+    for (uint64_t at = 0; at < 3 * META_SEGMENT_CHUNKS;
+         at += 311) /* runs within words, over their edges, of whole ones */
+        chunkset_set(&dirty, at, at % 200);
     chunkset_set(&p2, META_SEGMENT_CHUNKS, 100); /* decoding replaces what was there */
     for (uint32_t i = 0; i < 3; i++) {
         chunks_encode_segment(&present, &dirty, i, &seg);
@@ -71,6 +74,7 @@ START_TEST(segments_round_trip)
         ck_assert_uint_eq(chunkset_get(&present, i), chunkset_get(&p2, i));
         ck_assert_uint_eq(chunkset_get(&dirty, i), chunkset_get(&d2, i));
     }
+    ck_assert_uint_eq(chunkset_count(&dirty, 0, UINT64_MAX / 2), chunkset_count(&d2, 0, UINT64_MAX / 2));
     chunkset_clear(&present);
     chunkset_clear(&dirty);
     chunkset_clear(&p2);
