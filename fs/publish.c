@@ -267,6 +267,14 @@ void publish_delete(struct fs *fs, struct meta_batch *b, const char *key, const 
     pend(fs->pub, o, 0);
 }
 
+void publish_rebased(struct fs *fs, uint64_t ino, const char *base)
+{
+    mutex_assert_held(&fs->ns);
+    mutex_lock(&fs->pub->mu);
+    queue_rebase_locked(fs->pub, ino, base);
+    mutex_unlock(&fs->pub->mu);
+}
+
 bool publish_inherit(struct fs *fs, struct meta_batch *b, const char *key, struct etag *ret_etag)
 {
     mutex_assert_held(&fs->ns);

@@ -52,6 +52,8 @@ void publish_delete(struct fs *fs, struct meta_batch *b, const char *key, const 
 /* The object at key belongs to the name not_id no more: a name that has taken the place will overwrite it, else it is deleted. */
 void publish_disown(struct fs *fs, struct meta_batch *b, const char *key, const struct etag *etag, uint64_t not_id,
                     uint64_t keep_ino) REQUIRES(fs->ns);
+/* The record of the file says that its bytes are in the object base now: what its queued names copy from is kept until they did. */
+void publish_rebased(struct fs *fs, uint64_t ino, const char *base) REQUIRES(fs->ns);
 /* A new name takes key: if a delete of it is queued or another op still copies from it, that delete is withdrawn (or will not happen) and
  * true says what object stands there. */
 bool publish_inherit(struct fs *fs, struct meta_batch *b, const char *key, struct etag *ret_etag) REQUIRES(fs->ns);

@@ -248,6 +248,16 @@ static bool update_inode(struct inode *in, struct meta_batch *b, const struct ou
     return safe;
 }
 
+/* Where the bytes are may be news for names that are to be copied from there. */
+static void tell_names(struct fs *fs, struct inode *in) REQUIRES(fs->ns)
+{
+    mutex_lock(&in->mu);
+    g_autofree char *base = g_strdup(in->rec.base_key);
+    mutex_unlock(&in->mu);
+    if (base)
+        publish_rebased(fs, in->ino, base);
+}
+
 /* The cache file may be evicted from now on, and fetched again from where it was published. */
 static void mark_clean(struct inode *in, const struct outcome *out, bool was_dirty)
 {
@@ -339,6 +349,7 @@ static int record_locked(struct op *o, const struct meta_dentry *before, struct 
     note_clear(fs, b, out->key);
     if (S_ISREG(o->type))
         *ret_clean = update_inode(in, b, out, &base, f.others_unpublished, &unsent);
+    tell_names(fs, in);
     g_free(base.key);
     if (*ret_clean)
         cache_sums_del(b, out->vid);

@@ -122,6 +122,8 @@ void queue_remove_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
 void queue_relink_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
 /* The store refuses the delete, or does not any more: others do not wait for it, but for one whose name theirs cannot stand beside (objstore_limits.one_name). */
 void queue_set_refused_locked(struct publisher *p, struct op *o, bool refused) REQUIRES(p->mu);
+/* Bytes that are not here of the file ino are in the object base from now on: the ops of its names that copy from, or rest on, another name's object keep that one. */
+void queue_rebase_locked(struct publisher *p, uint64_t ino, const char *base) REQUIRES(p->mu);
 /* The content of old was changed again: what waited for old, if it was closed, waits for next. Before next is inserted. */
 void queue_succeed_locked(struct publisher *p, const struct op *old, struct op *next) REQUIRES(p->mu);
 /* May the op's visible step happen now? */

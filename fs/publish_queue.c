@@ -275,6 +275,28 @@ static void base_del(struct publisher *p, struct op *o)
         g_hash_table_remove(p->bases, o->base);
 }
 
+static void set_base(struct publisher *p, struct op *o, const char *base)
+{
+    bool other = !g_str_equal(base, o->key) && g_strcmp0(base, o->source) != 0;
+    base_del(p, o);
+    g_free(o->base);
+    o->base = other ? g_strdup(base) : NULL;
+    if (other)
+        base_add(p, o);
+}
+
+void queue_rebase_locked(struct publisher *p, uint64_t ino, const char *base)
+{
+    mutex_assert_held(&p->mu);
+    const GPtrArray *a = ops_of_ino(p, ino, false);
+    for (unsigned i = 0; a && i < a->len; i++) {
+        struct op *o = a->pdata[i];
+        if (o->base && !g_str_equal(o->base, base))
+            set_base(p, o, base);
+    }
+    queue_wake_locked(p);
+}
+
 void queue_insert_locked(struct publisher *p, struct op *o)
 {
     mutex_assert_held(&p->mu);

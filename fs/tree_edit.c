@@ -191,6 +191,7 @@ void tree_leave_object(struct fs *fs, struct meta_batch *b, const struct meta_de
     char *other = leave ? other_object(fs, d, unchanged, &etag) : NULL;
     if (!other)
         return;
+    publish_rebased(fs, d->ino, other);
     mutex_lock(&in->mu);
     ns_undo_note_locked(in);
     g_free(rec->base_key);

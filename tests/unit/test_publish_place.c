@@ -106,6 +106,50 @@ START_TEST(name_in_the_place_of_a_delete_whose_answer_was_lost_is_no_conflict)
 }
 END_TEST
 
+static void link_to(const char *from, const char *dir, const char *name)
+{
+    INODE_REF in = NULL;
+    INODE_REF at = NULL;
+    INODE_REF made = NULL;
+    ck_assert_int_eq(tree_resolve(fx.fs, from, &in), 0);
+    ck_assert_int_eq(tree_resolve(fx.fs, dir, &at), 0);
+    ck_assert_int_eq(tree_link(fx.fs, in->ino, at->ino, name, &made), 0);
+}
+
+/* As programs do that replace a file as a whole. */
+static void save(const char *dir, const char *name, const char *data)
+{
+    INODE_REF at = NULL;
+    g_autofree char *tmp = g_strconcat(name, ".tmp", NULL), *path = g_build_filename(dir, tmp, NULL);
+    fs_fixture_write(&fx, path, data, strlen(data));
+    ck_assert_int_eq(tree_resolve(fx.fs, dir, &at), 0);
+    ck_assert_int_eq(tree_rename(fx.fs, at->ino, tmp, at->ino, name, 0), 0);
+}
+
+/* Both names that are in the store go to other files before the third was copied: from the second, when the first is gone. */
+START_TEST(name_is_copied_from_what_the_file_rests_on_now)
+{
+    fs_fixture_object(&fx, "da/a", "1", 1);
+    fs_fixture_object(&fx, "db/x", "x", 1);
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+    ck_assert(is_there("da/a") && is_there("db/x"));
+    link_to("da/a", "db", "b");
+    all_published();
+    fault("op=copy,action=error:-EIO");
+    link_to("da/a", "", "c");
+    g_usleep(30000);
+    save(_i ? "db" : "da", _i ? "b" : "a", "2");
+    g_usleep(100000);
+    save(_i ? "da" : "db", _i ? "a" : "b", "3");
+    g_usleep(100000);
+    fault("op=get,nth=1000000,action=error:-EIO");
+    all_published();
+    ck_assert_uint_eq(conflict_count(fx.fs->meta, ""), 0);
+    assert_object("c", "1");
+}
+END_TEST
+
 /* The name comes while the delete is being sent, which is not carried out, and need not wait for it. */
 START_TEST(name_takes_over_a_delete_that_was_just_being_sent)
 {
@@ -201,6 +245,7 @@ int main(void)
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, name_in_the_place_of_a_delete_whose_answer_was_lost_is_no_conflict, 0, 3);
+    tcase_add_loop_test(t, name_is_copied_from_what_the_file_rests_on_now, 0, 2);
     tcase_add_test(t, name_takes_over_a_delete_that_was_just_being_sent);
     tcase_add_loop_test(t, marker_known_from_a_listing_goes_with_its_directory, 0, 3);
     tcase_add_test(t, marker_that_may_be_there_goes_with_its_directory);
