@@ -114,6 +114,7 @@ static void init_tables(struct cache *c)
     cond_init(&c->table.changed);
     c->table.files = g_hash_table_new(g_int64_hash, g_int64_equal);
     c->table.busy = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL);
+    rest_init(c);
     mutex_init(&c->fetch.mu, LOCK_CACHE_FETCH);
     cond_init(&c->fetch.work);
     mutex_init(&c->health.mu, LOCK_CACHE_HEALTH);
@@ -133,6 +134,8 @@ int cache_open(const struct cache_config *cfg, struct meta *m, struct objstore *
     int r = tiers_open(c, ret_msg);
     if (r >= 0)
         r = recover_index(c);
+    if (r >= 0)
+        recover_memory(c);
     if (r >= 0)
         r = follow_start(c);
     if (r >= 0)
@@ -166,6 +169,7 @@ void cache_close(struct cache *c)
     follow_stop(c);
     space_stop(c);
     upload_pool_free(c);
+    rest_fini(c);
     int r = c->broken ? 0 : space_save_index(c);
     if (r < 0)
         log_warn("cache", "cannot write the index r=%s", err_name(r));

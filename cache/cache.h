@@ -87,17 +87,23 @@ int cache_file_new(struct cache *c, uint64_t ino, struct cfile **ret) MUST_CHECK
  * size is the logical size a new local file gets (an existing one keeps its own). -ENODATA: the local file is gone and there is no source (dirty data lost). */
 int cache_file_open(struct cache *c, uint64_t vid, uint64_t ino, uint64_t size, const struct cache_source *src,
                     struct cfile **ret) MUST_CHECK;
+/*
+ * For files that the kernel keeps between two opens; from memory, so ranked locks may be held. reopen: the cfile of vid with one reference, given to the kernel for reading as it was before it was
+ * closed: if it is in memory still, not in the memory tier, nobody has it open, and it is whole, clean, of that size and source, and recorded so; else NULL, and it is to be opened. Its local file is
+ * not looked at. rest: takes it back from the kernel and lets go of the caller's reference; false, and nothing is done, if others have one or there is something to save. */
+struct cfile *cache_file_reopen(struct cache *c, uint64_t vid, uint64_t size, const struct cache_source *src);
+bool cache_file_rest(struct cfile *cf) MUST_CHECK;
 struct cfile *cache_file_ref(struct cfile *cf);
 void cache_file_unref(struct cfile *cf); /* NULL allowed */
 uint64_t cache_file_vid(const struct cfile *cf);
-/* Borrowed descriptor of the local file, open for reading. */
-int cache_file_fd(const struct cfile *cf);
-/* The source after a rename carried out upstream, or after publishing (key = the published object); NULL key = none, -EINVAL unless all of the file is here. Chunks that
- * the source did not give before lose their checksums: they have been synced. */
+/* Borrowed descriptor of the local file, open for reading; -errno: it was not opened yet (cache_file_reopen()), and cannot be. */
+int cache_file_fd(struct cfile *cf);
+/* The source after a rename carried out upstream, or after publishing (key = the published object); NULL key = none, -EINVAL unless all of the file is here. Of a
+ * dirty file it is made from what is here, and what lay beyond the old limit belongs to it; chunks that the source did not give before lose their checksums: they have been synced. */
 int cache_file_set_source(struct cfile *cf, const struct cache_source *src) MUST_CHECK;
 /* Absent bytes are fetched from another object from now on, made from this file, perhaps changed since. The limit stays. Nothing without a source. */
 void cache_file_rebase(struct cfile *cf, const char *key, const struct etag *etag);
-/* Asked, no lock held, when key has another etag than expected: 0 and that if it is made from this file and cache_file_rebase() was not told. Set before bytes are read. */
+/* Asked, no lock held and before readers are told, when key has another etag than expected, or is gone: 0 and that if it is made from this file and cache_file_rebase() was not told. Set before bytes are read. */
 typedef int cache_newer_fn(void *ctx, uint64_t vid, uint64_t ino, const char *key, struct etag *ret_etag);
 void cache_on_stale(struct cache *c, cache_newer_fn *fn, void *ctx);
 
@@ -114,13 +120,15 @@ int cache_file_fallocate(struct cfile *cf, int mode, uint64_t off, uint64_t len)
 int64_t cache_file_seek(struct cfile *cf, uint64_t off, int whence);
 /* fdatasync of the local file. After a failure the file is suspect: every later sync fails with -EIO, after a restart too, until it is made empty. */
 int cache_file_sync(struct cfile *cf) MUST_CHECK;
+/* Begins it by pieces, with rests until *hurry (atomic) is set: half of the disk's time is left to others. cache_file_sync() follows and tells what failed. */
+void cache_file_write_out(struct cfile *cf, const int *hurry);
 uint64_t cache_file_size(struct cfile *cf);
 bool cache_file_has_source(struct cfile *cf);
 uint64_t cache_file_limit(struct cfile *cf); /* the source's, to be stored in the inode */
 uint64_t cache_file_present_bytes(struct cfile *cf);
 bool cache_file_complete(struct cfile *cf);
 /* Fetches all that is absent. urgent: before read-ahead and other fills. wait false: returns at once and goes on behind. progress (may be NULL; only with wait) is called
- * with bytes newly present. -EFBIG with wait: the file is larger than half of the cache and is not kept whole. */
+ * with bytes newly present. 0 with wait: all of it is here. -EFBIG: the file is larger than half of the cache and is not kept whole; -ENOSPC: others take its chunks away as fast as they come. */
 int cache_file_fill(struct cfile *cf, bool urgent, bool wait, void (*progress)(void *ctx, uint64_t bytes), void *ctx)
     MUST_CHECK;
 /* The same with wait for what is absent of [off, off + len), in whole chunks; what a file's last bytes bring with them is checked by cache_file_fill(). */
@@ -128,18 +136,20 @@ int cache_file_fill_range(struct cfile *cf, uint64_t off, uint64_t len, void (*p
                           void *ctx) MUST_CHECK;
 void cache_file_prefetch(struct cfile *cf, uint64_t off, uint64_t len); /* [off, off+len) behind, no wait */
 
-/* Dirty and pinned files are never evicted. New files begin dirty, opened ones as they were marked. Marks survive restarts. Marking clean clears dirty chunk bits. */
+/* Dirty files are never evicted; pinned ones only, when nothing else can go, for a write that would fail. New files begin dirty, opened ones as they were marked. Marks survive restarts. Marking clean clears dirty chunk bits. */
 int cache_file_set_dirty(struct cfile *cf, bool dirty) MUST_CHECK;
 /* All of it is in the object src: that gives what is absent from now on, the intent goes, the file is clean, an upload that was left of it is aborted behind. */
 int cache_file_set_published(struct cfile *cf, const struct cache_source *src) MUST_CHECK;
 int cache_pin(struct cache *c, uint64_t vid, enum cache_pin pin);
+/* Writers that found no room took that of pinned files a moment ago: what is pinned is not to be fetched just now. */
+bool cache_pins_yield(struct cache *c);
 /* What a file that is marked dirty takes on its disk; 0: none is marked so. From memory. */
 uint64_t cache_dirty_bytes_of(struct cache *c, uint64_t vid);
 /* Text kept in the local file's user.sluice.intent xattr, so that dirty data is found again without the database. NULL removes it. */
 int cache_file_set_intent(struct cfile *cf, const char *text) MUST_CHECK;
 void cache_file_touch(struct cfile *cf); /* a reader or writer came: the eviction order's notion of use; cheap */
 
-/* Calls fn for every file that is marked dirty, also of disks that are not there. Non-zero from fn stops and is returned. */
+/* Calls fn for every file that is marked dirty, also of disks that are not there, by inode. Non-zero from fn stops and is returned. */
 int cache_dirty_each(struct cache *c, int (*fn)(void *ctx, uint64_t vid, uint64_t ino), void *ctx) MUST_CHECK;
 
 /* Drops the local copy now: -EBUSY if dirty, pinned or in use. */
@@ -155,8 +165,7 @@ enum cache_pass { CACHE_PASS_OFF, CACHE_PASS_READ, CACHE_PASS_WRITE };
 /*
  * Given to the kernel, or taken back. Only complete files are given (else -EAGAIN); from then on no chunk of the local file is ever punched. WRITE needs a file without
  * source: its size is asked of the file, its growth is followed and streamed (cache_stream_begin), every part is compared again by whoever publishes. The end of
- * WRITE counts as a change of content.
- */
+ * WRITE counts as a change of content. */
 int cache_file_set_passthrough(struct cfile *cf, enum cache_pass pass) MUST_CHECK;
 /* Whether the local file is in the memory tier: while the kernel has it there, changes get -ETXTBSY. */
 bool cache_file_in_memory(struct cfile *cf);
@@ -168,6 +177,7 @@ bool cache_file_can_come(struct cfile *cf, uint64_t bytes); /* is there room for
 
 struct cache_usage {
     uint64_t limit_bytes, used_bytes, dirty_bytes, pinned_bytes, free_bytes; /* of all tiers; free: of the disks */
+    uint64_t kept_bytes;                                                     /* dirty or pinned */
     uint64_t files;
 };
 void cache_usage(struct cache *c, struct cache_usage *ret); /* from memory, never blocks on disk or store */

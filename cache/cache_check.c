@@ -37,9 +37,11 @@ unsigned cfile_doubts(struct cfile *cf)
 
 static int read_content(void *ctx, uint64_t off, void *buf, size_t len)
 {
-    const struct cfile *cf = ctx;
+    int fd = cfile_fd(ctx);
+    if (fd < 0)
+        return fd;
     for (size_t got = 0; got < len;) {
-        ssize_t n = RET_ERRNO(pread(cf->fd, (uint8_t *)buf + got, len - got, (off_t)(off + got)));
+        ssize_t n = RET_ERRNO(pread(fd, (uint8_t *)buf + got, len - got, (off_t)(off + got)));
         if (n == -EINTR)
             continue;
         if (n <= 0)

@@ -3,7 +3,8 @@
  *
  * A fetch owns its chunks (cf->busy) from when it is queued. What arrives is written and present soon (cache_arrive.c), so readers of
  * the first chunk do not wait for the last. Presence goes to the database when the GET has ended, readers do not wait for that. Readers who find
- * a chunk owned by a queued fetch of lower priority carve it out and queue it as urgent, so they never wait for what is only wanted ahead.
+ * a chunk owned by a queued fetch of lower priority carve it out and queue it as urgent, so they never wait for what is only wanted ahead. One that runs
+ * already is told that somebody waits now: it may be waiting for its turn at a store that asked for less (objstore_behind()).
  *
  * Concurrency: the rules are in cache_internal.h. A waiter keeps the fetch by a reference and reads its error from it. A fetch that fails because the
  * source was replaced meanwhile (renamed upstream, published) is no error: the waiter looks again.
@@ -43,6 +44,7 @@ static void start_one_locked(struct cfile *cf, uint64_t first, uint64_t end, enu
     f->cf = cache_file_ref(cf);
     f->refs = 1; /* of the queue, then of the worker */
     f->prio = prio;
+    f->behind = prio != FETCH_URGENT;
     f->first = first;
     f->end = end;
     f->src_gen = cf->src_gen;
@@ -241,7 +243,9 @@ static int get_into_file(struct fetch *f, const char *key, const struct etag *et
     if (r < 0)
         return fail_locally(f, r);
     struct window w = {start, start + len, fetch_on_body, f};
+    objstore_behind(&f->behind);
     r = get_range(f->cf->c, key, etag, f->limit, &w);
+    objstore_behind(NULL);
     if (r == 0)
         note_speed(f, began, len, metric_get(M_store_slowdowns) != slowdowns);
     int end_r = fetch_flush(f);
@@ -318,7 +322,7 @@ static void run_fetch(struct fetch *f)
     int r = 0;
     if (len)
         r = key ? transfer(f, key, &etag, start, len) : -EIO;
-    if (r == -ESTALE)
+    if (r == -ESTALE || r == -ENOENT)
         look_for_newer(cf, key, &etag);
     mutex_lock(&cf->mu);
     finish_locked(cf, f, r);
@@ -433,12 +437,16 @@ static bool gets_on_locked(const struct cfile *cf, const struct fetch *f, struct
 }
 
 /* Waits for f to bring chunk; f is ours by a reference. */
-static int wait_for_fetch_locked(struct cfile *cf, struct fetch *f, uint64_t chunk, bool *ret_local) REQUIRES(cf->mu)
+static int wait_for_fetch_locked(struct cfile *cf, struct fetch *f, uint64_t chunk, enum fetch_prio prio,
+                                 bool *ret_local) REQUIRES(cf->mu)
 {
     uint64_t limit = 2 * cf->c->cfg.op_timeout_ns, deadline = clock_mono_ns() + limit;
     struct got_on seen;
     int r = 0;
     f->refs++;
+    (void)__atomic_add_fetch(&f->n_waiting, prio == FETCH_URGENT, __ATOMIC_RELAXED);
+    if (prio == FETCH_URGENT) /* it runs already, perhaps without its turn at the store */
+        __atomic_store_n(&f->behind, 0, __ATOMIC_RELAXED);
     (void)gets_on_locked(cf, f, &seen);
     while (r == 0 && !f->finished && chunk >= f->first && chunk < f->end && !cfile_readable_locked(cf, chunk)) {
         r = patience_wait(&cf->changed, &cf->mu, deadline); /* the fetch goes on behind */
@@ -454,6 +462,7 @@ static int wait_for_fetch_locked(struct cfile *cf, struct fetch *f, uint64_t chu
         r = f->err;
         *ret_local = f->local_failure;
     }
+    (void)__atomic_sub_fetch(&f->n_waiting, prio == FETCH_URGENT, __ATOMIC_RELAXED);
     fetch_unref_locked(f);
     return r;
 }
@@ -487,7 +496,7 @@ int fetch_wait_locked(struct cfile *cf, uint64_t chunk, uint64_t end, enum fetch
         fetch_start_locked(cf, chunk, MAX(end, chunk + 1), prio);
         f = fetch_find_locked(cf, chunk);
     }
-    return f ? wait_for_fetch_locked(cf, f, chunk, ret_local) : 0;
+    return f ? wait_for_fetch_locked(cf, f, chunk, prio, ret_local) : 0;
 }
 
 /* ---- without the local file ---- */
@@ -520,5 +529,7 @@ int fetch_direct(struct cfile *cf, void *buf, size_t len, uint64_t off)
         return 0;
     struct window w = {off, off + d.len, on_direct_body, &d};
     int r = get_range(cf->c, key, &etag, limit, &w);
+    if (r == -ESTALE || r == -ENOENT)
+        look_for_newer(cf, key, &etag);
     return r < 0 ? r : d.got < d.len ? -EBADMSG : 0;
 }

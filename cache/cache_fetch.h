@@ -20,6 +20,8 @@ struct fetch {
     struct cfile *cf;     /* holds a reference while queued or running */
     GList link;           /* in the queue; guarded by fetch.mu */
     enum fetch_prio prio; /* immutable */
+    int behind;           /* atomic: nobody waits for it, nor did */
+    unsigned n_waiting;   /* atomic: reads and writes that wait for a chunk of it now; changed under cf->mu */
     /* guarded by cf->mu */
     GList cf_link;
     unsigned refs;
@@ -70,5 +72,5 @@ void fetch_unref_locked(struct fetch *f);
  */
 int fetch_wait_locked(struct cfile *cf, uint64_t chunk, uint64_t end, enum fetch_prio prio, bool *ret_local)
     REQUIRES(cf->mu);
-/* Straight from the store into buf, nothing is kept. */
+/* Straight from the store into buf, nothing is kept. Failed because the source was replaced meanwhile: cf->src_gen grew, look again. */
 int fetch_direct(struct cfile *cf, void *buf, size_t len, uint64_t off) MUST_CHECK;

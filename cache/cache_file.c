@@ -27,7 +27,7 @@
 struct cfile *table_claim(struct cache *c, uint64_t vid)
 {
     struct cache_table *t = &c->table;
-    struct cfile *cf;
+    struct cfile *cf, *rested = NULL;
     mutex_lock(&t->mu);
     for (;;) {
         cf = g_hash_table_lookup(t->files, &vid);
@@ -35,31 +35,41 @@ struct cfile *table_claim(struct cache *c, uint64_t vid)
             break;
         cond_wait(&t->changed, &t->mu);
     }
-    if (cf)
+    if (cf) {
         cache_file_ref(cf);
-    else
+    } else {
+        rested = rest_take_locked(c, vid);
         g_hash_table_add(t->busy, g_memdup2(&vid, sizeof vid));
+    }
     mutex_unlock(&t->mu);
+    cfile_free(rested);
     return cf;
+}
+
+static void release_locked(struct cache *c, uint64_t vid) REQUIRES(c->table.mu)
+{
+    g_hash_table_remove(c->table.busy, &vid);
+    cond_broadcast(&c->table.changed);
 }
 
 void table_release(struct cache *c, uint64_t vid)
 {
     mutex_lock(&c->table.mu);
-    g_hash_table_remove(c->table.busy, &vid);
-    cond_broadcast(&c->table.changed);
+    release_locked(c, vid);
     mutex_unlock(&c->table.mu);
 }
 
-GPtrArray *cache_open_files(struct cache *c)
+GPtrArray *cache_open_files(struct cache_tier *t)
 {
+    struct cache *c = t->c;
     GPtrArray *files = g_ptr_array_new_with_free_func((GDestroyNotify)cache_file_unref);
     GHashTableIter it;
     void *cf;
     mutex_lock(&c->table.mu);
     g_hash_table_iter_init(&it, c->table.files);
     while (g_hash_table_iter_next(&it, NULL, &cf))
-        g_ptr_array_add(files, cache_file_ref(cf));
+        if (cfile_tier(cf) == t)
+            g_ptr_array_add(files, cache_file_ref(cf));
     mutex_unlock(&c->table.mu);
     return files;
 }
@@ -127,14 +137,17 @@ bool cfile_mark_dirty_locked(struct cfile *cf, uint64_t first, uint64_t end)
 void cfile_account(struct cfile *cf)
 {
     struct stat st;
-    if (fstat(cf->fd, &st) == 0)
+    int fd = __atomic_load_n(&cf->fd, __ATOMIC_ACQUIRE);
+    if (fd >= 0 && fstat(fd, &st) == 0) /* without one it rested, and nothing was written since */
         space_entry_account(cf->c, cf->entry, (uint64_t)st.st_blocks * 512, (uint64_t)st.st_size);
 }
 
 /* ---- opening ---- */
 
-static void cfile_free(struct cfile *cf)
+void cfile_free(struct cfile *cf)
 {
+    if (!cf)
+        return;
     chunkset_clear(&cf->present);
     chunkset_clear(&cf->dirty_chunks);
     chunkset_clear(&cf->busy);
@@ -178,8 +191,7 @@ static void publish_in_table(struct cfile *cf)
     space_entry_set_open(c, cf->entry, true);
     mutex_lock(&c->table.mu);
     g_hash_table_insert(c->table.files, &cf->vid, cf);
-    g_hash_table_remove(c->table.busy, &cf->vid);
-    cond_broadcast(&c->table.changed);
+    release_locked(c, cf->vid);
     mutex_unlock(&c->table.mu);
 }
 
@@ -269,13 +281,14 @@ struct cfile *cache_file_ref(struct cfile *cf)
     return cf;
 }
 
-/* vid is claimed, nobody else knows cf. */
-static void close_claimed(struct cfile *cf, bool forgotten)
+/* vid is claimed, nobody else knows cf. True: it may rest, else it is to be freed. */
+static bool close_claimed(struct cfile *cf, bool forgotten)
 {
     struct cache *c = cf->c;
+    bool nowhere = cfile_tier(cf)->kind == TIER_NOWHERE, rests = false;
     int r;
     upload_cfile_free(cf);
-    if (forgotten || cfile_tier(cf)->kind == TIER_NOWHERE) {
+    if (forgotten || nowhere) {
         r = index_remove(cfile_tier(cf), cf->vid, false);
         space_entry_remove(c, cf->entry, false);
     } else {
@@ -283,12 +296,28 @@ static void close_claimed(struct cfile *cf, bool forgotten)
         bool complete = cache_file_complete(cf);
         (void)space_entry_flags(c, cf->entry, complete ? CACHED_COMPLETE : 0, complete ? 0 : CACHED_COMPLETE);
         r = space_entry_take_stale(c, cf->entry) ? cfile_save(cf) : cfile_save_if_needed(cf);
+        rests = r == 0 && rest_prepare(cf);
+    }
+    if (!forgotten && !rests && !nowhere) {
         space_entry_set_open(c, cf->entry, false);
         place_settle(c, cf->entry);
     }
     if (r < 0)
         log_warn("cache", "cannot update the record of a cache file vid=%lu r=%s", (unsigned long)cf->vid, err_name(r));
-    cfile_free(cf);
+    return rests;
+}
+
+/* The last reference to cf is gone; its vid is claimed, until the end. */
+static void end_last(struct cfile *cf, bool forgotten)
+{
+    struct cache *c = cf->c;
+    uint64_t vid = cf->vid;
+    bool rests = close_claimed(cf, forgotten);
+    mutex_lock(&c->table.mu);
+    struct cfile *old = rests ? rest_enter_locked(cf) : cf;
+    release_locked(c, vid);
+    mutex_unlock(&c->table.mu);
+    cfile_free(old);
 }
 
 void cache_file_unref(struct cfile *cf)
@@ -298,17 +327,17 @@ void cache_file_unref(struct cfile *cf)
     struct cache *c = cf->c;
     uint64_t vid = cf->vid;
     mutex_lock(&c->table.mu);
-    bool last = __atomic_sub_fetch(&cf->refs, 1, __ATOMIC_ACQ_REL) == 0;
+    bool last = __atomic_sub_fetch(&cf->refs, 1, __ATOMIC_ACQ_REL) == 0, rests = last && rest_again_locked(cf);
     bool forgotten = cf->forgotten;
-    if (last) {
+    if (last)
         g_hash_table_remove(c->table.files, &vid);
+    if (last && !rests)
         g_hash_table_add(c->table.busy, g_memdup2(&vid, sizeof vid));
-    }
+    struct cfile *old = rests ? rest_enter_locked(cf) : NULL;
     mutex_unlock(&c->table.mu);
-    if (!last)
-        return;
-    close_claimed(cf, forgotten);
-    table_release(c, vid);
+    if (last && !rests)
+        end_last(cf, forgotten);
+    cfile_free(old);
 }
 
 /* ---- source and marks ---- */
@@ -347,7 +376,8 @@ int cache_file_set_source(struct cfile *cf, const struct cache_source *src)
         mutex_unlock(&cf->mu);
         return -EINVAL;
     }
-    bool same = cf->src_key && key && etag_is_set(&src->etag) && etag_equal(&src->etag, &cf->src_etag);
+    /* Of a dirty file it is another object, made from what is here, though cache_file_rebase() may have told of its etag already. */
+    bool same = !cf->dirty && cf->src_key && key && etag_is_set(&src->etag) && etag_equal(&src->etag, &cf->src_etag);
     if (same)
         cf->limit = MIN(cf->limit, src->limit);
     else if (key)
@@ -426,9 +456,12 @@ int cache_file_set_dirty(struct cfile *cf, bool dirty)
 
 int cache_file_set_intent(struct cfile *cf, const char *text)
 {
+    int fd = cfile_fd(cf);
+    if (fd < 0)
+        return fd;
     if (text)
-        return RET_ERRNO(fsetxattr(cf->fd, INTENT_NAME, text, strlen(text), 0));
-    int r = RET_ERRNO(fremovexattr(cf->fd, INTENT_NAME));
+        return RET_ERRNO(fsetxattr(fd, INTENT_NAME, text, strlen(text), 0));
+    int r = RET_ERRNO(fremovexattr(fd, INTENT_NAME));
     return r == -ENODATA ? 0 : r;
 }
 
@@ -515,9 +548,9 @@ uint64_t cache_file_vid(const struct cfile *cf)
     return cf->vid;
 }
 
-int cache_file_fd(const struct cfile *cf)
+int cache_file_fd(struct cfile *cf)
 {
-    return cf->fd;
+    return cfile_fd(cf);
 }
 
 uint64_t cache_file_size(struct cfile *cf)

@@ -33,12 +33,29 @@ static inline bool cfile_windowed_locked(const struct cfile *cf)
 {
     return cf->size > cfile_tier(cf)->whole_bytes;
 }
-/* Reference to every open file of the cache. */
-GPtrArray *cache_open_files(struct cache *c);
+/* Nobody else knows it. */
+void cfile_free(struct cfile *cf);
+/* Reference to every open file of the tier. No other's: whoever lets go last closes the file, and is held up by its disk. */
+GPtrArray *cache_open_files(struct cache_tier *t);
 
 /* Exclusive use of a vid for opening, closing, eviction. Waits for the one who has it. Returns the open cfile with a reference instead when there is one. */
 struct cfile *table_claim(struct cache *c, uint64_t vid);
 void table_release(struct cache *c, uint64_t vid);
+
+/* ---- cache_rest.c: files that rest ---- */
+
+void rest_init(struct cache *c);
+void rest_fini(struct cache *c); /* frees them */
+/* The file that rests under vid leaves the table, or NULL; the caller's to free. With table.mu held. */
+struct cfile *rest_take_locked(struct cache *c, uint64_t vid);
+/* The last reference to cf is gone: whether it can rest as it is, without a look at disk or database. With table.mu held. */
+bool rest_again_locked(struct cfile *cf);
+/* Everything was saved that a close saves: whether it can rest, with its descriptors closed. vid is claimed, no lock held. */
+bool rest_prepare(struct cfile *cf);
+/* cf, of which either of the two was said, rests. Returns the one that makes room, to be freed. With table.mu held. */
+struct cfile *rest_enter_locked(struct cfile *cf);
+/* The descriptor for reading, opened if it has none; -errno. */
+int cfile_fd(struct cfile *cf) MUST_CHECK;
 
 /* ---- cache_pass.c: descriptors for writing, passthrough ---- */
 
@@ -88,8 +105,12 @@ void cache_data_path(uint64_t vid, char ret[32]);
 /* ---- cache_recover.c ---- */
 
 int recover_index(struct cache *c) MUST_CHECK;
+/* After it: files that a kill in the middle of a move left in the memory that was handed on go. */
+void recover_memory(struct cache *c);
 /* Compares a chunk that is marked `verify` with its checksum; a bad one becomes absent. cf->mu is released meanwhile. */
 void cfile_verify_chunk_locked(struct cfile *cf, uint64_t chunk) REQUIRES(cf->mu);
+/* The same, if it is marked, of the chunk that `end` lies in: what changes there makes it dirty, and nobody compares it then. With resizing set or an io begun. */
+void cfile_verify_edge_locked(struct cfile *cf, uint64_t end) REQUIRES(cf->mu);
 
 /* ---- cache_check.c ---- */
 

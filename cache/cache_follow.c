@@ -33,7 +33,7 @@ struct followed {
 static void arm_locked(struct cache_follow *fo, struct cfile *cf, struct followed *f)
 {
     char path[64];
-    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", cf->fd);
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", __atomic_load_n(&cf->fd, __ATOMIC_ACQUIRE));
     f->wd = inotify_add_watch(fo->inotify_fd, path, IN_MODIFY | IN_ONESHOT);
     f->active = f->wd < 0; /* no watch to be had: it is looked at all the time */
 }
@@ -77,7 +77,7 @@ void follow_remove(struct cfile *cf)
 static uint64_t look(struct cfile *cf)
 {
     struct stat st;
-    if (fstat(cf->fd, &st) < 0)
+    if (fstat(__atomic_load_n(&cf->fd, __ATOMIC_ACQUIRE), &st) < 0)
         return 0;
     uint64_t size = (uint64_t)st.st_size, from = 0, grown = 0;
     mutex_lock(&cf->mu);

@@ -196,10 +196,9 @@ static GArray *list_lost(struct cache *c, const struct cache_tier *only)
 
 static void abandon_open_files(struct cache_tier *t)
 {
-    g_autoptr(GPtrArray) files = cache_open_files(t->c);
+    g_autoptr(GPtrArray) files = cache_open_files(t);
     for (guint i = 0; i < files->len; i++)
-        if (cfile_tier(files->pdata[i]) == t)
-            place_abandon(files->pdata[i]);
+        place_abandon(files->pdata[i]);
 }
 
 static void note_away(struct cache_tier *t)

@@ -68,6 +68,8 @@ static void save_round_locked(struct cfile *cf) REQUIRES(cf->mu)
     int r = meta_commit(b, sync);
     meta_batch_free(b);
     mutex_lock(&cf->mu);
+    if (r < 0)
+        cf->record_unsaved = true; /* the database takes nothing more: whoever asks whether all is saved meets that */
     cf->saving = false;
     cf->save_done = gen;
     cf->save_err = r;
@@ -136,9 +138,51 @@ static int load_limit(struct cfile *cf)
     return r == -ENOENT ? 0 : r;
 }
 
+/*
+ * A clean file's object has all of it, as its inode says (`whole`): a lower limit is from before it was published. Of the chunk that this lies in the rest
+ * may not have been asked for, so it is fetched anew, as are those beyond that have no bits: also where the kernel had the file, since nothing was here if it had been moved before.
+ */
+static void outgrow_limit(struct cfile *cf, uint64_t whole)
+{
+    uint64_t old = cf->limit;
+    if (cf->dirty || old >= whole)
+        return;
+    if (old % META_CHUNK_BYTES)
+        chunkset_unset(&cf->present, chunk_of(old), 1);
+    cf->limit = whole;
+    cf->limit_unsaved = true;
+    cfile_touch_segments_locked(cf, chunk_of(old), chunks_for(whole));
+}
+
+/*
+ * Of a chunk that was fetched the checksum tells whether a power loss left its bytes. One without was written here and published since; in a file that was being changed then (`changed`)
+ * its dirty bit may be lost though the change is on the disk, so it counts as changed. Checksums are of what came from the source: beyond its limit there is nothing to compare.
+ */
+static void suspect_chunks(struct cfile *cf, uint64_t n_chunks, bool changed)
+{
+    uint32_t crc;
+    for (uint64_t i = 0; i < n_chunks && chunk_start(i) < cf->limit; i++) {
+        if (!chunkset_get(&cf->present, i) || chunkset_get(&cf->dirty_chunks, i))
+            continue;
+        if (changed && meta_chunk_crc_get(cf->c->meta, cf->vid, i, &crc) == -ENOENT) {
+            chunkset_set(&cf->dirty_chunks, i, 1);
+            cfile_touch_segments_locked(cf, i, i + 1);
+        } else {
+            chunkset_set(&cf->verify, i, 1);
+        }
+    }
+}
+
+/* The dirty bits, which go into the database with the record, say it from now on. */
+static void end_doubt(struct cfile *cf)
+{
+    if (space_entry_flags(cf->c, cf->entry, 0, CACHED_DOUBT) & CACHED_DOUBT)
+        cf->record_unsaved = true;
+}
+
 int index_load_segments(struct cfile *cf)
 {
-    uint64_t n_chunks = chunks_for(cf->size);
+    uint64_t n_chunks = chunks_for(cf->size), whole = cf->limit;
     uint32_t flags = space_entry_flags(cf->c, cf->entry, 0, 0);
     cf->segmented = flags & CACHED_SEGMENTS;
     cf->dirty = flags & CACHED_DIRTY;
@@ -147,8 +191,10 @@ int index_load_segments(struct cfile *cf)
     int r = load_limit(cf);
     if (r < 0)
         return r;
-    if (!cf->segmented)
+    if (!cf->segmented) { /* what is dirty is dirty as a whole */
+        end_doubt(cf);
         return 0;
+    }
     for (uint64_t i = 0; i * META_SEGMENT_CHUNKS < n_chunks; i++) {
         struct meta_segment seg;
         r = meta_segment_get(cf->c->meta, cf->vid, (uint32_t)i, &seg);
@@ -161,15 +207,12 @@ int index_load_segments(struct cfile *cf)
     /* A truncate that was cut off by a crash may have left bits past the end. */
     chunkset_unset(&cf->present, n_chunks, UINT64_MAX / 2);
     chunkset_unset(&cf->dirty_chunks, n_chunks, UINT64_MAX / 2);
+    outgrow_limit(cf, whole);
     /* What was whole when it was closed had been compared, and what the kernel has is not taken away any more. */
     cf->unchecked = !(flags & (CACHED_COMPLETE | CACHED_WRITTEN | CACHED_GIVEN)) && cfile_may_check_locked(cf);
-    if (!(flags & CACHED_SUSPECT))
-        return 0;
-    /* Checksums are of what came from the source: beyond its limit there is nothing to compare. */
-    for (uint64_t i = 0; i < n_chunks && chunk_start(i) < cf->limit; i++) {
-        if (chunkset_get(&cf->present, i) && !chunkset_get(&cf->dirty_chunks, i))
-            chunkset_set(&cf->verify, i, 1);
-    }
+    if (flags & CACHED_SUSPECT)
+        suspect_chunks(cf, n_chunks, cf->dirty && (flags & CACHED_DOUBT));
+    end_doubt(cf);
     return 0;
 }
 

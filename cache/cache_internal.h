@@ -36,6 +36,7 @@
 #define CACHED_DYING    0x200u  /* being removed: the file is unlinked, then the record */
 #define CACHED_SUSPECT  0x400u  /* fetched in an earlier boot: verify checksums before use */
 #define CACHED_MEMORY   0x1000u /* pinned, and wanted in the memory tier */
+#define CACHED_DOUBT    0x8000u /* was being changed in an earlier boot: a dirty bit may be lost */
 #define CACHED_FAILED   0x4000u /* a sync failed: bytes may be gone that nobody misses */
 #define CACHED_WRITTEN  0x2000u /* was changed here: chunks without a checksum */
 #define CACHED_GIVEN                                                                                                   \
@@ -120,8 +121,10 @@ struct cache_table {
     struct mutex mu; /* CACHE_TABLE */
     struct cond changed;
     /* guarded by mu */
-    GHashTable *files; /* &cf->vid -> struct cfile, borrowed */
-    GHashTable *busy;  /* vids being opened, closed or evicted: wait for `changed` */
+    GHashTable *files;   /* &cf->vid -> struct cfile, borrowed */
+    GHashTable *busy;    /* vids being opened, closed or evicted: wait for `changed` */
+    GHashTable *resting; /* &cf->vid -> struct cfile, owned: cache_rest.c */
+    GQueue rest_order;   /* of them, through rest; closed first, first */
 };
 
 struct cache {
@@ -156,11 +159,13 @@ struct cfile {
     /* immutable after open */
     struct cache *c;
     uint64_t vid, ino;
-    int fd;                    /* for reading: a lease needs that none of ours is open for writing */
     struct cache_entry *entry; /* borrowed: entries of open files are not removed */
+
+    int fd; /* atomic, set under mu; cfile_fd(). For reading: a lease needs that none of ours is open for writing. -1: not opened since it rested */
 
     unsigned refs;  /* atomic; looked up and dropped under c->table.mu, so 0 is final */
     bool forgotten; /* guarded by c->table.mu: remove with the last reference */
+    GList rest;     /* guarded by c->table.mu: place in table.rest_order */
 
     struct mutex mu;     /* CACHE_FILE */
     struct cond changed; /* any chunk, io, fetch or resizing state changed */
@@ -177,6 +182,7 @@ struct cfile {
     bool dirty;           /* the file's mark */
     bool segmented;       /* presence and dirty bits go to meta segments */
     enum cache_pass pass; /* the kernel has the file: no chunk may be punched */
+    bool as_closed;       /* no byte changed since it began to rest the last time */
     int wfd;              /* for writing, opened when needed; -1 none */
     unsigned n_wfd;       /* users of wfd */
     uint64_t followed;    /* passthrough: size that uploads know of */

@@ -74,7 +74,8 @@ static int read_run_locked(struct reader *rd, uint64_t run_end) NO_TSA
     uint64_t n = MIN(rd->end, chunk_start(run_end)) - rd->pos, moves = cf->move_gen;
     cfile_io_begin_locked(cf, &io, chunk_of(rd->pos), run_end);
     mutex_unlock(&cf->mu);
-    ssize_t got = tier_fault(t) ? -EIO : pread_all(cf->fd, rd->buf + (rd->pos - rd->off), n, rd->pos);
+    int fd = cfile_fd(cf);
+    ssize_t got = tier_fault(t) ? -EIO : fd < 0 ? fd : pread_all(fd, rd->buf + (rd->pos - rd->off), n, rd->pos);
     tier_note_io(t, got);
     mutex_lock(&cf->mu);
     cfile_io_end_locked(cf, &io);
@@ -105,10 +106,13 @@ static int read_past_cache_locked(struct reader *rd) NO_TSA
     uint64_t stop = chunk_of(rd->pos) + 1, last = chunks_for(rd->end);
     while (stop < last && !cfile_present_locked(cf, stop))
         stop++;
-    uint64_t n = MIN(rd->end, chunk_start(stop)) - rd->pos;
+    uint64_t n = MIN(rd->end, chunk_start(stop)) - rd->pos, gen = cf->src_gen;
     mutex_unlock(&cf->mu);
     int r = fetch_direct(cf, rd->buf + (rd->pos - rd->off), n, rd->pos);
     mutex_lock(&cf->mu);
+    bool lost = r == -ESTALE || r == -ENOENT || r == -EIO; /* -EIO: it has no source any more, and is whole */
+    if (lost && gen != cf->src_gen)
+        return 0; /* from what it was, not from what it is: look again */
     if (r < 0)
         return r;
     rd->pos += n;
@@ -336,15 +340,36 @@ static int ensure_marked(struct cfile *cf)
     return marked ? 0 : cache_file_set_dirty(cf, true);
 }
 
-/* Clean chunks of the range are dirty in the database before they change: what is cut off in between must not be taken for the source's bytes. */
+/*
+ * Clean chunks of the range are dirty in the database before they change: what is cut off in between must not be taken for the source's bytes. One that is dirty already may be so
+ * here alone: who marked it still saves, or could not.
+ */
 static int mark_clean_chunks(struct cfile *cf, const struct cfile_io *io)
 {
     mutex_lock(&cf->mu);
-    bool news = false;
-    for (uint64_t i = io->first; i < MIN(io->end, chunks_for(cf->limit)); i++)
-        news |= chunkset_get(&cf->present, i) && cfile_mark_dirty_locked(cf, i, i + 1);
+    bool any = false;
+    for (uint64_t i = io->first; i < MIN(io->end, chunks_for(cf->limit)); i++) {
+        if (!chunkset_get(&cf->present, i))
+            continue;
+        (void)cfile_mark_dirty_locked(cf, i, i + 1);
+        any = true;
+    }
     mutex_unlock(&cf->mu);
-    return news ? cfile_save(cf) : 0;
+    return any ? cfile_save_if_needed(cf) : 0;
+}
+
+/* The chunk of the old end gets zeros after it: it differs from what was fetched. */
+static void note_growth_locked(struct cfile *cf, uint64_t end) REQUIRES(cf->mu)
+{
+    if (end <= cf->size)
+        return;
+    cfile_verify_edge_locked(cf, cf->size);
+    uint64_t edge = chunk_of(cf->size);
+    if (end <= cf->size) /* another write was quicker */
+        return;
+    if (cf->size % META_CHUNK_BYTES && cfile_present_locked(cf, edge))
+        (void)cfile_mark_dirty_locked(cf, edge, edge + 1);
+    cf->size = end;
 }
 
 ssize_t cfile_modify(struct cfile *cf, uint64_t off, uint64_t len, bool grow, cfile_modify_fn *fn, const void *arg)
@@ -371,12 +396,8 @@ ssize_t cfile_modify(struct cfile *cf, uint64_t off, uint64_t len, bool grow, cf
     settle_range_locked(cf, off, off + len, done_end);
     if (n > 0) {
         cf->stamp++;
-        if (grow && done_end > cf->size) {
-            /* The chunk of the old end gets zeros after it: it differs from what was fetched. */
-            if (cf->size % META_CHUNK_BYTES && cfile_present_locked(cf, chunk_of(cf->size)))
-                (void)cfile_mark_dirty_locked(cf, chunk_of(cf->size), chunk_of(cf->size) + 1);
-            cf->size = done_end;
-        }
+        if (grow)
+            note_growth_locked(cf, done_end);
     }
     cfile_io_end_locked(cf, &io);
     mutex_unlock(&cf->mu);

@@ -20,6 +20,7 @@ static int wfd_try(struct cfile *cf)
 {
     mutex_lock(&cf->mu);
     int fd = cf->wfd;
+    cf->as_closed = false;
     if (fd >= 0)
         cf->n_wfd++;
     mutex_unlock(&cf->mu);
@@ -114,7 +115,8 @@ static int mark_given(struct cfile *cf)
 
 int cache_file_set_passthrough(struct cfile *cf, enum cache_pass pass)
 {
-    int r = pass != CACHE_PASS_OFF ? mark_given(cf) : 0;
+    int fd = pass == CACHE_PASS_WRITE ? cfile_fd(cf) : 0; /* by which its size is asked from now on */
+    int r = fd < 0 ? fd : pass != CACHE_PASS_OFF ? mark_given(cf) : 0;
     if (r < 0)
         return r;
     mutex_lock(&cf->mu);
@@ -135,13 +137,14 @@ int cache_file_set_passthrough(struct cfile *cf, enum cache_pass pass)
     enum cache_pass before = cf->pass;
     refresh_size_locked(cf); /* for good when the writing ends */
     cf->pass = pass;
+    cf->as_closed &= pass != CACHE_PASS_WRITE;
     if (before != pass && (before == CACHE_PASS_WRITE || pass == CACHE_PASS_WRITE))
         cf->stamp++; /* whatever is written meanwhile */
     if (before != CACHE_PASS_WRITE) {
         cf->followed = cf->size;
         cf->preallocated = false;
     }
-    int fd = take_idle_wfd_locked(cf);
+    fd = take_idle_wfd_locked(cf);
     mutex_unlock(&cf->mu);
     if (fd >= 0)
         (void)close(fd);
@@ -160,13 +163,13 @@ bool cache_file_in_memory(struct cfile *cf)
 
 bool cache_file_has_writers(struct cfile *cf)
 {
-    int r = RET_ERRNO(fcntl(cf->fd, F_SETLEASE, F_RDLCK));
+    int fd = cfile_fd(cf), r = fd < 0 ? fd : RET_ERRNO(fcntl(fd, F_SETLEASE, F_RDLCK));
     if (r < 0 && r != -EAGAIN)
         log_debug("cache", "no leases on the cache's file system: mappings that outlive their close are not seen r=%s",
                   err_name(r));
     if (r < 0)
         return r == -EAGAIN;
-    if (fcntl(cf->fd, F_SETLEASE, F_UNLCK) < 0)
+    if (fcntl(fd, F_SETLEASE, F_UNLCK) < 0)
         log_warn("cache", "a lease could not be given back vid=%lu", (unsigned long)cf->vid);
     return false;
 }

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define COPY_BYTES (1u << 20)
+static_assert(TIER_LARGE_PAGE % COPY_BYTES == 0, "a copy meets each beginning of a large page");
 
 uint32_t place_pin_flags(enum cache_pin pin)
 {
@@ -90,10 +91,12 @@ int place_open(struct cache *c, uint64_t vid, uint64_t ino, uint64_t size, const
 
 /* ---- copies ---- */
 
-static int copy_range(int from, int to, void *buf, off_t at, off_t end)
+static int copy_range(int from, const struct cache_tier *t, int to, void *buf, off_t at, off_t end)
 {
     while (at < end) {
-        ssize_t n = RET_ERRNO(pread(from, buf, (size_t)MIN(end - at, COPY_BYTES), at));
+        if (at % TIER_LARGE_PAGE == 0 && end - at >= TIER_LARGE_PAGE)
+            tier_large_page(t, to, at);
+        ssize_t n = RET_ERRNO(pread(from, buf, (size_t)MIN(end - at, COPY_BYTES - at % COPY_BYTES), at));
         if (n == 0)
             return 0;
         for (ssize_t done = 0; n > 0 && done < n;) {
@@ -120,20 +123,27 @@ static int copy_file(int from, struct cache_tier *t, uint64_t vid, uint64_t size
         if (data == -ENXIO)
             break; /* no more data */
         off_t hole = data < 0 ? data : RET_ERRNO(lseek(from, data, SEEK_HOLE));
-        r = hole < 0 ? (int)hole : copy_range(from, to, buf, data, hole);
+        r = hole < 0 ? (int)hole : copy_range(from, t, to, buf, data, hole);
         at = hole;
     }
     return r == 0 && sync ? RET_ERRNO(fdatasync(to)) : r;
 }
 
-/* A copy on t of the local file behind `from`. The new file's descriptor. */
-static int make_copy(struct cache_tier *t, uint64_t vid, int from, bool sync)
+static uint64_t disk_bytes(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
+}
+
+/* A copy on t of the local file behind `from`; reserved: bytes the caller has there. The new file's descriptor. */
+static int make_copy(struct cache_tier *t, uint64_t vid, int from, bool sync, uint64_t reserved)
 {
     struct stat st;
     int r = RET_ERRNO(fstat(from, &st));
     if (r < 0)
         return r;
     uint64_t bytes = (uint64_t)st.st_blocks * 512;
+    bytes -= MIN(reserved, bytes);
     r = space_reserve(t, bytes, SPACE_FETCH);
     if (r < 0)
         return r;
@@ -146,12 +156,6 @@ static int make_copy(struct cache_tier *t, uint64_t vid, int from, bool sync)
     return r < 0 ? r : steal_fd(&fd);
 }
 
-static uint64_t disk_bytes(int fd)
-{
-    struct stat st;
-    return fstat(fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
-}
-
 /* ---- closed files ---- */
 
 /* The old file goes before the record says where the new one is: what a crash leaves of the two is a record without a file, made again when it is opened. */
@@ -160,7 +164,7 @@ static int move_closed(struct cache *c, struct cache_entry *e, struct cache_tier
     struct cache_tier *from = entry_tier(e);
     uint32_t flags = space_entry_flags(c, e, 0, 0);
     CLEANUP_FD int fd = tier_data_open(from, e->vid, O_RDONLY);
-    CLEANUP_FD int copy = fd < 0 ? fd : make_copy(to, e->vid, fd, cached_unchecked(flags));
+    CLEANUP_FD int copy = fd < 0 ? fd : make_copy(to, e->vid, fd, cached_unchecked(flags), 0);
     if (copy < 0)
         return copy;
     if (c->cfg.dropped)
@@ -190,17 +194,30 @@ void place_settle(struct cache *c, struct cache_entry *e)
 
 /* ---- open files ---- */
 
-/* Nobody saves, resizes, or (quiet) reads and writes the file until move_end(). False: it may not be moved, or (unless `wait`) somebody does. */
-static bool move_begin_locked(struct cfile *cf, bool quiet, bool wait) REQUIRES(cf->mu)
+struct move {
+    struct cache_tier *from, *to;
+    uint64_t reserved; /* bytes that the caller has on `to` */
+    bool absent;       /* nothing comes with it */
+    bool wait;
+};
+
+/* Neither what was changed nor what the kernel has is moved, nor without its bytes what has them nowhere else; from: where it is, unless it was moved meanwhile. */
+static bool may_move_locked(const struct cfile *cf, const struct cache_tier *from, bool absent)
 {
-    if (!wait && (cf->resizing || cf->saving))
+    return cfile_tier(cf) == from && !cf->dirty && (cf->src_key || !absent) && cf->pass == CACHE_PASS_OFF;
+}
+
+/* Nobody saves, resizes, or (unless absent) reads and writes the file until move_end(). False: it may not be moved, or (unless `wait`) somebody does. */
+static bool move_begin_locked(struct cfile *cf, const struct move *m) REQUIRES(cf->mu)
+{
+    if (!m->wait && (cf->resizing || cf->saving))
         return false;
     while (cf->resizing)
         cond_wait(&cf->changed, &cf->mu);
-    if (cf->dirty || !cf->src_key || cf->pass != CACHE_PASS_OFF)
+    if (!may_move_locked(cf, m->from, m->absent))
         return false;
     cf->resizing = cf->moving = true;
-    while (cf->saving || (quiet && (cf->ios || fetch_writing_locked(cf))))
+    while (cf->saving || (!m->absent && (cf->ios || fetch_writing_locked(cf))))
         cond_wait(&cf->changed, &cf->mu); /* who punches saves with its ios begun */
     cf->saving = true;
     return true;
@@ -215,16 +232,21 @@ static void move_end_locked(struct cfile *cf)
 /* The new local file takes the place of the old one. */
 static int switch_file_locked(struct cfile *cf, int fd, int wfd)
 {
-    int r = RET_ERRNO(dup3(fd, cf->fd, O_CLOEXEC));
+    int at = cf->fd;
+    int r = RET_ERRNO(at < 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : dup3(fd, at, O_CLOEXEC));
+    if (r >= 0 && at < 0)
+        __atomic_store_n(&cf->fd, r, __ATOMIC_RELEASE);
+    cf->as_closed = false;
     if (r >= 0 && cf->wfd >= 0)
         r = RET_ERRNO(dup3(wfd, cf->wfd, O_CLOEXEC));
     return r < 0 ? r : 0;
 }
 
-/* On its new tier nothing is present. */
+/* On its new tier nothing is present: a clean file's bytes are all in its object, those beyond a limit of before too. */
 static void forget_presence_locked(struct cfile *cf)
 {
     cf->move_gen++;
+    cf->limit = cf->size;
     cf->all_present = cf->dirty_unknown = false;
     cf->segmented = true;
     cf->limit_unsaved = cf->record_unsaved = true;
@@ -236,14 +258,15 @@ static void forget_presence_locked(struct cfile *cf)
 }
 
 /* The vid's file on `to` is cf's from now on. */
-static int take_place(struct cfile *cf, struct cache_tier *to, int fd, bool absent)
+static int take_place(struct cfile *cf, const struct move *m, int fd)
 {
+    struct cache_tier *to = m->to;
     CLEANUP_FD int wfd =
         to->kind == TIER_NOWHERE ? RET_ERRNO(fcntl(fd, F_DUPFD_CLOEXEC, 0)) : tier_data_open(to, cf->vid, O_RDWR);
     if (wfd < 0)
         return wfd;
     struct cache *c = cf->c;
-    struct cache_tier *from = cfile_tier(cf);
+    bool absent = m->absent;
     uint64_t bytes = absent ? 0 : disk_bytes(fd);
     mutex_lock(&cf->mu);
     int r = switch_file_locked(cf, fd, wfd);
@@ -259,13 +282,14 @@ static int take_place(struct cfile *cf, struct cache_tier *to, int fd, bool abse
         r = absent ? index_reset(c, cf->entry, false) : index_save_entry(c, cf->entry);
     if (c->cfg.dropped)
         c->cfg.dropped(c->cfg.dropped_ctx, cf->ino);
-    return r < 0 ? r : tier_data_unlink(from, cf->vid);
+    return r < 0 ? r : tier_data_unlink(m->from, cf->vid);
 }
 
-static int move_open(struct cfile *cf, struct cache_tier *to, bool absent, bool wait)
+static int move_open(struct cfile *cf, const struct move *m)
 {
+    struct cache_tier *to = m->to;
     mutex_lock(&cf->mu);
-    bool begun = move_begin_locked(cf, !absent, wait);
+    bool begun = move_begin_locked(cf, m);
     uint64_t size = cf->size;
     bool sync = cached_unchecked(space_entry_flags(cf->c, cf->entry, 0, 0));
     mutex_unlock(&cf->mu);
@@ -273,13 +297,34 @@ static int move_open(struct cfile *cf, struct cache_tier *to, bool absent, bool 
         return 0;
     /* An older record may call the file that is replaced on `to` complete. */
     int r = sync && to->kind == TIER_DISK ? meta_sync(cf->c->meta) : 0;
-    CLEANUP_FD int fd = r < 0 ? r : absent ? make_file(to, cf->vid, size) : make_copy(to, cf->vid, cf->fd, sync);
-    r = fd < 0 ? fd : take_place(cf, to, fd, absent);
+    int from = r < 0 || m->absent ? r : cfile_fd(cf);
+    CLEANUP_FD int fd = from < 0    ? from
+                        : m->absent ? make_file(to, cf->vid, size)
+                                    : make_copy(to, cf->vid, from, sync, m->reserved);
+    r = fd < 0 ? fd : take_place(cf, m, fd);
     mutex_lock(&cf->mu);
     move_end_locked(cf);
     mutex_unlock(&cf->mu);
     int saved = cfile_save_if_needed(cf);
     return r < 0 ? r : saved;
+}
+
+/* From memory: room is asked for before the move, which readers wait for, and as a writer does, who is held back while dirty data fills the disk. */
+static int copy_to_disk(struct cfile *cf, struct cache_tier *from, struct cache_tier *to)
+{
+    int fd = cfile_fd(cf);
+    mutex_lock(&cf->mu);
+    bool may = may_move_locked(cf, from, false);
+    mutex_unlock(&cf->mu);
+    if (fd < 0 || !may)
+        return MIN(fd, 0);
+    struct move m = {.from = from, .to = to, .wait = true, .reserved = disk_bytes(fd)};
+    int r = space_reserve(to, m.reserved, SPACE_WRITE);
+    if (r < 0)
+        return r;
+    r = move_open(cf, &m);
+    space_release(to, m.reserved);
+    return r;
 }
 
 int place_for_writing(struct cfile *cf)
@@ -292,7 +337,8 @@ int place_for_writing(struct cfile *cf)
         log_err("cache", "no cache disk can be used: a change of a file is refused vid=%lu", (unsigned long)cf->vid);
         return -EIO;
     }
-    int r = move_open(cf, to, from->kind == TIER_NOWHERE, true);
+    struct move begin_anew = {.from = from, .to = to, .absent = true, .wait = true};
+    int r = from->kind == TIER_NOWHERE ? move_open(cf, &begin_anew) : copy_to_disk(cf, from, to);
     if (r == 0 && cfile_tier(cf)->kind == TIER_NOWHERE)
         return -EIO;
     if (r == 0 && cfile_tier(cf)->kind == TIER_MEMORY) {
@@ -314,7 +360,8 @@ void place_abandon(struct cfile *cf)
     uint64_t size = cf->size;
     mutex_unlock(&cf->mu);
     struct cache_tier *to = tier_choose(cf->c, size, TIER_WANT_DISK);
-    int r = to != from ? move_open(cf, to, true, nowhere) : 0;
+    struct move m = {.from = from, .to = to, .absent = true, .wait = nowhere};
+    int r = to != from ? move_open(cf, &m) : 0;
     if (r < 0)
         log_warn("cache", "an open file could not go to another disk vid=%lu r=%s", (unsigned long)cf->vid,
                  err_name(r));

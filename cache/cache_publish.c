@@ -488,11 +488,19 @@ static int publish_large(struct publish *p, struct publish_result *ret)
     return r == 0 ? complete(p, parts, ret) : r;
 }
 
+/* Before anything is sent. The layout does not know the store that the key is in, which may take less. */
+static int check_limits(struct publish *p)
+{
+    if (p->size > objstore_limits_of(p->c->store, p->req->key).object_max_bytes)
+        return -EFBIG;
+    return upload_n_parts(&p->u->layout, p->size, &p->n_parts);
+}
+
 static int publish(struct publish *p, struct publish_result *ret)
 {
     for (;;) {
         p->size = cache_file_size(p->cf);
-        int r = upload_n_parts(&p->u->layout, p->size, &p->n_parts);
+        int r = check_limits(p);
         if (r < 0)
             return r;
         mutex_lock(&p->u->mu);

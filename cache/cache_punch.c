@@ -2,7 +2,7 @@
  * Giving back clean chunks of a file that is in use: the window of a file too large to be kept, and the last resort under pressure.
  *
  * Order: presence is taken from memory (no reader begins), then from the database (for good where no checksum would find the hole), then the bytes go. Chunks with a read or write in progress, dirty ones
- * and those beyond the source's limit stay. Never done to a file whose descriptor the kernel has: punch_hole() is the only place and asserts it.
+ * and those beyond the source's limit stay. Never done to a pinned file, unless it is too large to be kept whole, nor to a file whose descriptor the kernel has: punch_hole() is the only place and asserts it.
  */
 #include "base/crash.h"
 #include "base/log.h"
@@ -96,8 +96,10 @@ static uint64_t punch_batch(struct cfile *cf, uint64_t want)
 {
     g_autofree struct punch *p = g_new0(struct punch, 1);
     mutex_lock(&cf->mu);
-    bool given = cf->pass != CACHE_PASS_OFF || (space_entry_flags(cf->c, cf->entry, 0, 0) & CACHED_GIVEN);
-    if (given || cf->resizing || !cf->src_key || cf->limit == 0 || !cfile_track_presence_locked(cf)) {
+    uint32_t flags = space_entry_flags(cf->c, cf->entry, 0, 0);
+    bool given = cf->pass != CACHE_PASS_OFF || (flags & CACHED_GIVEN);
+    bool kept = (flags & CACHED_PINNED) && !cfile_windowed_locked(cf);
+    if (given || kept || cf->resizing || !cf->src_key || cf->limit == 0 || !cfile_track_presence_locked(cf)) {
         mutex_unlock(&cf->mu);
         return 0;
     }

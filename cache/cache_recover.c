@@ -1,10 +1,12 @@
 /*
  * What is known after a start: the index is loaded, half-finished removals are ended, and chunks fetched before the
- * machine went down are verified before their first use. Nothing here reads the data folder but for records of nothing; a file that is missing or of the
- * wrong size is noticed when it is opened (cache_place.c).
+ * machine went down are verified before their first use. Nothing here reads a disk's data folder but for records of nothing; a file that is missing or of the
+ * wrong size is noticed when it is opened (cache_place.c). Memory that a process before handed on is looked through: what its records do not know takes room
+ * that nobody counts, and would until the end of the mount.
  *
  * After a power loss the file system may have lost data of chunks whose bits the database kept, so a change of the boot id marks every
- * record CACHED_SUSPECT once; the mark goes when all chunks of the file were verified.
+ * record CACHED_SUSPECT once; the mark goes when all chunks of the file were verified. Only of what was being changed then, CACHED_DOUBT, a dirty bit may be lost: that a clean file is
+ * dirty is on the disk before its first byte changes.
  */
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -15,8 +17,10 @@
 #include "cache_file.h"
 #include "cache_space.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -55,7 +59,7 @@ static int mark_suspect(struct cache *c, GArray *recs)
     struct meta_batch *b = meta_batch_new(c->meta);
     for (guint i = 0; r == 0 && i < recs->len; i++) {
         struct meta_cached *rec = &g_array_index(recs, struct meta_cached, i);
-        rec->flags |= CACHED_SUSPECT;
+        rec->flags |= CACHED_SUSPECT | (rec->flags & CACHED_DIRTY ? CACHED_DOUBT : 0);
         meta_cached_put(b, rec);
         if (i % BATCH_ROWS == BATCH_ROWS - 1)
             r = meta_commit(b, false);
@@ -141,6 +145,49 @@ int recover_index(struct cache *c)
     return r;
 }
 
+/* Files of one folder that no record puts there. Their number. */
+static unsigned sweep_folder(struct cache_tier *t, unsigned number)
+{
+    char name[16];
+    unsigned n = 0;
+    (void)snprintf(name, sizeof name, "data/%02x", number);
+    int fd = openat(t->dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (!d && fd >= 0)
+        (void)close(fd);
+    for (struct dirent *f; d && (f = readdir(d));) {
+        char *end;
+        uint64_t vid = strtoull(f->d_name, &end, 16);
+        struct cache_entry *e = space_entry_find(t->c, vid);
+        bool ours = e && entry_tier(e) == t;
+        if (f->d_name[0] != '.' && *end == '\0' && !ours)
+            n += tier_data_unlink(t, vid) == 0;
+    }
+    if (d)
+        closedir(d);
+    return n;
+}
+
+void recover_memory(struct cache *c)
+{
+    struct cache_tier *t = tier_by_number(c, TIER_NUMBER_MEMORY);
+    unsigned n = 0;
+    if (!t || c->cfg.memory_fd <= 0)
+        return;
+    for (unsigned i = 0; i < 256; i++)
+        n += sweep_folder(t, i);
+    if (n == 0)
+        return;
+    log_notice("cache", "unfinished copies in memory were removed n=%u", n);
+    space_look_at_disk(t);
+}
+
+static int by_ino(const void *a, const void *b)
+{
+    const struct meta_cached *x = a, *y = b;
+    return x->ino < y->ino ? -1 : x->ino > y->ino;
+}
+
 int cache_dirty_each(struct cache *c, int (*fn)(void *ctx, uint64_t vid, uint64_t ino), void *ctx)
 {
     g_autoptr(GArray) list = g_array_new(FALSE, FALSE, sizeof(struct meta_cached));
@@ -154,6 +201,7 @@ int cache_dirty_each(struct cache *c, int (*fn)(void *ctx, uint64_t vid, uint64_
             g_array_append_val(list, rec);
     }
     mutex_unlock(&c->space.mu);
+    g_array_sort(list, by_ino);
     int r = 0;
     for (guint i = 0; r == 0 && i < list->len; i++) {
         const struct meta_cached *rec = &g_array_index(list, struct meta_cached, i);
@@ -173,8 +221,9 @@ static int chunk_is_good(struct cfile *cf, uint64_t chunk, size_t len)
         return 0;
     g_autofree uint8_t *buf = g_malloc(META_CHUNK_BYTES);
     size_t got = 0;
+    int fd = cfile_fd(cf);
     while (got < len) {
-        ssize_t n = RET_ERRNO(pread(cf->fd, buf + got, len - got, (off_t)(chunk_start(chunk) + got)));
+        ssize_t n = fd < 0 ? fd : RET_ERRNO(pread(fd, buf + got, len - got, (off_t)(chunk_start(chunk) + got)));
         if (n <= 0)
             return 0;
         got += (size_t)n;
@@ -206,4 +255,15 @@ void cfile_verify_chunk_locked(struct cfile *cf, uint64_t chunk) REQUIRES(cf->mu
         cf->record_unsaved = true;
     }
     cfile_io_end_locked(cf, &io);
+}
+
+void cfile_verify_edge_locked(struct cfile *cf, uint64_t end) REQUIRES(cf->mu)
+{
+    uint64_t edge = chunk_of(end);
+    while (end % META_CHUNK_BYTES && chunkset_get(&cf->verify, edge)) {
+        if (chunkset_get(&cf->busy, edge)) /* who reads it compares it just now */
+            cond_wait(&cf->changed, &cf->mu);
+        else
+            cfile_verify_chunk_locked(cf, edge);
+    }
 }

@@ -1,5 +1,5 @@
 /*
- * Size, holes, and waiting for whole files: truncate, growth by bytes of the source, fallocate, seek, sync, fill, prefetch.
+ * Size, holes, and waiting for whole files: truncate, growth by bytes of the source, fallocate, seek, fill, prefetch.
  *
  * A truncate has the file for itself as far as the disk goes: cf->resizing keeps new reads, writes and fetch writes out, those running are
  * waited for (disk time only: a fetch that waits for the store is shortened instead). The file is cut first, then limit and bits are saved: a crash between leaves
@@ -81,6 +81,7 @@ static int truncate_marked(struct cfile *cf, uint64_t size)
     mutex_lock(&cf->mu);
     resize_begin_locked(cf);
     uint64_t old = cf->size;
+    cfile_verify_edge_locked(cf, MIN(size, old));
     if (size < old)
         fetch_cut_locked(cf, chunk_of(size));
     mutex_unlock(&cf->mu);
@@ -93,8 +94,8 @@ static int truncate_marked(struct cfile *cf, uint64_t size)
         mark_edge_locked(cf, MIN(size, old));
         cf->size = size;
         cf->stamp++;
-        if (size == 0)
-            (void)space_entry_flags(cf->c, cf->entry, 0, CACHED_FAILED);
+        if (size == 0 && (space_entry_flags(cf->c, cf->entry, 0, CACHED_FAILED) & CACHED_FAILED))
+            cf->record_unsaved = true; /* or a kill brings it back for the content that comes */
     }
     resize_end_locked(cf);
     mutex_unlock(&cf->mu);
@@ -260,31 +261,12 @@ int64_t cache_file_seek(struct cfile *cf, uint64_t off, int whence)
     if (off >= size)
         return -ENXIO;
     if (cache_file_complete(cf)) {
-        int64_t at = RET_ERRNO(lseek(cf->fd, (off_t)off, whence));
+        int fd = cfile_fd(cf);
+        int64_t at = fd < 0 ? fd : RET_ERRNO(lseek(fd, (off_t)off, whence));
         if (cache_file_complete(cf)) /* still: it did not begin anew on another disk meanwhile */
             return at;
     }
     return whence == SEEK_DATA ? (int64_t)off : (int64_t)size;
-}
-
-/* The kernel tells of it only once, so the record keeps it for as long as the content. */
-static void note_failed_sync(struct cfile *cf)
-{
-    (void)space_entry_flags(cf->c, cf->entry, CACHED_FAILED, 0);
-    int r = cfile_save(cf);
-    if (r < 0)
-        log_warn("cache", "a failed sync could not be recorded vid=%lu r=%s", (unsigned long)cf->vid, err_name(r));
-}
-
-int cache_file_sync(struct cfile *cf)
-{
-    if (space_entry_flags(cf->c, cf->entry, 0, 0) & CACHED_FAILED)
-        return -EIO;
-    int r = RET_ERRNO(fdatasync(cf->fd));
-    tier_note_io(cfile_tier(cf), r);
-    if (r < 0)
-        note_failed_sync(cf);
-    return r;
 }
 
 /* ---- fetching ahead ---- */
@@ -328,16 +310,34 @@ static int fetch_and_wait(struct cfile *cf, uint64_t first, uint64_t end, enum f
     return r;
 }
 
+/* One pass over all chunks. -EAGAIN: what came was wrong, or others took away what was here before the end. */
+static int fill_once(struct cfile *cf, enum fetch_prio prio, struct fill *fl)
+{
+    int r = fetch_and_wait(cf, 0, UINT64_MAX, prio, fl);
+    if (r == 0)
+        r = cfile_check(cf);
+    return r == 0 && !cache_file_complete(cf) ? -EAGAIN : r;
+}
+
+/* Chunks that were taken away are fetched again while each pass leaves more of the file here than the one before; else it competes for room that is not there. */
 static int fill_and_wait(struct cfile *cf, enum fetch_prio prio, struct fill *fl)
 {
-    unsigned doubts = cfile_doubts(cf);
-    int r = -EAGAIN;
-    for (unsigned i = 0; r == -EAGAIN && i < FILL_ROUNDS && cfile_doubts(cf) < doubts + CHECK_TRIES; i++) {
-        r = fetch_and_wait(cf, 0, UINT64_MAX, prio, fl);
-        if (r == 0)
-            r = cfile_check(cf);
+    unsigned first = cfile_doubts(cf), before = first;
+    uint64_t most = 0;
+    for (unsigned i = 0; i < FILL_ROUNDS; i++) {
+        int r = fill_once(cf, prio, fl);
+        if (r != -EAGAIN)
+            return r;
+        unsigned doubts = cfile_doubts(cf);
+        if (doubts >= first + CHECK_TRIES)
+            return -EIO; /* wrong bytes, again and again */
+        uint64_t here = cache_file_present_bytes(cf);
+        if (doubts == before && here <= most)
+            return -ENOSPC;
+        most = doubts == before ? here : 0;
+        before = doubts;
     }
-    return r == -EAGAIN ? -EIO : r; /* wrong bytes, again and again */
+    return -ENOSPC;
 }
 
 int cache_file_fill(struct cfile *cf, bool urgent, bool wait, void (*progress)(void *ctx, uint64_t bytes), void *ctx)
@@ -354,10 +354,9 @@ int cache_file_fill(struct cfile *cf, bool urgent, bool wait, void (*progress)(v
     mutex_unlock(&cf->mu);
     if (!wait)
         return 0;
-    if (cache_file_complete(cf)) {
-        tell(cf, &fl); /* it may have come since it was asked for */
+    tell(cf, &fl); /* it may have come since it was asked for */
+    if (cache_file_complete(cf))
         return 0;
-    }
     return windowed ? -EFBIG : fill_and_wait(cf, prio, &fl);
 }
 

@@ -2,11 +2,12 @@
  * Accounting and the evictor.
  *
  * What counts is what files take on disk (st_blocks), plus what writes and fetches in progress were promised, for each tier. The free space of the file system
- * is looked at once a second and whenever somebody waits; in between it is corrected by our own growth.
+ * is looked at once a second and whenever somebody waits; in between it is corrected by our own growth. So is how many files it can still make: where these run
+ * short before the bytes do, files are dropped as well, but nobody waits for it.
  *
  * Each tier's evictor thread (a disk that hangs stops only its own) keeps between the high and the low water mark. Order: closed clean files as the policy says, then chunks of
- * clean files in use. Dirty and pinned files and dirty chunks are never touched. When nothing is left it says so (gave_up_gen), which ends the
- * wait of fetches; writers go on waiting for dirty data to become clean.
+ * clean files in use. Dirty files and dirty chunks are never touched. When nothing is left it says so (gave_up_gen), which ends the
+ * wait of fetches; writers go on waiting for dirty data to become clean. Pinned files stay, but for what cache_yield.c says.
  */
 #include "cache_space.h"
 
@@ -20,10 +21,13 @@
 #include <assert.h>
 #include <string.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #define HIGH_WATER_PERCENT 99u
 #define LOW_WATER_PERCENT  97u
-#define CORRELATED_USES    16u /* uses this close together count as one */
+#define KEEP_FILES         1024u /* or 1 % of what the file system can have, if that is more; at most an eighth */
+#define CORRELATED_USES    16u   /* uses this close together count as one */
+#define LOW_FILES_PERCENT  110u
 #define BUSY_TRIES         5u
 #define BUSY_WAIT_US       4000u
 #define TICK_NS            NS_PER_S
@@ -43,6 +47,7 @@ static struct cache_usage sum_locked(struct cache *c)
         u.used_bytes += t->used_bytes;
         u.dirty_bytes += t->dirty_bytes;
         u.pinned_bytes += t->pinned_bytes;
+        u.kept_bytes += t->kept_bytes;
         u.limit_bytes += t->limit_bytes;
         u.free_bytes += t->kind == TIER_DISK ? t->fs_free_bytes : 0;
     }
@@ -81,6 +86,8 @@ static void charge_locked(const struct cache_entry *e, bool add)
         t->dirty_bytes += n;
     if (e->flags & CACHED_PINNED)
         t->pinned_bytes += n;
+    if (e->flags & (CACHED_DIRTY | CACHED_PINNED))
+        t->kept_bytes += n;
 }
 
 static void room_made_locked(struct cache_tier *t)
@@ -90,13 +97,40 @@ static void room_made_locked(struct cache_tier *t)
     cond_signal(&t->kick);
 }
 
-static void look_at_disk(struct cache_tier *t)
+static void take_free(struct cache_tier *t, const struct statvfs *v)
+{
+    t->fs_free_bytes = (uint64_t)v->f_bavail * v->f_frsize;
+    t->fs_free_files = v->f_files ? v->f_favail : UINT64_MAX;
+    t->keep_files = MIN(MAX(v->f_files / 100, KEEP_FILES), v->f_files / 8);
+}
+
+/* percent: of those that are to be left. */
+static bool short_of_files_locked(const struct cache_tier *t, unsigned percent)
+{
+    return t->fs_free_files < percent_of(t->keep_files, percent);
+}
+
+static void file_came_locked(struct cache_tier *t)
+{
+    if (t->fs_free_files != UINT64_MAX && t->fs_free_files > 0)
+        t->fs_free_files--;
+    if (short_of_files_locked(t, 100))
+        cond_signal(&t->kick);
+}
+
+static void file_went_locked(struct cache_tier *t)
+{
+    if (t->fs_free_files != UINT64_MAX)
+        t->fs_free_files++;
+}
+
+void space_look_at_disk(struct cache_tier *t)
 {
     struct statvfs v;
     if (fstatvfs(t->dir_fd, &v) < 0)
         return; /* the last value stays; a broken disk shows in the writes */
     mutex_lock(&t->c->space.mu);
-    t->fs_free_bytes = (uint64_t)v.f_bavail * v.f_frsize;
+    take_free(t, &v);
     mutex_unlock(&t->c->space.mu);
 }
 
@@ -135,7 +169,7 @@ int space_tier_init(struct cache_tier *t)
         t->limit_bytes = t->kind == TIER_MEMORY ? cfg->memory_bytes : 0;
         t->whole_bytes = t->kind == TIER_MEMORY ? t->limit_bytes : UINT64_MAX;
     }
-    t->fs_free_bytes = (uint64_t)v.f_bavail * v.f_frsize;
+    take_free(t, &v);
     policy_set_capacity(&t->policy, t->limit_bytes);
     return 0;
 }
@@ -162,6 +196,7 @@ struct cache_entry *space_entry_add(struct cache_tier *t, uint64_t vid, uint64_t
     e->last_use = ++s->use_clock;
     policy_insert(&t->policy, &e->item, weight);
     policy_set_held(&t->policy, &e->item, entry_held(e));
+    file_came_locked(t);
     mutex_unlock(&s->mu);
     return e;
 }
@@ -183,6 +218,8 @@ void space_entry_move(struct cache *c, struct cache_entry *e, struct cache_tier 
     policy_insert(&to->policy, &e->item, weight);
     policy_set_held(&to->policy, &e->item, entry_held(e));
     publish_metrics_locked(c);
+    file_came_locked(to);
+    file_went_locked(from);
     room_made_locked(from);
     mutex_unlock(&c->space.mu);
 }
@@ -225,18 +262,41 @@ void space_entry_remove(struct cache *c, struct cache_entry *e, bool remember)
     policy_remove(&t->policy, &e->item, remember);
     g_hash_table_remove(c->space.entries, &e->vid);
     publish_metrics_locked(c);
+    file_went_locked(t);
     room_made_locked(t);
     mutex_unlock(&c->space.mu);
+}
+
+static void set_open_locked(struct cache_entry *e, bool open)
+{
+    e->open = open;
+    policy_set_held(&e->tier->policy, &e->item, entry_held(e));
+    if (!open && e->tier->waiting_bytes)
+        cond_signal(&e->tier->kick);
 }
 
 void space_entry_set_open(struct cache *c, struct cache_entry *e, bool open)
 {
     mutex_lock(&c->space.mu);
-    e->open = open;
-    policy_set_held(&e->tier->policy, &e->item, entry_held(e));
-    if (!open && e->tier->waiting_bytes)
-        cond_signal(&e->tier->kick);
+    set_open_locked(e, open);
     mutex_unlock(&c->space.mu);
+}
+
+static bool may_rest_locked(const struct cache_entry *e)
+{
+    bool there = e->tier->kind == TIER_MEMORY || (e->tier->kind == TIER_DISK && !(e->flags & CACHED_MEMORY));
+    return there && tier_state(e->tier) == TIER_OK && !e->stale && (e->flags & CACHED_COMPLETE) &&
+           !(e->flags & (CACHED_DIRTY | CACHED_FAILED));
+}
+
+bool space_entry_rest(struct cache *c, struct cache_entry *e)
+{
+    mutex_lock(&c->space.mu);
+    bool rests = may_rest_locked(e);
+    if (rests)
+        set_open_locked(e, false);
+    mutex_unlock(&c->space.mu);
+    return rests;
 }
 
 uint32_t space_entry_flags(struct cache *c, struct cache_entry *e, uint32_t set, uint32_t clear)
@@ -292,10 +352,8 @@ void space_entry_account(struct cache *c, struct cache_entry *e, uint64_t bytes,
     mutex_unlock(&c->space.mu);
 }
 
-void space_entry_use(struct cache *c, struct cache_entry *e, bool opened)
+static void use_locked(struct cache_space *s, struct cache_entry *e, bool opened)
 {
-    struct cache_space *s = &c->space;
-    mutex_lock(&s->mu);
     uint64_t near = MIN(CORRELATED_USES, g_hash_table_size(s->entries) / 8);
     uint64_t gap = s->use_clock - e->last_use;
     if (gap > near || (opened && gap > 0)) {
@@ -304,7 +362,25 @@ void space_entry_use(struct cache *c, struct cache_entry *e, bool opened)
         if (gap > near)
             policy_use(&e->tier->policy, &e->item);
     }
-    mutex_unlock(&s->mu);
+}
+
+void space_entry_use(struct cache *c, struct cache_entry *e, bool opened)
+{
+    mutex_lock(&c->space.mu);
+    use_locked(&c->space, e, opened);
+    mutex_unlock(&c->space.mu);
+}
+
+bool space_entry_wake(struct cache *c, struct cache_entry *e)
+{
+    mutex_lock(&c->space.mu);
+    bool wakes = may_rest_locked(e) && e->tier->kind == TIER_DISK && (e->flags & CACHED_GIVEN);
+    if (wakes) {
+        set_open_locked(e, true);
+        use_locked(&c->space, e, true);
+    }
+    mutex_unlock(&c->space.mu);
+    return wakes;
 }
 
 bool space_entry_take_stale(struct cache *c, struct cache_entry *e)
@@ -347,7 +423,7 @@ int space_save_index(struct cache *c)
 
 /* ---- reservation ---- */
 
-static bool over_locked(const struct cache_tier *t, uint64_t more, unsigned percent)
+bool space_over_locked(const struct cache_tier *t, uint64_t more, unsigned percent)
 {
     uint64_t limit = percent_of(t->limit_bytes, percent);
     return t->used_bytes + t->reserved_bytes + more > limit ||
@@ -366,8 +442,10 @@ static int wait_for_room_locked(struct cache_tier *t, uint64_t bytes, enum space
     struct cache_space *s = &t->c->space;
     uint64_t gave_up = t->gave_up_gen, freed = t->freed_gen;
     uint64_t deadline = clock_mono_ns() + t->c->cfg.op_timeout_ns;
+    if (gettid() == t->evictor_tid)
+        return -ENOSPC; /* nobody else makes room: it would wait for itself */
     cond_signal(&t->kick);
-    while (over_locked(t, bytes, 100)) {
+    while (space_over_locked(t, bytes, 100)) {
         if (s->stop)
             return -ECANCELED;
         if (use == SPACE_FETCH && (t->gave_up_gen > gave_up + 1 || tier_state(t) != TIER_OK || s->hold))
@@ -393,16 +471,21 @@ int space_reserve(struct cache_tier *t, uint64_t bytes, enum space_use use)
     mutex_lock(&s->mu);
     if (bytes > t->limit_bytes || bytes > t->fs_free_bytes + t->used_bytes) {
         r = -ENOSPC; /* never: nothing needs to be dropped for it */
-    } else if (over_locked(t, bytes, 100)) {
+    } else if (space_over_locked(t, bytes, 100)) {
         if (use == SPACE_WRITE)
             metric_inc(M_write_stalls);
         t->waiting_bytes += bytes;
+        t->waiting_write_bytes += use == SPACE_WRITE ? bytes : 0;
+        if (use == SPACE_WRITE && t->waiting_writers++ == 0)
+            t->stuck_since_ns = 0;
         r = wait_for_room_locked(t, bytes, use);
         t->waiting_bytes -= bytes;
+        t->waiting_write_bytes -= use == SPACE_WRITE ? bytes : 0;
+        t->waiting_writers -= use == SPACE_WRITE;
     }
     if (r == 0)
         t->reserved_bytes += bytes;
-    if (over_locked(t, 0, HIGH_WATER_PERCENT))
+    if (space_over_locked(t, 0, HIGH_WATER_PERCENT))
         cond_signal(&t->kick);
     mutex_unlock(&s->mu);
     return r;
@@ -424,12 +507,12 @@ void space_release(struct cache_tier *t, uint64_t bytes)
 /* ---- eviction ---- */
 
 /* vid is claimed. Checks, removes, remembers. */
-static int evict_claimed(struct cache *c, uint64_t vid, uint64_t *ret_bytes)
+static int evict_claimed(struct cache *c, uint64_t vid, bool pinned, uint64_t *ret_bytes)
 {
     struct cache_space *s = &c->space;
     mutex_lock(&s->mu);
     struct cache_entry *e = g_hash_table_lookup(s->entries, &vid);
-    bool held = e && entry_held(e), sync = e && cached_unchecked(e->flags);
+    bool held = e && (pinned ? !space_yields(e) : entry_held(e)), sync = e && cached_unchecked(e->flags);
     uint64_t bytes = e ? e->bytes : 0;
     struct cache_tier *t = e ? e->tier : NULL;
     mutex_unlock(&s->mu);
@@ -453,14 +536,14 @@ static int evict_claimed(struct cache *c, uint64_t vid, uint64_t *ret_bytes)
     return 0;
 }
 
-static int evict_vid(struct cache *c, uint64_t vid, uint64_t *ret_bytes)
+int space_evict_vid(struct cache *c, uint64_t vid, bool pinned, uint64_t *ret_bytes)
 {
     struct cfile *cf = table_claim(c, vid);
     if (cf) {
         cache_file_unref(cf);
         return -EBUSY;
     }
-    int r = evict_claimed(c, vid, ret_bytes);
+    int r = evict_claimed(c, vid, pinned, ret_bytes);
     table_release(c, vid);
     return r;
 }
@@ -478,11 +561,11 @@ static bool vid_is_kept(struct cache *c, uint64_t vid)
 int space_evict(struct cache *c, uint64_t vid)
 {
     uint64_t bytes;
-    int r = evict_vid(c, vid, &bytes);
+    int r = space_evict_vid(c, vid, false, &bytes);
     /* The evictor looks at open files once a second: that is not use. */
     for (unsigned i = 0; r == -EBUSY && i < BUSY_TRIES && !vid_is_kept(c, vid); i++) {
         g_usleep(BUSY_WAIT_US);
-        r = evict_vid(c, vid, &bytes);
+        r = space_evict_vid(c, vid, false, &bytes);
     }
     return r;
 }
@@ -498,7 +581,7 @@ uint64_t space_evict_one(struct cache_tier *t)
         mutex_unlock(&s->mu);
         if (!item)
             return 0;
-        int r = evict_vid(t->c, vid, &bytes);
+        int r = space_evict_vid(t->c, vid, false, &bytes);
         if (r == 0)
             return MAX(bytes, 1);
         if (r != -EBUSY && r != -ENOENT) {
@@ -513,19 +596,18 @@ uint64_t space_evict_one(struct cache_tier *t)
 static uint64_t punch_some(struct cache_tier *t, uint64_t want)
 {
     uint64_t freed = 0;
-    g_autoptr(GPtrArray) files = cache_open_files(t->c);
+    g_autoptr(GPtrArray) files = cache_open_files(t);
     for (guint i = 0; i < files->len && freed < want; i++)
-        freed += cfile_tier(files->pdata[i]) == t ? cfile_punch(files->pdata[i], want - freed) : 0;
+        freed += cfile_tier(files->pdata[i]) == t ? cfile_punch(files->pdata[i], want - freed) : 0; /* still */
     return freed;
 }
 
 /* Passthrough writers grow their files behind our back. */
 static void account_open_files(struct cache_tier *t)
 {
-    g_autoptr(GPtrArray) files = cache_open_files(t->c);
+    g_autoptr(GPtrArray) files = cache_open_files(t);
     for (guint i = 0; i < files->len; i++)
-        if (cfile_tier(files->pdata[i]) == t)
-            cfile_account(files->pdata[i]);
+        cfile_account(files->pdata[i]);
 }
 
 /* What those that wait lack, below the limit or free on the disk, whichever is more. */
@@ -542,8 +624,9 @@ static void reclaim(struct cache_tier *t)
     struct cache_space *s = &t->c->space;
     for (;;) {
         mutex_lock(&s->mu);
-        bool more = !s->stop && over_locked(t, t->waiting_bytes, LOW_WATER_PERCENT);
-        bool hard = t->waiting_bytes && over_locked(t, t->waiting_bytes, 100);
+        bool more = !s->stop && (space_over_locked(t, t->waiting_bytes, LOW_WATER_PERCENT) ||
+                                 short_of_files_locked(t, LOW_FILES_PERCENT));
+        bool hard = t->waiting_bytes && space_over_locked(t, t->waiting_bytes, 100);
         uint64_t want = lacking_locked(t);
         mutex_unlock(&s->mu);
         if (!more || space_evict_one(t) > 0) {
@@ -551,7 +634,7 @@ static void reclaim(struct cache_tier *t)
                 return;
             continue;
         }
-        if (hard && punch_some(t, want) > 0)
+        if (hard && (punch_some(t, want) > 0 || space_evict_pinned(t, want)))
             continue;
         mutex_lock(&s->mu);
         t->gave_up_gen++;
@@ -561,34 +644,47 @@ static void reclaim(struct cache_tier *t)
     }
 }
 
+void space_tend(struct cache_tier *t, bool waited_for)
+{
+    struct cache_space *s = &t->c->space;
+    uint64_t now = clock_mono_ns();
+    mutex_lock(&s->mu);
+    bool ok = tier_state(t) == TIER_OK, tick = now >= t->next_tick_ns;
+    bool over =
+        !waited_for && (space_over_locked(t, t->waiting_bytes, HIGH_WATER_PERCENT) || short_of_files_locked(t, 100));
+    bool work = ok && !s->hold && (over || t->waiting_bytes);
+    mutex_unlock(&s->mu);
+    if (ok && (work || tick)) {
+        space_look_at_disk(t);
+        t->next_tick_ns = now + TICK_NS;
+    }
+    if (work)
+        reclaim(t);
+    else if (ok && tick)
+        account_open_files(t);
+}
+
 static void *evictor_main(void *arg)
 {
     struct cache_tier *t = arg;
     struct cache_space *s = &t->c->space;
-    uint64_t next_tick = 0, next_sweep = 0;
+    uint64_t next_sweep = 0;
     mutex_lock(&s->mu);
+    t->evictor_tid = gettid();
     while (!s->stop) {
-        bool ok = tier_state(t) == TIER_OK, sweep = ok && t->sweep && clock_mono_ns() >= next_sweep;
-        bool work = ok && !s->hold && (over_locked(t, t->waiting_bytes, HIGH_WATER_PERCENT) || t->waiting_bytes);
+        bool sweep = t->sweep && tier_state(t) == TIER_OK && clock_mono_ns() >= next_sweep;
         t->sweep &= !sweep;
         mutex_unlock(&s->mu);
-        if (ok && (work || clock_mono_ns() >= next_tick)) {
-            look_at_disk(t);
-            next_tick = clock_mono_ns() + TICK_NS;
-        }
         if (sweep && !tier_sweep(t)) {
             next_sweep = clock_mono_ns() + SWEEP_AGAIN_NS;
             mutex_lock(&s->mu);
             t->sweep = true;
             mutex_unlock(&s->mu);
         }
-        if (work)
-            reclaim(t);
-        else if (ok)
-            account_open_files(t);
+        space_tend(t, false);
         mutex_lock(&s->mu);
         if (!s->stop)
-            (void)cond_wait_until(&t->kick, &s->mu, clock_mono_ns() + (t->waiting_bytes ? TICK_NS / 20 : TICK_NS));
+            (void)cond_wait_until(&t->kick, &s->mu, clock_mono_ns() + (t->waiting_bytes ? SPACE_LOOK_NS : TICK_NS));
     }
     mutex_unlock(&s->mu);
     return NULL;

@@ -2,6 +2,7 @@
  * Private to cache/: what the cache takes on disk, who may take more, and the evictor. All functions take space.mu themselves.
  */
 #pragma once
+#include "base/clock.h"
 #include "cache_internal.h"
 
 void space_init(struct cache *c); /* before the tiers */
@@ -30,16 +31,36 @@ bool space_entry_take_stale(struct cache *c, struct cache_entry *e);
 /* Whether the file has no holes to speak of. */
 bool space_entry_is_full(struct cache *c, const struct cache_entry *e, uint64_t size);
 void space_entry_use(struct cache *c, struct cache_entry *e, bool opened);
+/* Closed, if it is whole, clean, where it is to be and as it is recorded. */
+bool space_entry_rest(struct cache *c, struct cache_entry *e);
+/* Open again, and used, if the kernel has had it and its disk is used. */
+bool space_entry_wake(struct cache *c, struct cache_entry *e);
 
 enum space_use { SPACE_WRITE, SPACE_FETCH };
 /* Promises `bytes` of room. A write waits as long as there is progress (-ENOSPC after op_timeout without); a fetch only until the evictor gave up. */
 int space_reserve(struct cache_tier *t, uint64_t bytes, enum space_use use) MUST_CHECK;
 void space_release(struct cache_tier *t, uint64_t bytes);
+/* How much is free there is asked of the file system. */
+void space_look_at_disk(struct cache_tier *t);
+/* What a tier's evictor, which alone calls it, does whenever it wakes, and every SPACE_LOOK_NS while it is busy with something else. waited_for: nothing is dropped unless somebody waits. */
+void space_tend(struct cache_tier *t, bool waited_for);
+#define SPACE_LOOK_NS (50 * NS_PER_MS) /* between two looks while somebody waits */
 /* Drops one closed, clean, unpinned file: bytes freed, 0 when there is none. */
 uint64_t space_evict_one(struct cache_tier *t);
+/* Drops vid, which is closed and clean, and pinned or not as it says: -EBUSY, -ENOENT. */
+int space_evict_vid(struct cache *c, uint64_t vid, bool pinned, uint64_t *ret_bytes) MUST_CHECK;
+/* Would `more` bytes be above that part of the limit, or below what has to stay free? */
+bool space_over_locked(const struct cache_tier *t, uint64_t more, unsigned percent);
 /* Drops vid: -EBUSY, -ENOENT. */
 int space_evict(struct cache *c, uint64_t vid) MUST_CHECK;
 /* What may still come before the tier holds `percent` of its limit. */
 uint64_t space_tier_room_locked(const struct cache_tier *t, unsigned percent);
 /* Every record, for the order of use (at the end of a run). */
 int space_save_index(struct cache *c) MUST_CHECK;
+
+/* ---- cache_yield.c ---- */
+
+/* Pinned, and may go if it has to. */
+bool space_yields(const struct cache_entry *e);
+/* The last resort of a writer. True: something is gone. */
+bool space_evict_pinned(struct cache_tier *t, uint64_t want);

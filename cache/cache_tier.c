@@ -2,6 +2,7 @@
 #include "cache_tier.h"
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "cache_file.h"
 #include "cache_scan.h"
@@ -43,6 +44,19 @@ int tier_data_open(struct cache_tier *t, uint64_t vid, int flags)
     return RET_ERRNO(openat(t->dir_fd, path, O_NOFOLLOW | O_CLOEXEC | flags, 0600));
 }
 
+void tier_large_page(const struct cache_tier *t, int fd, off_t off)
+{
+    if (!t->large_pages)
+        return;
+    void *p = mmap(NULL, TIER_LARGE_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, off);
+    if (p == MAP_FAILED)
+        return;
+    if (madvise(p, TIER_LARGE_PAGE, MADV_HUGEPAGE) == 0)
+        (void)madvise(p, TIER_LARGE_PAGE,
+                      MADV_POPULATE_WRITE); /* what failed, as for want of space, the write will meet */
+    (void)munmap(p, TIER_LARGE_PAGE);
+}
+
 int tier_data_unlink(struct cache_tier *t, uint64_t vid)
 {
     char path[32];
@@ -56,6 +70,7 @@ int tier_data_unlink(struct cache_tier *t, uint64_t vid)
 struct sweep {
     struct cache_tier *t;
     unsigned n, open;
+    uint64_t next_look_ns; /* at what else the evictor does */
 };
 
 /* Unpublished bytes that the database lost: fsck brings them back. */
@@ -76,6 +91,10 @@ static int sweep_file(void *ctx, const struct cache_scanned *file)
 {
     struct sweep *s = ctx;
     struct cache *c = s->t->c;
+    if (clock_mono_ns() >= s->next_look_ns) {
+        space_tend(s->t, true); /* no more: what is removed here may be all that is too much */
+        s->next_look_ns = clock_mono_ns() + SPACE_LOOK_NS;
+    }
     struct cfile *cf = table_claim(c, file->vid);
     if (cf) {
         s->open += cfile_tier(cf) != s->t; /* it may be moving here */
@@ -379,6 +398,14 @@ static int mount_memory(uint64_t bytes)
     return r < 0 ? (int)r : (int)RET_ERRNO(syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, 0));
 }
 
+/* Pages of tier_large_page(), also in the file system of a process before that did not ask for them. False: the kernel has none. */
+static bool allow_large_pages(int fd)
+{
+    CLEANUP_FD int fs = (int)RET_ERRNO(syscall(SYS_fspick, fd, "", FSPICK_EMPTY_PATH | FSPICK_CLOEXEC));
+    return fs >= 0 && syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "huge", "advise", 0) == 0 &&
+           syscall(SYS_fsconfig, fs, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0) == 0;
+}
+
 static int add_memory(struct cache *c, char **ret_msg)
 {
     struct cache_tier *t;
@@ -395,7 +422,10 @@ static int add_memory(struct cache *c, char **ret_msg)
         (void)close(fd);
         return r;
     }
-    return add_tier(c, TIER_MEMORY, TIER_NUMBER_MEMORY, "memory", fd, &t);
+    r = add_tier(c, TIER_MEMORY, TIER_NUMBER_MEMORY, "memory", fd, &t);
+    if (r == 0)
+        t->large_pages = allow_large_pages(fd);
+    return r;
 }
 
 int tiers_open(struct cache *c, char **ret_msg)

@@ -34,6 +34,7 @@ struct cache_tier {
     int lock_fd;     /* of a further disk */
     uint64_t limit_bytes, free_limit_bytes;
     uint64_t whole_bytes; /* larger files are never kept whole */
+    bool large_pages;     /* tier_large_page() */
     /* atomic */
     int state;               /* enum tier_state */
     int bad;                 /* -errno of an operation that failed, until it was looked at */
@@ -50,13 +51,23 @@ struct cache_tier {
     /* guarded by space.mu */
     struct cond kick; /* the evictor has work */
     struct policy policy;
-    uint64_t used_bytes, dirty_bytes, pinned_bytes;
+    uint64_t used_bytes, dirty_bytes, pinned_bytes, kept_bytes;
     uint64_t reserved_bytes; /* promised to writes and fetches in progress */
     uint64_t waiting_bytes;  /* asked for by those that wait */
-    uint64_t fs_free_bytes;  /* statvfs, as of the last look */
-    uint64_t freed_gen;      /* grows whenever room was made */
-    uint64_t gave_up_gen;    /* grows whenever the evictor found nothing to drop */
-    bool sweep;              /* the evictor looks for files that are not its any more */
+    unsigned waiting_writers;
+    uint64_t waiting_write_bytes;       /* theirs, of waiting_bytes */
+    uint64_t pins_yield_until_ns;       /* to them */
+    uint64_t stuck_since_ns, stuck_gen; /* they wait, and freed_gen is the same, since then; 0: not looked at yet */
+    uint64_t fs_free_bytes;             /* statvfs, as of the last look */
+    uint64_t fs_free_files; /* so many more can be made, as of then; UINT64_MAX: the file system sets no limit */
+    uint64_t keep_files;    /* of them are left: the database and others need some */
+    uint64_t freed_gen;     /* grows whenever room was made */
+    uint64_t gave_up_gen;   /* grows whenever the evictor found nothing to drop */
+    bool sweep;             /* the evictor looks for files that are not its any more */
+    int evictor_tid;        /* 0: it has not begun */
+    /* owned by the evictor */
+    uint64_t next_tick_ns; /* of its looks once a second */
+    /* owned by who starts and stops */
     pthread_t evictor;
     bool evictor_running;
 };
@@ -100,5 +111,8 @@ static inline struct cache_tier *cfile_tier(const struct cfile *cf)
 
 /* Opens or makes the data file of vid. -ENOENT: not there; -EIO: the tier is missing. */
 int tier_data_open(struct cache_tier *t, uint64_t vid, int flags) MUST_CHECK;
+/* Bytes at off are about to be written, TIER_LARGE_PAGE of them: in the memory tier they get one page, if the system has such (reads of it cost a third less). off: a multiple. */
+#define TIER_LARGE_PAGE (2u << 20)
+void tier_large_page(const struct cache_tier *t, int fd, off_t off);
 /* Removes it; none there is fine. On a tier that is not to be used it stays, to be swept when the tier is back. */
 int tier_data_unlink(struct cache_tier *t, uint64_t vid) MUST_CHECK;

@@ -66,6 +66,7 @@ struct upload {
     bool copy_unchanged;
     GPtrArray *bases;     /* struct cache_delta_base, owned: objects that may share parts; NULL: none asked for */
     unsigned bases_as_of; /* c->delta_made when they were asked for */
+    unsigned n_drops;     /* what was asked before one of these is not believed: it may have what was dropped */
     GBytes *sums;         /* borrowed from the request while publishing, NULL: none */
     uint64_t size;        /* of the file as the running publish or copy sees it; streaming: 0, whole parts only */
     /* stream: guarded by mu */

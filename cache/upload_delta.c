@@ -80,16 +80,21 @@ void upload_delta_ask(struct upload *u)
         return;
     mutex_lock(&u->mu);
     g_autofree char *key = g_strdup(u->key);
-    u->bases_as_of = __atomic_load_n(&c->delta_made, __ATOMIC_ACQUIRE); /* before they are read */
+    unsigned n_drops = u->n_drops;
     mutex_unlock(&u->mu);
     g_autoptr(GPtrArray) bases = g_ptr_array_new_with_free_func(unref_base);
+    unsigned as_of = __atomic_load_n(&c->delta_made, __ATOMIC_ACQUIRE); /* before they are read */
     c->delta->bases(c->delta_ctx, key, u->layout.part_bytes, bases);
     mutex_lock(&u->mu);
-    GPtrArray *old = u->bases;
-    u->bases = g_steal_pointer(&bases);
+    bool newer = !u->bases || (int)(as_of - u->bases_as_of) >= 0; /* than what another part was told meanwhile */
+    if (newer && n_drops == u->n_drops) {
+        GPtrArray *old = u->bases;
+        u->bases = g_steal_pointer(&bases);
+        bases = old;
+    }
+    if (newer)
+        u->bases_as_of = as_of; /* with them: until then, other parts ask for themselves */
     mutex_unlock(&u->mu);
-    if (old)
-        g_ptr_array_unref(old);
 }
 
 static void ask_again(struct upload *u)
@@ -153,6 +158,7 @@ void upload_delta_resumed(struct upload *u)
 static bool drop(struct upload *u, struct cache_delta_base *b)
 {
     mutex_lock(&u->mu);
+    u->n_drops++;
     bool had = u->bases && (!b || g_ptr_array_remove(u->bases, b));
     if (!b)
         upload_delta_reset_locked(u);

@@ -50,9 +50,12 @@ static void attach_handle(struct fs *fs, struct handle *h)
     mutex_lock(&in->mu);
     bool first = in->io.n_handles == 0;
     in->io.mode = IO_CACHED;
-    in->io.direct = first && s->direct;
+    in->io.direct = first && s->direct && !s->writable;
     in->io.n_handles++;
     in->io.n_writers += s->writable;
+    in->io.n_direct += s->direct;
+    in->io.n_past += s->direct && s->writable;
+    in->passed_over |= s->writable; /* who died may have passed over news of it */
     mutex_unlock(&in->mu);
     if (first)
         g_ptr_array_add(fs->attached, inode_ref(in));
@@ -200,7 +203,7 @@ static void add_unsure(struct fs *fs, const struct handle *h)
 static void release(struct fs *fs, struct handle *h)
 {
     if (h->in && !h->slot->dir) {
-        io_mode_leave(h->in, h->slot->writable);
+        io_mode_leave(h->in, h->slot->writable, h->slot->direct);
         content_release(h->in, h->slot->writable);
     }
     handle_free(fs, h->fh);
@@ -302,6 +305,7 @@ static void give_up(struct fs *fs, const struct unsure *u)
         log_warn("attach", "a file that nobody has open could not be sealed ino=%" G_GUINT64_FORMAT " r=%s", in->ino,
                  err_name(r));
     publish_writers_gone(fs, in->ino);
+    publish_look_again(in);
 }
 
 void attach_expire(struct fs *fs)

@@ -19,8 +19,6 @@ struct fuse_backing_map {
 #define FUSE_DEV_IOC_BACKING_CLOSE _IOW(229, 2, uint32_t)
 #endif
 
-#define IDS_MAX 65536u /* each pins an inode of the cache disk in the kernel's memory */
-
 /* An id that nobody uses, and its slot (NULL: none), on their way out. */
 struct leaving {
     int id;
@@ -160,6 +158,8 @@ static void let_go(struct fs *fs, const struct leaving *l)
 {
     bool told = l->id > 0 && fs->se && !atomic_load(&fs->stopping);
     int r = told ? unregister_id(fs, l->id) : 0;
+    if (told && r == 0)
+        metric_inc(M_backing_ids_closed);
     if (r < 0)
         log_debug("io", "backing id %d could not be closed: %s", l->id, err_name(r));
     if (!l->slot)
@@ -169,13 +169,27 @@ static void let_go(struct fs *fs, const struct leaving *l)
     mutex_unlock(&fs->io_mu);
 }
 
+/* The kernel is told nothing any more. Where a start failed, the next worker finds what programs have open, and what nobody uses. */
+static void leave_slot_locked(struct fs *fs, struct io_state *io) REQUIRES(fs->io_mu)
+{
+    bool used = io->mode != IO_NONE || io->kernel_writes;
+    idle_remove_locked(fs, io);
+    if (io->slot && !used)
+        atomic_store(&io->slot->state, FILE_CLOSING);
+}
+
 void backing_forget(struct inode *in)
 {
     struct fs *fs = in->fs;
+    struct leaving l = {0};
     mutex_lock(&fs->io_mu);
-    struct leaving l = steal_locked(fs, &in->io);
-    if (in->io.slot)
-        free_slot_locked(fs, g_steal_pointer(&in->io.slot));
+    if (atomic_load(&fs->stopping)) {
+        leave_slot_locked(fs, &in->io);
+    } else {
+        l = steal_locked(fs, &in->io);
+        if (in->io.slot)
+            free_slot_locked(fs, g_steal_pointer(&in->io.slot));
+    }
     mutex_unlock(&fs->io_mu);
     let_go(fs, &l);
 }
@@ -219,6 +233,59 @@ static int keep_id(struct inode *in, uint64_t vid)
     return id;
 }
 
+bool backing_is_kept(struct inode *in, uint64_t vid)
+{
+    mutex_lock(&in->fs->io_mu);
+    bool kept = in->io.idle.data && in->io.backing_vid == vid;
+    mutex_unlock(&in->fs->io_mu);
+    return kept;
+}
+
+int backing_in_use_locked(struct inode *in, uint64_t vid)
+{
+    struct fs *fs = in->fs;
+    mutex_assert_held(&in->mu);
+    mutex_lock(&fs->io_mu);
+    int id = in->io.backing_vid == vid ? in->io.backing_id : 0;
+    assert(!id || !in->io.idle.data); /* a handle has it */
+    mutex_unlock(&fs->io_mu);
+    return id;
+}
+
+int backing_take_kept_locked(struct inode *in, uint64_t vid)
+{
+    struct fs *fs = in->fs;
+    mutex_assert_held(&in->mu);
+    mutex_lock(&fs->io_mu);
+    bool kept = in->io.idle.data && in->io.backing_vid == vid;
+    int id = kept ? in->io.backing_id : 0;
+    assert(!kept || id > 0);
+    if (kept) {
+        idle_remove_locked(fs, &in->io);
+        save_locked(fs, in);
+    }
+    mutex_unlock(&fs->io_mu);
+    return id;
+}
+
+static void idle_add_locked(struct fs *fs, struct io_state *io) REQUIRES(fs->io_mu)
+{
+    if (!io->backing_id || io->idle.data)
+        return;
+    io->idle.data = io;
+    g_queue_push_tail_link(&fs->io_idle, &io->idle);
+}
+
+void backing_keep_locked(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    mutex_assert_held(&in->mu);
+    mutex_lock(&fs->io_mu);
+    idle_add_locked(fs, &in->io);
+    save_locked(fs, in);
+    mutex_unlock(&fs->io_mu);
+}
+
 int backing_use(struct inode *in)
 {
     struct fs *fs = in->fs;
@@ -231,12 +298,13 @@ int backing_use(struct inode *in)
     if (id < 0)
         return id;
     CRASH_POINT(backing_given);
+    metric_inc(M_backing_ids_made);
     mutex_lock(&in->mu);
     mutex_lock(&fs->io_mu);
     in->io.backing_id = id;
     in->io.backing_vid = vid;
     save_locked(fs, in);
-    if (++fs->n_backing_ids > IDS_MAX && fs->io_idle.head)
+    if (++fs->n_backing_ids > fs->cfg->backing_ids && fs->io_idle.head)
         oldest = steal_locked(fs, fs->io_idle.head->data);
     mutex_unlock(&fs->io_mu);
     mutex_unlock(&in->mu);
@@ -248,10 +316,7 @@ void backing_unuse(struct inode *in)
 {
     struct fs *fs = in->fs;
     mutex_lock(&fs->io_mu);
-    if (in->io.backing_id && !in->io.idle.data) {
-        in->io.idle.data = &in->io;
-        g_queue_push_tail_link(&fs->io_idle, &in->io.idle);
-    }
+    idle_add_locked(fs, &in->io);
     mutex_unlock(&fs->io_mu);
 }
 
@@ -272,12 +337,10 @@ void backing_leave(struct fs *fs, struct sess_file *slot)
 {
     bool known = atomic_load(&slot->state) != FILE_FREE && slot->backing_id > 0;
     mutex_lock(&fs->io_mu);
-    if (known) {
-        atomic_store(&slot->state, FILE_CLOSING);
+    if (known)
         g_ptr_array_add(fs->left_files, slot);
-    } else {
+    else
         free_slot_locked(fs, slot);
-    }
     mutex_unlock(&fs->io_mu);
 }
 
@@ -344,6 +407,7 @@ void backing_close_left(struct fs *fs)
     for (unsigned i = 0; i < list->len; i++) {
         struct sess_file *slot = list->pdata[i];
         struct leaving l = {slot->backing_id, slot};
+        atomic_store(&slot->state, FILE_CLOSING);
         let_go(fs, &l);
     }
     g_ptr_array_unref(list);

@@ -9,12 +9,15 @@
 
 #define CHANNEL_TEXT 8192u /* longer texts are cut */
 #define CHANNEL_FDS  3u
+/* Variable of a worker's environment: what the one before said of the store. */
+#define CHANNEL_STORE_ENV "SLUICE_STORE_RESUME"
 
 enum channel_kind {
     /* worker to supervisor */
     CHANNEL_PROGRESS = 'p', /* a line for whoever waits for the mount */
     CHANNEL_CONNECT = 'c',  /* mount options: it wants the connection */
     CHANNEL_MEMORY = 'm',   /* with the descriptor of the memory tier, to be kept for the next worker */
+    CHANNEL_STORE = 's',    /* objstore_resume() of the mount's store, for the next worker */
     CHANNEL_READY = 'r',    /* it serves */
     CHANNEL_ENDING = 'e',   /* it serves no more: the mount is to be taken away */
     CHANNEL_FAILED = 'x',   /* why it ends: a line for the user */

@@ -9,7 +9,8 @@
 
 #include <string.h>
 
-#define MAX_DEPTH 256u
+#define MAX_DEPTH  256u
+#define PAGE_NAMES 1024u /* that matter, of a directory, in memory at a time */
 
 /* ---- shape ---- */
 
@@ -57,6 +58,7 @@ struct names {
     const struct walk *w;
     const char *path;
     GArray *found; /* struct found */
+    uint64_t last; /* id of the last name looked at */
 };
 
 struct found {
@@ -84,6 +86,7 @@ static int take_name(void *ctx, const struct meta_dentry *d)
 {
     struct names *n = ctx;
     bool dir = S_ISDIR(d->type);
+    n->last = d->id;
     if (!dir && !S_ISREG(d->type))
         return 0;
     struct found f = {.path = *n->path ? g_strconcat(n->path, "/", d->name, NULL) : g_strdup(d->name),
@@ -95,7 +98,23 @@ static int take_name(void *ctx, const struct meta_dentry *d)
         g_array_append_val(n->found, f);
     else
         g_free(f.path);
-    return 0;
+    return n->found->len >= PAGE_NAMES;
+}
+
+static int walk_dir(const struct walk *w, uint64_t ino, const char *path, unsigned depth);
+
+static int walk_page(const struct walk *w, const GArray *found, unsigned depth)
+{
+    int r = 0;
+    for (unsigned i = 0; r == 0 && i < found->len; i++) {
+        const struct found *f = &g_array_index(found, struct found, i);
+        struct ckpt c = {f->path, f->ino, f->id, f->dir};
+        if (f->is_one)
+            r = w->fn(w->ctx, &c);
+        else if (depth < w->depth)
+            r = walk_dir(w, f->ino, f->path, depth + 1);
+    }
+    return r;
 }
 
 static int walk_dir(const struct walk *w, uint64_t ino, const char *path, unsigned depth)
@@ -106,17 +125,14 @@ static int walk_dir(const struct walk *w, uint64_t ino, const char *path, unsign
         return 0;
     g_autoptr(GArray) found = g_array_new(FALSE, FALSE, sizeof(struct found));
     g_array_set_clear_func(found, found_clear);
-    struct names n = {w, path, found};
-    int r = meta_dentry_each(w->fs->meta, ino, 0, take_name, &n);
-    for (unsigned i = 0; r == 0 && i < found->len; i++) {
-        const struct found *f = &g_array_index(found, struct found, i);
-        struct ckpt c = {f->path, f->ino, f->id, f->dir};
-        if (f->is_one)
-            r = w->fn(w->ctx, &c);
-        else if (depth < w->depth)
-            r = walk_dir(w, f->ino, f->path, depth + 1);
-    }
-    return r;
+    struct names n = {w, path, found, 0};
+    int r, more;
+    do {
+        more = meta_dentry_each(w->fs->meta, ino, n.last, take_name, &n);
+        r = more < 0 ? more : walk_page(w, found, depth);
+        g_array_set_size(found, 0);
+    } while (r == 0 && more > 0 && !atomic_load(&w->fs->stopping));
+    return r == 0 && more > 0 ? -ECANCELED : r;
 }
 
 static int known_dir(struct fs *fs, const char *path, uint64_t *ret_ino)

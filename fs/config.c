@@ -126,7 +126,7 @@ const struct option_row option_table[] = {
     {"Access", "gid", OPT_UINT, AT(gid), 0, UINT32_MAX - 1, NULL, "GID", NULL,
      "group of everything; default: that of who mounts"},
     {"Access", "umask", OPT_MODE, AT(umask), 0, 0777, "022", "OCTAL", NULL,
-     "permission bits that files and directories do not get"},
+     "permission bits that files and directories do not get, in a store that is a directory too"},
     {"Access", "file-mode", OPT_MODE, AT(file_mode), 0, 0777, NULL, "OCTAL", NULL,
      "mode of files without one of their own; default: 0666 less umask"},
     {"Access", "dir-mode", OPT_MODE, AT(dir_mode), 0, 0777, NULL, "OCTAL", NULL,
@@ -145,6 +145,8 @@ const struct option_row option_table[] = {
     {NULL, "fault", OPT_STRING, AT(fault), 0, 0, NULL, "RULES", NULL, "rules of the fault driver (tests)"},
     {NULL, "disk-faults", OPT_FLAG, AT(disk_faults), 0, 0, NULL, NULL, NULL,
      "cache disks fail as their file 'fault' says (tests)"},
+    {NULL, "backing-ids", OPT_UINT, AT(backing_ids), 1, 1u << 20, "65536", "N", NULL,
+     "cache files that the kernel keeps for passthrough, each pins an inode in its memory (tests)"},
     {NULL, "settle", OPT_DURATION, AT(settle_ns), 0, DAY_NS, "10s", "DURATION", NULL,
      "a daemon that dies after serving for less counts as one in a row (tests)"},
     {NULL, "watchdog", OPT_DURATION, AT(watchdog_ns), 0, DAY_NS, "30s", "DURATION", NULL,
@@ -367,7 +369,8 @@ int config_validate(struct config *cfg, char **ret_msg)
             g_strdup("no-sign-request and close=remote conflict: unsigned requests rarely may write; add --read-only"));
     if (cfg->read_only && ((was_given(cfg, "close") && cfg->close != CLOSE_BUFFERED) || cfg->fsync == FSYNC_REMOTE))
         return refuse(ret_msg, g_strdup("read-only conflicts with close and fsync settings: nothing is written"));
-    if (was_given(cfg, "umask") && was_given(cfg, "file-mode") && was_given(cfg, "dir-mode"))
+    bool in_store = cfg->source && g_str_has_prefix(cfg->source, "file:");
+    if (was_given(cfg, "umask") && was_given(cfg, "file-mode") && was_given(cfg, "dir-mode") && !in_store)
         return refuse(ret_msg, g_strdup("umask conflicts with file-mode plus dir-mode: it would have no effect"));
     int (*const checks[])(const struct config *, char **) = {check_cache_dir, check_space, check_rules, check_sync,
                                                              check_events};

@@ -69,6 +69,7 @@ struct config {                /* strings are owned */
     char *log_level, *log_file;
     char *fault;                  /* tests: rules of the fault driver, hidden option */
     bool debug_fuse, disk_faults; /* hidden */
+    unsigned backing_ids;         /* hidden: at most, not counting those in use */
     uint64_t settle_ns;           /* hidden: a worker that served for this long counts as sound */
     uint64_t watchdog_ns;         /* hidden: a worker without a sign of life for this long is ended, 0: never */
     /* where each option of the table got its value, and what config_set() notes down next */

@@ -4,7 +4,9 @@
 #include "conflict.h"
 
 #include "base/crash.h"
+#include "links.h"
 #include "ns_undo.h"
+#include "op.h"
 #include "publish_internal.h"
 #include "tree_apply.h"
 
@@ -364,7 +366,7 @@ static int bring_here(struct loser *l)
     bool needs = S_ISREG(rec->mode) && rec->base_key;
     mutex_unlock(&l->in->mu);
     if (r == 0 && needs) {
-        r = content_detach(l->in);
+        r = content_detach(l->in, false);
         l->held = r == 0;
     }
     return r;
@@ -489,6 +491,8 @@ int conflict_keep_mine(struct fs *fs, uint64_t id)
     int r = loser_get(fs, id, &l);
     if (r == 0)
         r = resolve_parent(fs, l.c.path, &dir, &name);
+    if (r == 0) /* else it would be tried for ever */
+        r = links_may_change(fs, dir->ino);
     if (r == 0) {
         r = objstore_head(fs->store, l.c.path, &info);
         r = r == -ENOENT ? 0 : r;
@@ -568,6 +572,10 @@ int conflict_save_as(struct fs *fs, uint64_t id, const char *new_path)
     int r = loser_get(fs, id, &l);
     if (r == 0)
         r = resolve_parent(fs, new_path, &dir, &name);
+    if (r == 0)
+        r = links_may_change(fs, dir->ino);
+    if (r == 0 && virt_lookup(dir->ino, name))
+        r = -EPERM;
     if (r == 0) {
         r = tree_lookup(fs, dir->ino, name, &there);
         r = r == -ENOENT ? 0 : r == 0 ? -EEXIST : r;

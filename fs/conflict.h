@@ -44,9 +44,9 @@ unsigned conflict_links(struct meta *m, uint64_t ino);
 int conflict_settle(struct op *o) MUST_CHECK;
 
 /* Ours is published over what stands there now, and the path shows it. -EEXIST: unpublished content, -EBUSY: a writer stands at the path;
- * -ESTALE, -ENOENT: what of it is not here was replaced in the store, or its folder is gone; -EUCLEAN: its bytes cannot be trusted. */
+ * -ESTALE, -ENOENT: what of it is not here was replaced in the store, or its folder is gone; -EUCLEAN: its bytes cannot be trusted; -EROFS: the mount, or the link, is read-only. */
 int conflict_keep_mine(struct fs *fs, uint64_t id) MUST_CHECK;
 /* Ours is dropped for good. */
 int conflict_keep_theirs(struct fs *fs, uint64_t id) MUST_CHECK;
-/* Ours becomes a new file. -EEXIST: there is something at new_path. */
+/* Ours becomes a new file. -EEXIST: there is something at new_path; -EROFS as above; -EPERM: the name of a virtual file. */
 int conflict_save_as(struct fs *fs, uint64_t id, const char *new_path) MUST_CHECK;

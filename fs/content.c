@@ -3,6 +3,7 @@
 
 #include "base/crash.h"
 #include "content_record.h"
+#include "durable.h"
 #include "intent.h"
 #include "io_mode.h"
 #include "local.h"
@@ -130,6 +131,15 @@ int content_use(struct inode *in, struct cfile **ret)
     return 0;
 }
 
+struct cfile *content_use_open(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    struct cfile *cf = in->cf ? cache_file_ref(in->cf) : NULL;
+    in->n_cf_users += cf != NULL;
+    mutex_unlock(&in->mu);
+    return cf;
+}
+
 /* The cache file is let go when nobody has the inode open and nobody works on it. */
 static struct cfile *drop_unused_locked(struct inode *in) REQUIRES(in->mu)
 {
@@ -210,15 +220,17 @@ static void count_locked(struct inode *in, bool for_write) REQUIRES(in->mu)
         atomic_store(&in->fs->removed_open, true);
 }
 
-static int open_counted(struct inode *in, bool for_write)
+/* by_name: not one that was made without a name, nor for ourselves. */
+static int open_counted(struct inode *in, bool for_write, bool by_name)
 {
     content_gate_enter(in);
     mutex_lock(&in->mu); /* counted first: from here on nobody lets the cache file go */
-    bool expiring = in->expiring;
-    if (!expiring)
+    bool lost = by_name && for_write && in->rec.nlink == 0 && in->n_open == 0;
+    bool stale = in->expiring || lost;
+    if (!stale)
         count_locked(in, for_write);
     mutex_unlock(&in->mu);
-    if (expiring) { /* the kernel looks the name up again, and finds none */
+    if (stale) { /* the kernel looks the name up again, and finds another file or none */
         content_gate_leave(in);
         return -ESTALE;
     }
@@ -233,7 +245,7 @@ static int open_counted(struct inode *in, bool for_write)
 
 int content_open(struct inode *in, bool for_write, bool trunc)
 {
-    int r = open_counted(in, for_write);
+    int r = open_counted(in, for_write, true);
     if (r == 0 && trunc && for_write) {
         r = content_truncate(in, 0);
         if (r < 0)
@@ -264,9 +276,8 @@ int content_take_over(struct inode *in)
     content_gate_enter(in);
     mutex_lock(&in->mu);
     uint32_t state = in->rec.content;
-    bool kernel_writes = in->io.kernel_writes;
     mutex_unlock(&in->mu);
-    if (state == CONTENT_OPEN || (state == CONTENT_CLOSING && kernel_writes))
+    if (state == CONTENT_OPEN || state == CONTENT_CLOSING)
         r = record_taken_over(in, cache_file_size(in->cf),
                               (int64_t)st.st_mtim.tv_sec * (int64_t)NS_PER_S + st.st_mtim.tv_nsec);
     content_gate_leave(in);
@@ -275,7 +286,7 @@ int content_take_over(struct inode *in)
 
 int content_open_new(struct inode *in)
 {
-    int r = open_counted(in, true);
+    int r = open_counted(in, true, false);
     if (r == 0) {
         content_write_intent(in);
         content_begin_stream(in);
@@ -285,7 +296,7 @@ int content_open_new(struct inode *in)
 
 int content_open_again(struct inode *in, bool for_write)
 {
-    int r = open_counted(in, for_write);
+    int r = open_counted(in, for_write, false);
     mutex_lock(&in->mu);
     bool open = in->rec.content == CONTENT_OPEN;
     mutex_unlock(&in->mu);
@@ -388,19 +399,27 @@ static int sync_bytes(struct inode *in)
     mutex_unlock(&in->mu);
     int r = cache_file_sync(in->cf);
     mutex_lock(&in->mu);
-    in->synced_changes = r == 0 ? as_of + 1 : 0;
+    in->synced_changes = r == 0 ? MAX(in->synced_changes, as_of + 1) : 0; /* of two at once the later one counts */
     mutex_unlock(&in->mu);
     return r;
 }
 
-/* What was synced by its writer and not written since is synced once more, which costs little: the times of a file that the kernel writes are too coarse
- * to show every write. */
-static int sync_again(struct inode *in)
+static uint64_t synced_changes(struct inode *in)
 {
     mutex_lock(&in->mu);
-    bool synced = in->synced_changes == in->n_changes + 1;
+    uint64_t n = in->synced_changes;
     mutex_unlock(&in->mu);
-    return synced ? sync_bytes(in) : 0;
+    return n;
+}
+
+/* What was synced by its writer (synced_changes() then) and not written since is synced once more, which costs little: the times of a file that the kernel
+ * writes are too coarse to show every write. */
+static int sync_again(struct inode *in, uint64_t synced)
+{
+    mutex_lock(&in->mu);
+    bool same = synced == in->n_changes + 1;
+    mutex_unlock(&in->mu);
+    return same ? sync_bytes(in) : 0;
 }
 
 static int flush_gated(struct inode *in)
@@ -429,7 +448,7 @@ int content_flush(struct inode *in, bool want_sync)
     if (r == 0 && missed)
         r = content_begin_change_gated(in);
     if (r == 0)
-        r = want_sync ? sync_bytes(in) : sync_again(in);
+        r = want_sync ? sync_bytes(in) : sync_again(in, synced_changes(in));
     CRASH_POINT(flush_synced);
     if (r == 0)
         r = flush_gated(in);
@@ -462,6 +481,7 @@ static int seal_gated(struct inode *in, bool *ret_sealed)
     int r = open_cfile(in);
     if (r < 0)
         return r;
+    uint64_t synced = synced_changes(in); /* not what the end of the kernel's writing leaves of it */
     if (!io_mode_end_writing(in, &same)) {
         mutex_lock(&in->mu);
         bool mapped = in->mapped && clock_mono_ns() - in->mapped_at_ns > LET_GO_NS;
@@ -473,7 +493,7 @@ static int seal_gated(struct inode *in, bool *ret_sealed)
     }
     if (same)
         return 0;
-    if (sync_again(in) < 0)
+    if (sync_again(in, synced) < 0)
         log_warn("content", "a closed file could not be synced ino=%" G_GUINT64_FORMAT,
                  in->ino); /* so its record does not say it is */
     r = flush_gated(in);
@@ -514,8 +534,10 @@ int content_seal(struct inode *in)
     int r = idle && (state == CONTENT_OPEN || state == CONTENT_CLOSING) ? seal_gated(in, &sealed) : 0;
     content_gate_leave(in);
     g_autofree char *path = NULL;
-    if (sealed)
+    if (sealed) {
         note_closed_size(in);
+        durable_note(in->fs, in->ino);
+    }
     if (r == 0 && sealed && tree_path_of(in->fs, in->ino, &path) == 0)
         pin_rules_apply(in->fs, path);
     return r;
@@ -538,8 +560,10 @@ void content_release(struct inode *in, bool for_write)
     if (r < 0)
         log_err("content", "a closed file could not be sealed, the next start does it ino=%" G_GUINT64_FORMAT " r=%s",
                 in->ino, err_name(r));
-    if (seal)
+    if (seal) {
         publish_writers_gone(in->fs, in->ino);
+        publish_look_again(in);
+    }
     mutex_lock(&in->mu);
     bool last_close = in->n_open == 1;
     mutex_unlock(&in->mu);
@@ -639,17 +663,18 @@ static int detach_opened(struct inode *in, bool unclosed)
     r = content_begin_change(in);
     if (r == 0)
         r = cache_file_set_source(in->cf, &none);
+    r = r == -EINVAL ? -EBUSY : r; /* not all of it is here any more: a copy in the store went on */
     if (r == 0)
         r = unclosed ? content_store(in) : content_flush(in, false);
     return r;
 }
 
-int content_detach(struct inode *in)
+int content_detach(struct inode *in, bool open_stays)
 {
     mutex_lock(&in->mu);
-    bool unclosed = in->rec.content == CONTENT_OPEN && in->n_writers == 0;
+    bool unclosed = in->rec.content == CONTENT_OPEN && (in->n_writers == 0 || open_stays);
     mutex_unlock(&in->mu);
-    int r = content_open(in, true, false);
+    int r = open_counted(in, true, false);
     if (r < 0)
         return r;
     r = detach_opened(in, unclosed);

@@ -10,7 +10,8 @@
 void content_gate_enter(struct inode *in);
 void content_gate_leave(struct inode *in);
 
-/* Opens (n_open, n_writers counted) and makes the cache file ready. trunc: O_TRUNC. */
+/* Opens (n_open, n_writers counted) and makes the cache file ready. trunc: O_TRUNC. -ESTALE: it is to be written, but nobody has it open and its last name is gone: the
+ * kernel has not heard that another file came to that name, and what is written would go with the last reference. */
 int content_open(struct inode *in, bool for_write, bool trunc) MUST_CHECK;
 /* A file just made by tree_create(open) or tree_tmpfile. */
 int content_open_new(struct inode *in) MUST_CHECK;
@@ -18,8 +19,8 @@ int content_open_new(struct inode *in) MUST_CHECK;
 int content_open_again(struct inode *in, bool for_write) MUST_CHECK;
 /* What a worker before opened: counted, nothing else is changed. */
 int content_adopt(struct inode *in, bool for_write) MUST_CHECK;
-/* The record of an OPEN or CLOSING file that was taken over is brought up to date: its size, and a new generation for what is written from now on. The cache file
- * is in use. */
+/* The record of an OPEN or CLOSING file that was taken over is brought up to date: its size, and a new generation for what is written from now on or was since
+ * a snapshot of it was published. The cache file is in use. */
 int content_take_over(struct inode *in) MUST_CHECK;
 /* Counterpart of all; the last writer seals. */
 void content_release(struct inode *in, bool for_write);
@@ -29,6 +30,8 @@ void content_abandon(struct inode *in, bool for_write);
 bool content_is_here(struct inode *in);
 /* The cache file with a reference, opened if it is not; callers outside open handles (publisher, warm-up, truncate by path). */
 int content_use(struct inode *in, struct cfile **ret) MUST_CHECK;
+/* The same if it is open; NULL: it is not. */
+struct cfile *content_use_open(struct inode *in);
 void content_unuse(struct inode *in, struct cfile *cf);
 
 /* First thing before any change of bytes: state becomes OPEN (journalled), dirty marks set. */
@@ -63,8 +66,8 @@ int content_flush(struct inode *in, bool want_sync) MUST_CHECK;
 int content_seal(struct inode *in) MUST_CHECK;
 int content_truncate(struct inode *in, uint64_t size) MUST_CHECK;
 /* Brings all bytes here and makes them a new version that needs nothing from the store; counted as a writer, so that it is not published before
- * content_end_detach(). A file that its writer never closed stays one. */
-int content_detach(struct inode *in) MUST_CHECK;
+ * content_end_detach(). A file that its writer never closed stays one; open_stays: so does one that somebody is writing, which else counts as closed. */
+int content_detach(struct inode *in, bool open_stays) MUST_CHECK;
 void content_end_detach(struct inode *in);
 /* fsync: bytes and record survive power loss. */
 int content_sync(struct inode *in) MUST_CHECK;

@@ -79,6 +79,20 @@ static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino, bool
     return r;
 }
 
+/* The same of content that was closed before, and is the same. */
+static int journal_again(struct fs *fs, struct meta_batch *b, uint64_t ino) REQUIRES(fs->ns)
+{
+    g_autoptr(GPtrArray) names = NULL;
+    int r = meta_link_list(fs->meta, ino, &names);
+    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+        struct meta_dentry *d = names->pdata[i];
+        publish_renew(fs, b, d);
+        d->stamp = meta_next_seq(fs->meta);
+        meta_dentry_put(b, d);
+    }
+    return r;
+}
+
 /* ---- all or nothing ---- */
 
 /* What these functions set in memory, as it was before. */
@@ -162,6 +176,7 @@ int content_set_base(struct inode *in, const struct cache_source *src)
         rec->base_key = g_strdup(src->key);
         rec->base_etag = src->etag;
         rec->base_limit = src->limit;
+        in->copying = src->key != NULL;
         meta_inode_put(b, rec);
     }
     mutex_unlock(&in->mu);
@@ -224,6 +239,7 @@ int record_closing(struct inode *in)
         rec->gen++;
     rec->base_limit = limit;
     in->flushed_changes = in->n_changes;
+    in->copying = false;
     if (limit == 0)
         g_clear_pointer(&rec->base_key, g_free);
     note_synced_locked(in);
@@ -268,7 +284,7 @@ int record_detached(struct inode *in, bool synced)
     }
     mutex_unlock(&in->mu);
     if (r == 0)
-        r = journal_names(fs, b, in->ino, false);
+        r = journal_again(fs, b, in->ino);
     r = commit(fs, in, b, r, &before);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
@@ -350,13 +366,16 @@ static int store(struct inode *in, bool open, const struct io_kept *kept)
     mutex_lock(&in->mu);
     save_locked(in, &before);
     in->rec.base_limit = limit;
-    if (!cache_file_has_source(in->cf))
+    bool lets_go = in->rec.base_key && !cache_file_has_source(in->cf);
+    if (lets_go)
         g_clear_pointer(&in->rec.base_key, g_free);
     if (!in->gone)
         meta_inode_put(b, &in->rec);
     if (!in->gone && open)
         open_put(b, in->ino, kept);
     mutex_unlock(&in->mu);
+    if (lets_go)
+        publish_rebased(fs, in->ino, NULL);
     int r = commit(fs, in, b, 0, &before);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
@@ -436,7 +455,9 @@ int record_taken_over(struct inode *in, uint64_t size, int64_t mtime_ns)
     struct meta_inode *rec = &in->rec;
     if (!holds)
         g_clear_pointer(&in->io.kept, io_kept_free);
-    if (!holds && rec->content == CONTENT_OPEN) {
+    /* Perhaps it was seen before, by one who did not come to record it. */
+    bool past_us = size > rec->size || (in->io.kernel_writes && mtime_ns > rec->mtime_ns);
+    if (!holds && (rec->content == CONTENT_OPEN || past_us)) {
         rec->size = size;
         rec->mtime_ns = rec->flags & INODE_MTIME_SET ? rec->mtime_ns : mtime_ns;
     }

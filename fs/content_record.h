@@ -9,7 +9,8 @@
 
 /* It has another cache file. */
 int record_vid(struct inode *in, uint64_t vid) MUST_CHECK;
-/* OPEN or CLOSING, written by a worker before: what is written from now on is another generation. An OPEN file has this size and, unless it was set, this mtime. */
+/* OPEN or CLOSING, written by a worker before: what nobody recorded of it, and what is written from now on, is another generation than what may be published. An OPEN file has this
+ * size and, unless it was set, this mtime; so has a CLOSING one that was written past us. */
 int record_taken_over(struct inode *in, uint64_t size, int64_t mtime_ns) MUST_CHECK;
 /* Any state becomes OPEN. */
 int record_open(struct inode *in) MUST_CHECK;

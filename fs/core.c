@@ -4,6 +4,7 @@
 #include "attach.h"
 #include "backing.h"
 #include "delta.h"
+#include "durable.h"
 #include "handle.h"
 #include "io_mode.h"
 #include "jobs.h"
@@ -50,6 +51,8 @@ static struct objstore_config store_config(const struct config *cfg)
         .max_connections = cfg->max_uploads + cfg->max_downloads + 8,
         .upload_limit_bps = cfg->upload_limit,
         .download_limit_bps = cfg->download_limit,
+        .dir_mode = 0777 & ~cfg->umask,
+        .read_only = cfg->read_only || cfg->immutable,
     };
 }
 
@@ -64,11 +67,45 @@ static int make_faulty(struct fs *fs, char **ret_msg)
     return r;
 }
 
+static char *default_cache_dir(const char *of)
+{
+    g_autofree char *sum = g_compute_checksum_for_string(G_CHECKSUM_SHA256, of, -1);
+    return g_strdup_printf("/var/cache/sluice/%.16s", sum);
+}
+
+/* DIR/link tells what the folder belongs to, also tools that have only the folder. NULL: it is bound to nothing. */
+static char *read_link(const char *cache_dir)
+{
+    g_autofree char *path = g_build_filename(cache_dir, "link", NULL);
+    char *text = NULL;
+    if (g_file_get_contents(path, &text, NULL, NULL) && *text)
+        return text;
+    g_free(text); /* an empty one was cut short by a kill */
+    return NULL;
+}
+
+static bool folder_knows(const void *ctx, const char *identity)
+{
+    const struct config *cfg = ctx;
+    g_autofree char *own = cfg->cache_dir ? NULL : default_cache_dir(identity);
+    g_auto(GStrv) dirs = g_strsplit(own ? own : cfg->cache_dir, ":", -1);
+    g_autofree char *line = g_strconcat(identity, "\n", NULL);
+    bool knows = false;
+    for (unsigned i = 0; dirs[i] && !knows; i++) {
+        g_autofree char *text = read_link(dirs[i]);
+        knows = text && g_str_has_prefix(text, line);
+    }
+    return knows;
+}
+
 /* Bucket links are other stores beside the mount's own, which need not be. */
-static int open_store(struct fs *fs, char **ret_msg)
+static int open_store(struct fs *fs, const char *resume, char **ret_msg)
 {
     const struct config *cfg = fs->cfg;
     struct objstore_config sc = store_config(cfg);
+    sc.resume = session_is_takeover(fs->session) ? resume : NULL; /* what is mounted stays what it is */
+    sc.known = folder_knows;
+    sc.known_ctx = cfg;
     int r = cfg->source ? objstore_open(&sc, &fs->store, ret_msg) : 0;
     if (r == 0 && cfg->source && cfg->fault)
         r = make_faulty(fs, ret_msg);
@@ -79,25 +116,16 @@ static int open_store(struct fs *fs, char **ret_msg)
 
 /* ---- cache folder ---- */
 
-static char *default_cache_dir(struct fs *fs)
-{
-    const char *of = fs->cfg->source ? objstore_identity(fs->store) : fs->mountpoint;
-    g_autofree char *sum = g_compute_checksum_for_string(G_CHECKSUM_SHA256, of, -1);
-    return g_strdup_printf("/var/cache/sluice/%.16s", sum);
-}
-
 static char *link_text(struct fs *fs)
 {
     return g_strdup_printf("%s\n%s\n", objstore_identity(fs->store), objstore_source(fs->store));
 }
 
-/* DIR/link tells tools that have only the folder what it belongs to. */
 static int check_link(struct fs *fs, bool *ret_bound, char **ret_msg)
 {
-    g_autofree char *path = g_build_filename(fs->cache_dir, "link", NULL);
     g_autofree char *text = link_text(fs);
-    g_autofree char *old = NULL;
-    *ret_bound = g_file_get_contents(path, &old, NULL, NULL) && *old; /* an empty one was cut short by a kill */
+    g_autofree char *old = read_link(fs->cache_dir);
+    *ret_bound = old != NULL;
     if (!*ret_bound || g_str_equal(old, text))
         return 0;
     g_auto(GStrv) lines = g_strsplit(old, "\n", 3);
@@ -138,7 +166,7 @@ static int open_folder(struct fs *fs, bool *ret_bound, char **ret_msg)
         fs->cache_dir = fs->more_dirs[0];
         memmove(fs->more_dirs, fs->more_dirs + 1, g_strv_length(fs->more_dirs) * sizeof(char *));
     } else {
-        fs->cache_dir = default_cache_dir(fs);
+        fs->cache_dir = default_cache_dir(fs->cfg->source ? objstore_identity(fs->store) : fs->mountpoint);
     }
     if (!fs->cfg->cache_dir && g_mkdir_with_parents("/var/cache/sluice", 0755) < 0) {
         *ret_msg = g_strdup_printf("cannot make /var/cache/sluice: %s; give --cache-dir", err_text(errno));
@@ -371,6 +399,7 @@ static struct fs *fs_alloc(const struct config *cfg, struct session *session, bo
     mutex_init(&fs->created_mu, LOCK_ON_CREATE);
     io_mode_init(fs);
     mapped_init(fs);
+    durable_init(fs);
     no_open_init(fs);
     inode_table_init(fs);
     handle_table_init(fs);
@@ -384,7 +413,7 @@ static int open_parts(struct fs *fs, const struct fs_setup *setup, char **ret_ms
     bool bound = false, fresh = false;
     int r = rules_new(fs->cfg, &fs->rules, ret_msg);
     if (r == 0)
-        r = open_store(fs, ret_msg);
+        r = open_store(fs, setup->resume, ret_msg);
     if (r == 0)
         r = open_folder(fs, &bound, ret_msg);
     if (r == 0)
@@ -414,7 +443,7 @@ static int open_parts(struct fs *fs, const struct fs_setup *setup, char **ret_ms
     if (r == 0 && bound && !takeover)
         r = check_store(fs, fresh, ret_msg);
     if (r == 0) /* before what was left of uploads to them is gone on with */
-        r = links_open(fs);
+        r = links_open(fs, ret_msg);
     if (r == 0)
         r = open_cache(fs, setup->memory_fd, ret_msg);
     if (r == 0)
@@ -466,6 +495,8 @@ int fs_start(struct fs *fs)
     if (r == 0)
         r = mapped_start(fs);
     if (r == 0)
+        r = durable_start(fs);
+    if (r == 0)
         r = publish_start(fs->pub);
     if (r < 0)
         return r;
@@ -505,8 +536,10 @@ void fs_close(struct fs *fs)
     if (!fs)
         return;
     fs_interrupt(fs);
+    publish_stale_wait(fs);
     links_stop(fs);
     mapped_stop(fs); /* a seal asks jobs to look at pin rules */
+    durable_stop(fs);
     sync_close(fs);
     jobs_close(fs);
     prefetch_close(fs);
@@ -540,6 +573,7 @@ void fs_close(struct fs *fs)
     cond_fini(&fs->list_done);
     mutex_fini(&fs->list_mu);
     mapped_fini(fs);
+    durable_fini(fs);
     io_mode_fini(fs);
     mutex_fini(&fs->ns);
     if (fs->lock_fd >= 0)

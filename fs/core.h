@@ -6,6 +6,7 @@ struct fs_setup {
     const struct config *cfg;
     struct session *session;                  /* NULL: memory of its own, which nobody takes over */
     int memory_fd;                            /* cache_memory_fd() of the worker before; 0: none */
+    const char *resume;                       /* objstore_resume() of the worker before, for a takeover; may be NULL */
     void (*say)(void *ctx, const char *line); /* is told what takes time; may be NULL */
     void *ctx;
 };

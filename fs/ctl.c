@@ -3,7 +3,7 @@
  *
  * Threads: one "ctl" thread accepts; each client has a detached "ctl-client" thread that reads one request line, runs its verb and
  * writes the last line. A client is trusted only if the kernel says it is root or the daemon's own user. What a client can cost is
- * bounded: CTL_MAX_CLIENTS threads, CTL_MAX_LINE bytes of request, 10 s for each piece of it to come, 30 s to take a line.
+ * bounded: CTL_MAX_CLIENTS threads, CTL_MAX_WAITING of them in verbs that wait, CTL_MAX_LINE bytes of request, 10 s for each piece of it to come, 30 s to take a line.
  *
  * `mu` guards the list of clients only; no lock is held while reading, writing or inside a verb. ctl_stop() shuts the
  * receiving half of every client, which is what ctl_gone() looks at, so a verb can still write its last lines.
@@ -38,7 +38,8 @@ struct ctl {
     struct mutex mu;
     struct cond idle;
     /* guarded by mu */
-    GList *clients; /* struct ctl_client, each owned by its thread */
+    GList *clients;     /* struct ctl_client, each owned by its thread */
+    unsigned n_waiting; /* of them run a verb that waits */
     bool stopping;
 };
 
@@ -166,6 +167,35 @@ int ctl_read(struct ctl_client *client, GString *ret_line)
     return -EMSGSIZE;
 }
 
+static bool begin_wait(struct ctl *ctl)
+{
+    mutex_lock(&ctl->mu);
+    bool room = ctl->n_waiting < CTL_MAX_WAITING;
+    ctl->n_waiting += room;
+    mutex_unlock(&ctl->mu);
+    return room;
+}
+
+static void end_wait(struct ctl *ctl)
+{
+    mutex_lock(&ctl->mu);
+    ctl->n_waiting--;
+    mutex_unlock(&ctl->mu);
+}
+
+static int run_verb(struct ctl_client *client, const struct ctl_verb *v, const json_t *req)
+{
+    struct ctl *ctl = client->ctl;
+    if (v->waits && !begin_wait(ctl)) {
+        ctl_fail(client, "too many commands wait at once, try again");
+        return 1;
+    }
+    int code = v->fn(ctl->fs, client, req);
+    if (v->waits)
+        end_wait(ctl);
+    return code;
+}
+
 static int run_request(struct ctl_client *client, const char *text, size_t len)
 {
     json_error_t err;
@@ -181,7 +211,7 @@ static int run_request(struct ctl_client *client, const char *text, size_t len)
         while (v->name && strcmp(v->name, name) != 0)
             v++;
         if (v->name)
-            code = v->fn(client->ctl->fs, client, req);
+            code = run_verb(client, v, req);
         else
             ctl_fail(client, "the daemon does not know '%s'; it may be older than this command", name);
     }

@@ -1,8 +1,9 @@
 /*
  * The daemon's side of the control socket (messages: ctl_proto.h).
  *
- * ctl_listen() makes the socket, whose descriptor may be handed from process to process; ctl_start() serves each client in a thread of its own, at most
- * CTL_MAX_CLIENTS at a time, and the others wait in the socket's queue; what a verb does is a function of a table the caller gives. A verb runs as long as it likes, emits lines, and returns the exit code; this module
+ * ctl_listen() makes the socket, whose descriptor may be handed from process to process; ctl_start() serves each client in a thread of its own. At most CTL_MAX_CLIENTS are served at a time, and
+ * at most CTL_MAX_WAITING verbs that wait for something run, so that who asks how things are, or unmounts, gets in; the others are told to try again. What a verb does is a function of a table
+ * the caller gives. A verb runs as long as it likes, emits lines, and returns the exit code; this module
  * writes the last line. ctl_gone() tells a long-running verb that nobody listens any more or that the daemon stops.
  *
  *   static int verb_status(struct fs *fs, struct ctl_client *client, const json_t *req)
@@ -17,7 +18,8 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-#define CTL_MAX_CLIENTS 32
+#define CTL_MAX_CLIENTS 256
+#define CTL_MAX_WAITING 224
 #define CTL_AGAIN       (-1)
 
 struct ctl;
@@ -30,6 +32,7 @@ typedef int ctl_fn(struct fs *fs, struct ctl_client *client, const json_t *req);
 struct ctl_verb { /* a table of these ends with a NULL name */
     const char *name;
     ctl_fn *fn;
+    bool waits; /* counts against CTL_MAX_WAITING */
 };
 
 /* Descriptor of the socket of a mount point (canonical and absolute). -EBUSY: another daemon answers there. */

@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#define LISTED_MAX 10000u /* checkpoints of one answer: any lake has as many files with such a name */
+
 struct one {
     char *path; /* owned */
     bool dir;
@@ -16,11 +18,13 @@ struct one {
 struct finding {
     struct fs *fs;
     struct ctl_client *client;
-    const char *below; /* the directory asked for */
-    GHashTable *seen;  /* paths, of found */
-    GPtrArray *found;  /* struct one */
-    bool list;         /* from the store */
-    bool failed;
+    const char *below;   /* the directory asked for */
+    GHashTable *seen;    /* paths, of found */
+    GPtrArray *found;    /* struct one; twice LISTED_MAX at most */
+    int64_t oldest_ns;   /* older ones are left out, but for pinned ones */
+    bool list;           /* from the store */
+    uint64_t offline_ns; /* for tree_refresh_sure() */
+    bool failed, cut_short;
 };
 
 static void one_free(void *p)
@@ -30,27 +34,76 @@ static void one_free(void *p)
     g_free(o);
 }
 
-/* Names are read from the store as of the TTL; a directory that cannot be listed is told and gone on without. True: it is left out. */
+/* Names are read from the store as of the TTL; a directory that cannot be listed is told, and what is known of it shown. True: it is left out. */
 static bool list_dir(void *ctx, uint64_t ino, const char *path)
 {
     struct finding *f = ctx;
     INODE_REF in = NULL;
     int r = f->list ? inode_get(f->fs, ino, &in) : 0;
     if (r == 0 && in)
-        r = tree_refresh(f->fs, in, false);
+        r = tree_refresh_sure(f->fs, in, &f->offline_ns);
     if (r < 0 && r != -ENOENT) {
         f->failed = true;
         (void)verb_error(f->client, path, r);
     }
-    return r < 0 || ctl_gone(f->client);
+    return (r < 0 && !(in && tree_is_listed(in))) || ctl_gone(f->client);
 }
 
 /* All of a checkpoint has to be known before it is summed up. */
 static void list_below(struct finding *f, uint64_t ino)
 {
     INODE_REF in = NULL;
-    if (f->list && inode_get(f->fs, ino, &in) == 0 && tree_refresh_all(f->fs, in, false) < 0)
+    struct verb_listing listing = {.client = f->client};
+    if (f->list && inode_get(f->fs, ino, &in) == 0 &&
+        tree_refresh_all_sure(f->fs, in, &f->offline_ns, verb_listing_tick, &listing) < 0)
         f->failed = true;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const struct one *x = *(const struct one *const *)a, *y = *(const struct one *const *)b;
+    if (x->sum.mtime_ns != y->sum.mtime_ns)
+        return x->sum.mtime_ns > y->sum.mtime_ns ? -1 : 1;
+    return -strcmp(x->path, y->path);
+}
+
+/* What is pinned is never cut for what is newer. */
+static int pinned_first(const void *a, const void *b)
+{
+    const struct one *x = *(const struct one *const *)a, *y = *(const struct one *const *)b;
+    return x->sum.pinned != y->sum.pinned ? (x->sum.pinned ? -1 : 1) : newest_first(a, b);
+}
+
+/* Leaves the oldest out if there are too many. */
+static void cut_found(struct finding *f)
+{
+    if (f->found->len <= LISTED_MAX)
+        return;
+    g_ptr_array_sort(f->found, pinned_first);
+    for (guint i = LISTED_MAX; i < f->found->len; i++)
+        g_hash_table_remove(f->seen, ((struct one *)f->found->pdata[i])->path);
+    g_ptr_array_set_size(f->found, LISTED_MAX);
+    f->oldest_ns = ((struct one *)f->found->pdata[LISTED_MAX - 1])->sum.mtime_ns;
+    f->cut_short = true;
+}
+
+/* A file's own record tells, before the rest of it is looked at. */
+static bool is_too_old(const struct finding *f, const struct ckpt *c)
+{
+    struct meta_inode rec = {0};
+    if (!f->cut_short || c->dir || meta_inode_get(f->fs->meta, c->ino, &rec) < 0)
+        return false;
+    bool old = rec.mtime_ns < f->oldest_ns && pin_of(&rec) == PIN_NONE;
+    meta_inode_clear(&rec);
+    return old;
+}
+
+static void keep(struct finding *f, struct one *o)
+{
+    g_ptr_array_add(f->found, o);
+    g_hash_table_add(f->seen, o->path);
+    if (f->found->len >= 2 * LISTED_MAX)
+        cut_found(f);
 }
 
 static int take(void *ctx, const struct ckpt *c)
@@ -58,7 +111,7 @@ static int take(void *ctx, const struct ckpt *c)
     struct finding *f = ctx;
     if (ctl_gone(f->client))
         return -ECANCELED;
-    if (!tree_path_below(c->path, f->below) || g_hash_table_contains(f->seen, c->path))
+    if (!tree_path_below(c->path, f->below) || g_hash_table_contains(f->seen, c->path) || is_too_old(f, c))
         return 0;
     if (c->dir)
         list_below(f, c->ino);
@@ -70,8 +123,7 @@ static int take(void *ctx, const struct ckpt *c)
     }
     o->path = g_strdup(c->path);
     o->dir = c->dir;
-    g_ptr_array_add(f->found, o);
-    g_hash_table_add(f->seen, o->path);
+    keep(f, o);
     return 0;
 }
 
@@ -87,14 +139,6 @@ static int take_pin(void *ctx, const char *name, const void *value, size_t len)
 {
     take_rule(ctx, name + strlen(PIN_VALUE_PREFIX), NULL, 0, PIN_NONE);
     return 0;
-}
-
-static int newest_first(const void *a, const void *b)
-{
-    const struct one *x = *(const struct one *const *)a, *y = *(const struct one *const *)b;
-    if (x->sum.mtime_ns != y->sum.mtime_ns)
-        return x->sum.mtime_ns > y->sum.mtime_ns ? -1 : 1;
-    return -strcmp(x->path, y->path);
 }
 
 static const char *state_of(struct fs *fs, const struct one *o)
@@ -125,12 +169,24 @@ static json_t *line_of(struct fs *fs, const struct one *o)
     return line;
 }
 
+static json_t *cut_short_line(void)
+{
+    json_t *line = json_pack("{s:s}", "event", "warning");
+    g_autofree char *text =
+        g_strdup_printf("only %u are shown, what is pinned and the newest: name a folder", LISTED_MAX);
+    json_object_set_new(line, "message", json_string(text));
+    return line;
+}
+
 static int show(struct finding *f)
 {
+    cut_found(f);
     g_ptr_array_sort(f->found, newest_first);
     for (unsigned i = 0; i < f->found->len; i++)
         if (ctl_emit(f->client, line_of(f->fs, f->found->pdata[i])) < 0)
             return 1;
+    if (f->cut_short && ctl_emit(f->client, cut_short_line()) < 0)
+        return 1;
     if (f->failed)
         ctl_fail(f->client, "not everything could be looked at");
     return f->failed ? 1 : 0;
@@ -159,8 +215,12 @@ int verb_checkpoints(struct fs *fs, struct ctl_client *client, const json_t *req
         return 1;
     g_autoptr(GPtrArray) found = g_ptr_array_new_with_free_func(one_free);
     g_autoptr(GHashTable) seen = g_hash_table_new(g_str_hash, g_str_equal);
-    struct finding f = {
-        .fs = fs, .client = client, .seen = seen, .found = found, .list = json_is_true(json_object_get(req, "list"))};
+    struct finding f = {.fs = fs,
+                        .client = client,
+                        .seen = seen,
+                        .found = found,
+                        .list = json_is_true(json_object_get(req, "list")),
+                        .offline_ns = TREE_OFFLINE_NS};
     for (unsigned i = 0; paths[i]; i++) {
         int r = look_below(&f, paths[i]);
         if (r < 0) {

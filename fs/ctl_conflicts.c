@@ -20,6 +20,10 @@ static const char *why(int r)
         return "it is still open for writing";
     case -ESTALE:
         return "part of its bytes is not here and was replaced in the store";
+    case -EROFS:
+        return "nothing may be written there: the mount, or the link that it is in, is read-only";
+    case -EPERM:
+        return "the mount shows something of its own by that name";
     case -EUCLEAN:
         return "its bytes cannot be trusted";
     case -ENOTUNIQ:

@@ -6,6 +6,8 @@
 #include "pin.h"
 #include "tree.h"
 
+#include <fnmatch.h>
+
 static bool flag(const json_t *req, const char *name)
 {
     return json_is_true(json_object_get(req, name));
@@ -18,22 +20,54 @@ static int emit_pinned(struct ctl_client *client, bool pinned, const char *path)
     return ctl_emit(client, o);
 }
 
+/* Of a directory that cannot be listed what is known is pinned, and what appears in it later; that there may be more is said. */
 static int pin_path(struct fs *fs, struct ctl_client *client, const char *path, enum cache_pin pin)
 {
     INODE_REF in = NULL;
     g_autofree char *real = NULL;
     bool pinned = pin != PIN_NONE;
-    int r = tree_follow(fs, path, NULL, &real, &in);
+    struct verb_listing listing = {.client = client};
+    uint64_t offline_ns = TREE_OFFLINE_NS;
+    int listed = 0, r = tree_follow(fs, path, NULL, &real, &in);
     if (r == 0 && pinned && inode_is_dir(in))
-        r = tree_refresh_all(fs, in, false);
+        listed = tree_refresh_all_sure(fs, in, &offline_ns, verb_listing_tick, &listing);
     if (r == 0)
-        r = pin_tree(fs, in->ino, pin);
-    if (r == 0 && pinned)
-        pin_fetch(fs, (const char *const[]){real, NULL});
+        r = listed == -ECANCELED ? listed : pin_by_name(fs, in->ino, real, pin);
     if (r < 0)
         return r;
+    if (pinned)
+        pin_fetch(fs, (const char *const[]){real, NULL});
     (void)emit_pinned(client, pinned, path); /* the pin stays whether or not somebody reads this */
+    return listed;
+}
+
+struct matched {
+    const char *base;
+    GArray *inos; /* of directories */
+};
+
+static int take_dir(void *ctx, const struct meta_dentry *d)
+{
+    struct matched *m = ctx;
+    if (S_ISDIR(d->type) && fnmatch(m->base, d->name, FNM_PERIOD) == 0)
+        g_array_append_val(m->inos, d->ino);
     return 0;
+}
+
+/* Which directory is the newest its files tell. Where one cannot be listed the rule is looked at again once it was. */
+static void list_matched(struct fs *fs, struct ctl_client *client, uint64_t dir, const char *base)
+{
+    g_autoptr(GArray) inos = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    struct matched m = {base, inos};
+    struct verb_listing listing = {.client = client};
+    int r = meta_dentry_each(fs->meta, dir, 0, take_dir, &m);
+    for (guint i = 0; r == 0 && i < inos->len && !ctl_gone(client); i++) {
+        INODE_REF in = NULL;
+        r = inode_get(fs, g_array_index(inos, uint64_t, i), &in);
+        r = r == 0 ? tree_refresh_all(fs, in, false, verb_listing_tick, &listing) : r == -ENOENT ? 0 : r;
+    }
+    if (r < 0)
+        log_debug("pin", "directories not listed base='%s' r=%s", base, err_name(r));
 }
 
 static int pin_rule(struct fs *fs, struct ctl_client *client, const char *glob, unsigned latest, enum cache_pin pin)
@@ -43,6 +77,8 @@ static int pin_rule(struct fs *fs, struct ctl_client *client, const char *glob, 
     int r = tree_resolve(fs, strchr(glob, '/') ? dir_path : "", &dir);
     if (r == 0 && inode_is_dir(dir))
         r = tree_refresh(fs, dir, false);
+    if (r == 0 && inode_is_dir(dir))
+        list_matched(fs, client, dir->ino, strchr(glob, '/') ? strrchr(glob, '/') + 1 : glob);
     if (r < 0 && r != -ENOENT) /* a folder that does not exist yet the rule waits for */
         return r;
     g_autoptr(GPtrArray) pinned = g_ptr_array_new_with_free_func(g_free);

@@ -99,19 +99,9 @@ static int do_rm(struct fs *fs, struct ctl_client *client, const json_t *req, co
     return ctl_emit(client, o) < 0 ? 1 : 0;
 }
 
-/* By the verb `sync`, where there is one; else all is listed as looking at it would. */
 static int do_sync(struct fs *fs, struct ctl_client *client, const json_t *req, const char *dir)
 {
-    INODE_REF in = NULL;
-    for (const struct ctl_verb *v = ctl_verbs; v->name; v++)
-        if (g_str_equal(v->name, "sync"))
-            return v->fn(fs, client, req);
-    int r = tree_resolve(fs, dir, &in);
-    if (r == 0)
-        r = inode_is_dir(in) ? tree_refresh_all(fs, in, true) : -ENOTDIR;
-    if (r < 0)
-        ctl_fail(client, "'%s' could not be listed: %s", dir, verb_err_text(r));
-    return r < 0 ? 1 : 0;
+    return verb_sync(fs, client, req);
 }
 
 int verb_link(struct fs *fs, struct ctl_client *client, const json_t *req)

@@ -16,7 +16,7 @@
  * {"verb":"warmup","paths":[],"parallel":8,"check":false,"evict":false,"background":false,"timeout_s":0,"download_limit":0,"node":0,"nodes":0,"list":false}
  *       list: further paths come behind the request, a JSON string on each line, an empty line ends them; node, nodes: one share of the files (warm_share()); download_limit: bytes a second.
  *       {"event":"progress", the counts of struct warm_progress (warm.h), "state","counting"} about 4 a second, {"event":"error","path":,"error":,"errno":},
- *       at the end one more progress; with background: {"event":"job","id":N} and done at once. "check": what is not wholly here, nothing fetched: {"event":"check","path":,"cached_bytes":,"size":}, exit 1 if there is any;
+ *       {"event":"warning","message":} where the cache has no room for all, at the end one more progress; with background: {"event":"job","id":N} and done at once. "check": what is not wholly here, nothing fetched: {"event":"check","path":,"cached_bytes":,"size":}, exit 1 if there is any;
  *       "evict": {"event":"evicted","bytes":,"files":}
  * {"verb":"warmup-status"} {"verb":"warmup-status","id":N} {"verb":"warmup-stop","id":N}    {"event":"job","id":,"state":"running|done|failed|stopped|timeout","resumed": + progress fields};
  *       status of one job: with "problems":["PATH: why"], exit 0 done, 1 failed, 3 work is left
@@ -44,7 +44,7 @@
  * {"verb":"drain","timeout_s":0}                                progress as wait
  * {"verb":"config"}                                             {"event":"config","text":}
  * {"verb":"upgrade","program":"/ABSOLUTE"}                      the program was found fit, this process ends and it goes on
- * {"verb":"stop"}                                               daemon makes local state durable, unmounts (a mount in use: exit 1, and it goes on), exits
+ * {"verb":"stop"}                                               progress as wait while the daemon makes local state durable, then it unmounts (a mount in use: exit 1, and it goes on), exits
  */
 #pragma once
 #define CTL_MAX_LINE     (1u << 20)

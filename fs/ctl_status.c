@@ -22,9 +22,10 @@ struct status_counts {
     struct local_counts local;
     uint64_t quarantined, conflicts;
     int64_t oldest_dirty_s;
+    int64_t names_late_s; /* rounded up */
 };
 
-/* ---- quarantined files: they keep their journal record, so only those names are looked at ---- */
+/* ---- quarantined files: they keep their journal record, so only those names are looked at; those that are kept here have none (local.h) ---- */
 
 struct op_name {
     uint64_t parent;
@@ -76,7 +77,8 @@ static void count_all(struct fs *fs, struct status_counts *ret)
     publish_count(fs->pub, "", &ret->pub);
     local_count(fs, &ret->local);
     ret->cache.dirty_bytes -= MIN(ret->local.disk_bytes, ret->cache.dirty_bytes);
-    ret->quarantined = count_quarantined(fs);
+    ret->quarantined = count_quarantined(fs) + ret->local.quarantined;
+    ret->names_late_s = (int64_t)((tree_names_late_ns(fs) + NS_PER_S - 1) / NS_PER_S);
     ret->conflicts = ret->pub.unsettled + conflict_count(fs->meta, "");
     if (ret->pub.oldest_ns > 0)
         ret->oldest_dirty_s = MAX((clock_wall_ns() - ret->pub.oldest_ns) / (int64_t)NS_PER_S, 0);
@@ -95,6 +97,7 @@ static void set_gauges(struct fs *fs, const struct status_counts *c)
     metric_set(M_uploading, (int64_t)c->pub.uploading);
     metric_set(M_conflicts, (int64_t)c->conflicts);
     metric_set(M_parked, (int64_t)c->pub.parked);
+    metric_set(M_names_late_seconds, c->names_late_s);
     metric_set(M_offline_since, objstore_offline_since_ns(fs->store) / (int64_t)NS_PER_S);
 }
 
@@ -265,6 +268,13 @@ static void add_tiers(struct fs *fs, json_t *o)
     json_object_set_new(o, "unreachable", lost.list);
 }
 
+static void add_names_late(json_t *o, int64_t late_s)
+{
+    add_int(o, "names_late_seconds", late_s);
+    if (late_s > 0)
+        json_object_set_new(o, "names_late_because", json_string("the store lists too slowly for --metadata-ttl"));
+}
+
 static json_t *status_line(struct fs *fs, const struct status_counts *c)
 {
     json_t *o = json_object();
@@ -293,6 +303,7 @@ static json_t *status_line(struct fs *fs, const struct status_counts *c)
     add_tiers(fs, o);
     json_object_set_new(o, "links", links_describe(fs, NULL, false));
     add_metrics(o);
+    add_names_late(o, c->names_late_s);
     add_int(o, "offline_since", objstore_offline_since_ns(fs->store) / (int64_t)NS_PER_S);
     json_object_set_new(o, "database_failed", json_boolean(meta_failed(fs->meta)));
     add_capabilities(fs, o);

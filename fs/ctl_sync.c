@@ -84,7 +84,9 @@ int verb_sync(struct fs *fs, struct ctl_client *client, const json_t *req)
 {
     g_auto(GStrv) paths = verb_paths(client, req);
     int code = paths ? 0 : 1;
-    for (unsigned i = 0; paths && paths[i] && !ctl_gone(client); i++) {
+    for (unsigned i = 0; paths && paths[i]; i++) {
+        if (ctl_gone(client))
+            return 1; /* the rest is not listed */
         struct sync_req sr = {
             .path = paths[i],
             .incremental = json_is_true(json_object_get(req, "incremental")),

@@ -4,6 +4,7 @@
 #include "ctl_verbs.h"
 
 #include "content.h"
+#include "durable.h"
 #include "local.h"
 #include "publish.h"
 #include "recover.h"
@@ -77,13 +78,29 @@ int verb_error(struct ctl_client *client, const char *path, int err)
     return ctl_emit(client, o);
 }
 
+#define LISTING_NS (250 * NS_PER_MS)
+
+int verb_listing_tick(void *ctx)
+{
+    struct verb_listing *l = ctx;
+    uint64_t now = clock_mono_ns();
+    if (l->n_listed++ == 0) /* what is listed at once needs no line */
+        l->next_ns = now + LISTING_NS;
+    if (now < l->next_ns)
+        return 0;
+    l->next_ns = now + LISTING_NS;
+    int r = ctl_emit(l->client,
+                     json_pack("{s:s, s:I}", "event", "progress", "directories_listed", (json_int_t)l->n_listed));
+    return r < 0 || ctl_gone(l->client) ? -ECANCELED : 0;
+}
+
 /* ---- wait, drain ---- */
 
 static int tick(void *ctx, const struct publish_counts *left)
 {
     struct ctl_client *client = ctx;
     int r = ctl_emit(client, json_pack("{s:s, s:I, s:I, s:I, s:I, s:I}", "event", "progress", "files_left",
-                                       (json_int_t)left->files, "bytes_left", (json_int_t)left->bytes,
+                                       (json_int_t)left->files, "bytes_left", (json_int_t)(left->bytes - left->stored),
                                        "operations_left", (json_int_t)left->ops, "parked",
                                        (json_int_t)(left->parked + left->conflicts), "held", (json_int_t)left->held));
     return r < 0 || ctl_gone(client) ? 1 : 0;
@@ -143,7 +160,13 @@ static void fail_undecided(struct fs *fs, struct ctl_client *client, const char 
 {
     int err = 0;
     g_autofree char *unclosed = NULL, *refused = publish_find_refused(fs->pub, path, &err);
-    if (refused)
+    if (refused && (err == -EBUSY || err == -ENOSPC))
+        ctl_fail(
+            client,
+            "'%s' was removed here, but somebody has it open and its bytes do not fit into the cache: its object is "
+            "deleted once it is closed",
+            refused);
+    else if (refused)
         ctl_fail(client,
                  "'%s' was removed here, but the store refuses to delete it (%s): once the credentials may, `sluice "
                  "publish --retry`; with --skip the object stays and its name comes back",
@@ -185,9 +208,12 @@ static int verb_wait(struct fs *fs, struct ctl_client *client, const json_t *req
     g_auto(GStrv) paths = verb_paths(client, req);
     uint64_t deadline_ns = deadline_of(req);
     int code = paths ? 0 : 1;
-    for (unsigned i = 0; code == 0 && paths[i]; i++)
-        code = verb_wait_below(fs, client, paths[i], deadline_ns);
-    return code;
+    for (unsigned i = 0; paths && paths[i] && !ctl_gone(client);
+         i++) { /* what is wrong with one is no reason not to wait for the next */
+        int one = verb_wait_below(fs, client, paths[i], deadline_ns);
+        code = code == 1 || one == 1 ? 1 : MAX(code, one);
+    }
+    return paths && ctl_gone(client) ? 1 : code;
 }
 
 static int verb_drain(struct fs *fs, struct ctl_client *client, const json_t *req)
@@ -206,11 +232,33 @@ static int verb_config(struct fs *fs, struct ctl_client *client, const json_t *r
     return ctl_emit(client, o) < 0 ? 1 : 0;
 }
 
+static int tick_durable(void *ctx, const struct durable_left *left)
+{
+    int r = ctl_emit(ctx, json_pack("{s:s, s:I, s:I}", "event", "progress", "files_left", (json_int_t)left->files,
+                                    "bytes_left", (json_int_t)left->bytes));
+    return r < 0 || ctl_gone(ctx) ? 1 : 0;
+}
+
+/* -ECANCELED: nobody waits for it any more. Another error is told: it keeps nobody from unmounting. */
+static int make_durable(struct fs *fs, struct ctl_client *client)
+{
+    int files = durable_all(fs, false, tick_durable, client);
+    if (files == -ECANCELED)
+        return files;
+    int journal = meta_sync(fs->meta);
+    if (journal < 0)
+        ctl_fail(client, "the mount stops, but its database could not be made durable: %s", err_text(journal));
+    else if (files < 0)
+        ctl_fail(client, "the mount stops, but the cache disk did not take all unpublished bytes: %s; see the log",
+                 err_text(files));
+    return journal < 0 ? journal : files;
+}
+
 static int verb_stop(struct fs *fs, struct ctl_client *client, const json_t *req)
 {
-    int synced = meta_sync(fs->meta);
-    if (synced < 0)
-        ctl_fail(client, "the mount stops, but its database could not be made durable: %s", err_text(synced));
+    int synced = make_durable(fs, client);
+    if (synced == -ECANCELED)
+        return 1;
     int r = fs_unmount(fs->mountpoint, false);
     if (r == -EBUSY)
         ctl_fail(client, "%s is in use (open files or working directories: `fuser -vm %s` lists them)", fs->mountpoint,
@@ -238,20 +286,20 @@ static int verb_upgrade(struct fs *fs, struct ctl_client *client, const json_t *
 const struct ctl_verb ctl_verbs[] = {
     {"status", verb_status},
     {"info", verb_info},
-    {"warmup", verb_warmup},
+    {"warmup", verb_warmup, .waits = true},
     {"warmup-status", verb_warmup_status},
     {"warmup-stop", verb_warmup_stop},
-    {"sync", verb_sync},
+    {"sync", verb_sync, .waits = true},
     {"sync-status", verb_sync_status},
-    {"evict", verb_evict},
-    {"pin", verb_pin},
+    {"evict", verb_evict, .waits = true},
+    {"pin", verb_pin, .waits = true},
     {"unpin", verb_unpin},
-    {"wait", verb_wait},
+    {"wait", verb_wait, .waits = true},
     {"publish", verb_publish},
     {"conflicts", verb_conflicts},
-    {"checkpoints", verb_checkpoints},
+    {"checkpoints", verb_checkpoints, .waits = true},
     {"link", verb_link},
-    {"drain", verb_drain},
+    {"drain", verb_drain}, /* waits, and gets in: an unmount does not stand behind others */
     {"config", verb_config},
     {"stop", verb_stop},
     {"upgrade", verb_upgrade},

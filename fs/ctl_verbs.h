@@ -5,6 +5,7 @@
 #pragma once
 #include "ctl.h"
 #include "fs.h"
+#include "tree.h"
 
 /* Ends with a NULL name. */
 extern const struct ctl_verb ctl_verbs[];
@@ -23,6 +24,12 @@ int verb_error(struct ctl_client *client, const char *path, int err);
 char *verb_clean_path(const char *path);
 /* Waits until everything below path ("": all) is published, with progress lines: the exit code, after ctl_fail() where it is not 0. deadline: monotonic ns, 0 none. */
 int verb_wait_below(struct fs *fs, struct ctl_client *client, const char *path, uint64_t deadline_ns);
+/* While directories are listed for a request: progress lines, and the end once nobody listens. */
+struct verb_listing {
+    struct ctl_client *client;
+    uint64_t n_listed, next_ns;
+};
+tree_tick_fn verb_listing_tick; /* ctx: a struct verb_listing, zeroed but for the client */
 /* A JSON string of any bytes: what is not UTF-8 is shown as U+FFFD. */
 json_t *verb_string(const char *text);
 

@@ -42,6 +42,8 @@ static int emit_event(struct ctl_client *client, struct warm_event *e)
 {
     if (e->err)
         return verb_error(client, e->path, e->err);
+    if (e->warning)
+        return ctl_emit(client, json_pack("{s:s, s:s}", "event", "warning", "message", e->warning));
     json_t *o = json_pack("{s:s, s:I, s:I}", "event", "check", "cached_bytes", (json_int_t)e->cached_bytes, "size",
                           (json_int_t)e->size);
     json_object_set_new(o, "path", verb_string(e->path));
@@ -55,6 +57,7 @@ static int emit_events(struct ctl_client *client, struct warm *w)
     while (r == 0 && warm_event_pop(w, &e)) {
         r = emit_event(client, &e);
         g_free(e.path);
+        g_free(e.warning);
     }
     return r;
 }
@@ -62,7 +65,7 @@ static int emit_events(struct ctl_client *client, struct warm *w)
 /* ---- watching ---- */
 
 /* Passes on what the warm-up says until it has ended: 0, -ETIMEDOUT, or -ECANCELED when the client left. */
-static int watch(struct ctl_client *client, struct warm *w, uint64_t deadline_ns, bool progress)
+static int watch(struct ctl_client *client, struct warm *w, uint64_t deadline_ns)
 {
     uint64_t next_ns = 0;
     for (;;) {
@@ -77,7 +80,7 @@ static int watch(struct ctl_client *client, struct warm *w, uint64_t deadline_ns
         if (timed_out)
             return -ETIMEDOUT;
         now = clock_mono_ns();
-        if (progress && now >= next_ns && ctl_emit(client, progress_line("progress", w)) < 0)
+        if (now >= next_ns && ctl_emit(client, progress_line("progress", w)) < 0)
             return -ECANCELED;
         if (now >= next_ns)
             next_ns = now + PROGRESS_NS;
@@ -100,6 +103,11 @@ static int result_of(struct ctl_client *client, enum warm_mode mode, enum warm_s
         g_autofree char *names =
             p->missing ? g_strdup_printf(", %" G_GUINT64_FORMAT " of them not found", p->missing) : g_strdup("");
         ctl_fail(client, "%" G_GUINT64_FORMAT " failed%s", p->errors, names);
+    } else if (p->files_dropped > 0) {
+        ctl_fail(client,
+                 "%" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT
+                 " files are not in the cache any more: it has no room for all",
+                 p->files_dropped, p->files_total);
     } else if (mode == WARM_CHECK && absent > 0) {
         ctl_fail(client, "%" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT " files are not in the cache", absent,
                  p->files_total);
@@ -119,13 +127,12 @@ static int run_watched(struct fs *fs, struct ctl_client *client, const json_t *r
         ctl_fail(client, "the mount is going away");
         return 1;
     }
-    r = watch(client, w, limit_ns ? clock_mono_ns() + limit_ns : 0, wr->mode != WARM_EVICT);
+    r = watch(client, w, limit_ns ? clock_mono_ns() + limit_ns : 0);
     if (r < 0)
         warm_stop(w);
     if (r == 0)
         (void)emit_events(client, w); /* what came between the last look and the end; a client that left wants none */
-    if (wr->mode != WARM_EVICT)
-        (void)ctl_emit(client, progress_line("progress", w));
+    (void)ctl_emit(client, progress_line("progress", w));
     struct warm_progress p;
     enum warm_state state = warm_progress_get(w, &p);
     *ret_w = w;
@@ -230,12 +237,16 @@ static int start_background(struct fs *fs, struct ctl_client *client, const json
     return r < 0 ? 1 : 0;
 }
 
-static int emit_evicted(struct ctl_client *client, struct warm *w)
+/* What a worker that ends has dropped so far is no result: the next one tells of all. */
+static int end_evict(struct ctl_client *client, struct warm *w, int code)
 {
+    if (!w || code == CTL_AGAIN)
+        return code;
     struct warm_progress p;
     (void)warm_progress_get(w, &p);
-    return ctl_emit(client, json_pack("{s:s, s:I, s:I}", "event", "evicted", "bytes", (json_int_t)p.bytes_done, "files",
-                                      (json_int_t)p.files_done));
+    int r = ctl_emit(client, json_pack("{s:s, s:I, s:I}", "event", "evicted", "bytes", (json_int_t)p.bytes_done,
+                                       "files", (json_int_t)p.files_done));
+    return r < 0 ? 1 : code;
 }
 
 int verb_warmup(struct fs *fs, struct ctl_client *client, const json_t *req)
@@ -258,17 +269,25 @@ int verb_warmup(struct fs *fs, struct ctl_client *client, const json_t *req)
         return start_background(fs, client, req, &wr);
     struct warm *w = NULL;
     int code = run_watched(fs, client, req, &wr, &w);
-    if (w && wr.mode == WARM_EVICT && emit_evicted(client, w) < 0)
-        code = 1;
+    if (wr.mode == WARM_EVICT)
+        code = end_evict(client, w, code);
     warm_unref(w);
     return code;
 }
 
 /* ---- jobs ---- */
 
+/* With those of the worker before, which a command that waited for this one may ask for. Owned by the caller. */
+static GPtrArray *list_jobs(struct fs *fs, struct ctl_client *client)
+{
+    while (!ctl_gone(client) && !warm_jobs_known(fs, clock_mono_ns() + PROGRESS_NS))
+        ;
+    return warm_list_jobs(fs);
+}
+
 static struct warm *find_job(struct fs *fs, struct ctl_client *client, uint64_t id)
 {
-    g_autoptr(GPtrArray) list = warm_list_jobs(fs);
+    g_autoptr(GPtrArray) list = list_jobs(fs, client);
     for (unsigned i = 0; i < list->len; i++) {
         struct warm *w = list->pdata[i];
         if (warm_id(w) == id)
@@ -300,10 +319,10 @@ int verb_warmup_status(struct fs *fs, struct ctl_client *client, const json_t *r
         warm_unref(w);
         return code;
     }
-    g_autoptr(GPtrArray) list = warm_list_jobs(fs);
+    g_autoptr(GPtrArray) list = list_jobs(fs, client);
     for (unsigned i = 0; i < list->len; i++) {
         struct warm *w = list->pdata[i];
-        if (warm_is_background(w) && ctl_emit(client, job_line(w, false)) < 0)
+        if (warm_is_kept(w) && ctl_emit(client, job_line(w, false)) < 0)
             return 1;
     }
     return 0;
@@ -331,8 +350,7 @@ int verb_evict(struct fs *fs, struct ctl_client *client, const json_t *req)
     struct warm_req wr = {.paths = (const char *const *)paths, .mode = WARM_EVICT, .parallel = 2};
     struct warm *w = NULL;
     int code = run_watched(fs, client, req, &wr, &w);
-    if (w && emit_evicted(client, w) < 0)
-        code = 1;
+    code = end_evict(client, w, code);
     warm_unref(w);
     return code;
 }

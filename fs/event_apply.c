@@ -4,7 +4,7 @@
 #include "ns_undo.h"
 #include "pin.h"
 #include "publish.h"
-#include "tree_apply.h"
+#include "tree_drop.h"
 #include "tree_list.h"
 
 #define DEPTH_MAX 512u
@@ -137,31 +137,45 @@ struct change {
     uint64_t dir;
     const char *name;
     const struct list_row *row; /* NULL: it is gone */
-    uint64_t stamp;             /* of before the store was asked */
+    uint64_t stamp, first_id;   /* of before the store was asked */
     bool changed;
 };
 
-static int change_locked(struct fs *fs, struct meta_batch *b, struct change *c) NO_TSA /* under ns */
+/* 1: there is more to drop. */
+static int change_locked(struct fs *fs, struct meta_batch *b, struct change *c,
+                         struct tree_drop *drop) NO_TSA /* under ns */
 {
     uint64_t changes = fs->ns_changes;
-    int r = c->row ? tree_apply_row(fs, b, c->dir, c->row, c->stamp)
-                   : tree_drop_gone(fs, b, c->dir, c->name, c->stamp, &c->changed);
+    int r = c->row ? MIN(tree_apply_row(fs, b, c->dir, c->row, c->stamp), 0)
+                   : tree_drop_gone(fs, b, drop, c->dir, c->name, &c->changed);
     c->changed |= fs->ns_changes != changes;
-    return MIN(r, 0);
+    return r;
 }
 
-/* In one batch, if the path still leads there. The kernel is told once the database says so: what it asks then is answered by that. */
-static int commit_change(struct fs *fs, const char *key, struct change *c)
+/* If the path still leads there. */
+static int commit_batch(struct fs *fs, const char *key, struct change *c, struct tree_drop *drop)
 {
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     g_autofree char *now = tree_key(fs, c->dir, c->name, g_str_has_suffix(key, "/"));
-    int r = g_str_equal(now, key) ? change_locked(fs, b, c) : 0;
-    if (r == 0)
-        r = meta_commit(b, false);
-    publish_apply(fs, r == 0);
+    int r = g_str_equal(now, key) ? change_locked(fs, b, c, drop) : 0;
+    int committed = r >= 0 ? meta_commit(b, false) : r;
+    publish_apply(fs, committed == 0);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
+    return committed < 0 ? committed : r;
+}
+
+/* The kernel is told once the database says so: what it asks then is answered by that. */
+static int commit_change(struct fs *fs, const char *key, struct change *c)
+{
+    struct tree_drop drop;
+    tree_drop_init(&drop, c->stamp, c->first_id);
+    int r;
+    while ((r = commit_batch(fs, key, c, &drop)) > 0 && !atomic_load(&fs->stopping))
+        tree_drop_pause();
+    r = r > 0 ? -ECANCELED : r;
+    tree_drop_fini(&drop);
     if (r == 0 && c->changed)
         notify_entry(fs, c->dir, c->name);
     return r;
@@ -201,14 +215,14 @@ static int drop_empty_dirs(struct fs *fs, uint64_t dir)
         if (!dir_has(fs, dir, INODE_DIR_LISTED) || dir_has(fs, dir, INODE_DIR_LOCAL))
             return 0;
         mutex_lock(&fs->ns);
-        uint64_t stamp = meta_last_seq(fs->meta);
+        uint64_t stamp = meta_last_seq(fs->meta), first_id = meta_next_ino(fs->meta);
         r = meta_link_first(fs->meta, dir, &d);
         g_autofree char *key = r == 0 ? tree_key(fs, d.parent, d.name, true) : NULL;
         mutex_unlock(&fs->ns);
         bool there = true;
         if (r == 0)
             r = anything_at(fs, key, &there);
-        struct change c = {.dir = d.parent, .name = d.name, .stamp = stamp};
+        struct change c = {.dir = d.parent, .name = d.name, .stamp = stamp, .first_id = first_id};
         if (r == 0 && !there)
             r = commit_change(fs, key, &c);
         dir = c.changed ? d.parent : META_ROOT_INO;
@@ -229,7 +243,7 @@ static bool is_known(const struct spot *s, const struct etag *etag, bool created
 static bool is_local(struct fs *fs, const struct spot *s)
 {
     INODE_REF in = NULL;
-    return inode_get(fs, s->d.ino, &in) == 0 && tree_name_is_local(&s->d, in);
+    return inode_get(fs, s->d.ino, &in) == 0 && tree_name_is_local(&s->d, in, true);
 }
 
 /* What can be said without the store: EVENT_APPLIED stands for "ask it". */
@@ -288,6 +302,7 @@ static int look_there(struct fs *fs, const char *key, const struct spot *s)
     struct list_row row = {0};
     bool there = false;
     struct change c = {.dir = s->dir, .name = s->name, .stamp = meta_last_seq(fs->meta)};
+    c.first_id = meta_next_ino(fs->meta);
     int r = ask(fs, key, &row, &there);
     if (r == 0)
         r = there ? appear(fs, s, &row, &c) : vanish(fs, s, &c);

@@ -5,7 +5,7 @@
  *  1. Inode and name records are changed in the database only under fs->ns (class NAMESPACE), one unsynced commit per change. So a batch that
  *     was built from records read under ns cannot overwrite somebody else's newer record.
  *  2. struct inode.rec is the newest state of a record while the inode is in memory. It is changed under ns AND inode.mu, so holding either is enough to
- *     read it. Size and mtime of a file that is open for writing live in the cache file until a flush stores them.
+ *     read it. Size and mtime of a file that is open for writing live in the cache file until a flush stores them; they and INODE_MTIME_SET change under inode.mu alone.
  * Long work (disk, store) is done with neither held: changes of a file's content state take the inode's content gate (content.h), which is a sleeping
  * lock and may be held across disk I/O, never across the store.
  */
@@ -20,6 +20,7 @@
 #include "cache.h"
 #include "config.h"
 #include "io_state.h"
+#include "list_state.h"
 #include "meta.h"
 #include "objstore.h"
 #include "read_mode.h"
@@ -32,14 +33,12 @@
 #include <stdint.h>
 
 struct publisher;
-struct ctl;
-struct http_server;
+struct durable;
 struct jobs;
 struct prefetch;
 struct sync;
 struct daemon;
 struct events;
-struct links;
 
 #define FS_NAME_MAX  255
 #define FS_MAX_WRITE (1u << 20) /* bytes of a READ or WRITE */
@@ -52,15 +51,16 @@ struct inode {
     struct mutex mu;
     /* guarded by mu */
     struct cond changed_cond; /* content gate freed */
-    bool loaded, gone;        /* gone: no record in the database */
+    bool loaded, gone;        /* loaded: set atomically; gone: no record in the database */
     struct meta_inode rec;    /* see rule 2 */
     char *name;               /* directories: own name (owned), NULL for the root */
     struct cfile *cf;         /* owned reference while n_open > 0 or somebody works on the content */
-    unsigned n_open, n_writers;
-    unsigned n_cf_users;
+    unsigned n_open, n_writers, n_cf_users;
     bool gate_held;           /* content gate */
     pthread_t gate_owner;     /* valid while gate_held */
     bool expiring;            /* being removed because its ttl has ended: not to be opened (local.h) */
+    bool passed_over;         /* open for writing while the store had, perhaps, something else for a name, or nothing */
+    bool copying;             /* open, and a writer has bytes of another object copied into it in the store (copy.h) */
     bool changed;             /* bytes were written since the last snapshot was begun */
     uint64_t n_changes;       /* writes through us, and looks that found the kernel's */
     uint64_t flushed_changes; /* n_changes as of the last flush or seal that was stored */
@@ -68,21 +68,21 @@ struct inode {
     struct io_state io;
     bool flushed_watched;       /* in fs.mapped.flushed */
     bool mapped;                /* no handle writes any more, but a mapping may (mapped.h) */
-    uint64_t list_cost_ns;      /* directories: what the last listing took */
+    struct list_state list;     /* directories */
     int64_t seen_ns;            /* directories: when they were listed, where the record does not tell (sync.h) */
     uint64_t seen_version;      /* directories: which of the syncs done were looked at for that */
     uint64_t list_worn_ns;      /* directories: when somebody waited in vain for one for all the time there is */
     uint64_t largest_closed;    /* directories: size of the largest file closed in it, as far as memory reaches back */
     enum read_habit read_habit; /* directories: of its large files, as far as memory reaches back */
-    uint64_t dir_seen;          /* directories: fs.ns_changes + 1 as of the last opendir, 0 none */
-    uint64_t mapped_at_ns;      /* since when */
-    uint64_t
-        snap_gen; /* content generation of which a snapshot is published, or may be, 0 none: the next write begins a new one */
+    uint64_t dir_seen, dir_fresh; /* directories: op_dir.c */
+    uint64_t mapped_at_ns;        /* since when */
+    uint64_t snap_gen; /* content generation that may be published as a snapshot, 0 none: the next write begins one */
     struct io_mark snap_mark;     /* of that snapshot, 0 while it is not recorded */
     int64_t posix_asked_ns;       /* last HEAD for metadata */
     uint64_t place_dir, place_id; /* directory and id of the name it was found by last, 0 unknown */
     const struct rule_set *rules; /* what applies to it as of rules_as_of, which is fs.renames + 1 (rules_live.c) */
     uint64_t rules_as_of;         /* 0: not known */
+    bool undo_noted;              /* guarded by fs.ns: it is in fs.undo */
 
     /* guarded by the inode table's lock */
     unsigned refs;
@@ -140,12 +140,13 @@ struct fs {
     struct jobs *jobs;         /* jobs_open() */
     struct prefetch *prefetch; /* prefetch_open(), NULL: off */
     struct sync *sync;         /* sync_open() */
-    struct workq *list_q;      /* listings */
-    struct workq *head_q;      /* HEADs that listings wait for */
-    struct workq *notify_q;    /* kernel notifications: one thread, never inside a handler */
-    struct workq *ask_q;       /* questions to the kernel: one thread */
-    GPtrArray *hold_globs;     /* of GPatternSpec-like strings */
-    struct rules *rules;       /* rules.h */
+    struct durable *durable;
+    struct workq *list_q;   /* listings */
+    struct workq *head_q;   /* HEADs that listings wait for */
+    struct workq *notify_q; /* kernel notifications: one thread, never inside a handler */
+    struct workq *ask_q;    /* questions to the kernel: one thread */
+    GPtrArray *hold_globs;  /* of GPatternSpec-like strings */
+    struct rules *rules;    /* rules.h */
     int64_t started_ns;
     unsigned uid, gid;
     int lock_fd; /* the cache folder's instance lock, -1 none */
@@ -154,14 +155,14 @@ struct fs {
 
     struct mutex ns;
     /* guarded by ns */
-    uint64_t ns_changes;
-    GArray *undo; /* ns_undo.c */
+    uint64_t ns_changes, ns_listed; /* of names so far; of these, names that listings added */
+    GArray *undo;                   /* ns_undo.c */
 
     struct mutex table_mu;
     /* guarded by table_mu */
-    GHashTable *inodes;  /* &ino -> struct inode */
-    GQueue idle;         /* struct inode, through idle; least lately used first */
-    GHashTable *lookups; /* ino -> what is kept of inodes that the kernel knows and memory does not hold (inode.c) */
+    GHashTable *inodes;      /* &ino -> struct inode */
+    GQueue idle;             /* struct inode, through idle; least lately used first */
+    struct lookups *lookups; /* what is kept of inodes that the kernel knows and memory does not hold (inode.c) */
     GHashTable *unforgotten; /* &ino of those that are awaited (reap.h) */
 
     struct mutex handle_mu;
@@ -190,14 +191,15 @@ struct fs {
     /* guarded by list_mu */
     struct cond list_done;
     GHashTable *listings; /* &ino -> struct listing */
+    struct list_load list_load;
+    unsigned n_stale_looks; /* under way (publish_stale.c) */
 
     struct daemon *daemon;   /* as se */
     int notify_fd;           /* as se: to the notifier */
     struct fuse_session *se; /* set once, before the threads that use it; NULL in unit tests */
 
     /* atomic */
-    atomic_bool stopping;
-    atomic_bool probed;
+    atomic_bool stopping, probed;
     atomic_bool removed_open;         /* some file was open while it had no name */
     _Atomic uint64_t renames;         /* so far */
     atomic_uint n_given;              /* listings of many directories at once that are under way */
@@ -213,6 +215,8 @@ void inode_table_init(struct fs *fs);
 void inode_table_fini(struct fs *fs);
 /* The inode with one more reference; -ENOENT when there is no such record. */
 int inode_get(struct fs *fs, uint64_t ino, struct inode **ret) MUST_CHECK;
+/* The same for one of many, whose records rd reads; NULL: of one. */
+int inode_get_by(struct fs *fs, struct meta_near *rd, uint64_t ino, struct inode **ret) MUST_CHECK;
 /* With one more reference, or NULL: not in memory. */
 struct inode *inode_find(struct fs *fs, uint64_t ino);
 struct inode *inode_ref(struct inode *in);
@@ -225,15 +229,12 @@ static inline void inode_put_p(struct inode **in)
 /* Kernel reference: entry replies add one, FORGET takes n. Those of workers before are not counted: reap.h. */
 void inode_kernel_ref(struct inode *in);
 void inode_kernel_forget(struct fs *fs, uint64_t ino, uint64_t n);
+/* Adds one, with the attributes, without loading the inode, if it is not in memory and need not be: published files only. Else false, and none is added. */
+bool inode_kernel_ref_unloaded(struct fs *fs, struct meta_near *rd, uint64_t ino, struct stat *ret) MUST_CHECK;
 /* Remembers by which name it was found. */
 void inode_set_place(struct inode *in, const struct meta_dentry *d);
 /* Attributes for the kernel; asks the cache file for size and mtime of a file open for writing. */
 void inode_stat(struct inode *in, struct stat *ret);
-/* Whether a change by someone without CAP_FSETID takes setuid or setgid away. */
-static inline bool mode_has_suid(uint32_t mode)
-{
-    return (mode & S_ISUID) || (mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP);
-}
 static inline bool inode_is_dir(const struct inode *in)
 {
     return S_ISDIR(in->rec.mode);

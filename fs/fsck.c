@@ -153,10 +153,6 @@ static int check_database(struct fsck *f)
 
 static int fsck_locked(struct fsck *f, char **ret_msg)
 {
-    g_autofree char *identity = read_identity(f->dir, ret_msg);
-    if (!identity)
-        return -EINVAL;
-    f->identity = identity;
     int r = open_database(f, ret_msg);
     if (r == 0)
         r = check_database(f);
@@ -179,11 +175,14 @@ int fs_fsck(const struct fsck_options *o, struct fsck_result *ret, char **ret_ms
         return -ENOTDIR;
     }
     *ret_msg = NULL;
+    g_autofree char *identity = read_identity(o->cache_dir, ret_msg);
+    if (!identity) /* nothing is written into a folder of somebody else */
+        return -EINVAL;
     CLEANUP_FD int lock = -1;
     int r = cache_dir_prepare(o->cache_dir, &lock, ret_msg);
     if (r < 0)
         return r;
-    struct fsck f = {.o = o, .res = ret, .dir = o->cache_dir};
+    struct fsck f = {.o = o, .res = ret, .dir = o->cache_dir, .identity = identity};
     r = fsck_locked(&f, ret_msg);
     if (r == 0 && fflush(o->out) != 0)
         r = -errno;

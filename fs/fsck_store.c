@@ -329,14 +329,21 @@ static int check_published(struct bucket *b)
 
 /* ---- the bucket ---- */
 
+static struct objstore_config like_fsck(void)
+{
+    return (struct objstore_config){.op_timeout_ns = TIMEOUT_NS, .max_connections = 4, .read_only = true};
+}
+
 /* The mount's own; -ENXIO: it has none but links. */
 static int open_root(struct fsck *f, struct objstore **ret, char **ret_msg)
 {
-    struct objstore_config c = {.op_timeout_ns = TIMEOUT_NS, .max_connections = 4};
+    struct objstore_config c = like_fsck();
     struct store_options *owner = NULL;
     struct objstore *st = NULL;
     if (g_str_equal(f->identity, LINKS_ONLY))
         return -ENXIO;
+    c.known = objstore_known_is;
+    c.known_ctx = f->identity;
     int r = store_options_load(f->dir, &c, &owner);
     if (r == 0)
         r = objstore_open(&c, &st, ret_msg);
@@ -387,7 +394,7 @@ static int open_bucket(struct bucket *b)
                 : r == -ENOENT ? "no mount has stored where it is yet"
                                : objstore_err_text(r));
     b->st = objstore_links_wrap(st, LINKS_ONLY, LINKS_ONLY);
-    const struct objstore_config c = {.op_timeout_ns = TIMEOUT_NS, .max_connections = 4};
+    const struct objstore_config c = like_fsck();
     r = links_open_stores(f->m, &c, b->st, on_link, b);
     for (guint i = 0; r == 0 && i < b->links->len; i++)
         r = check_link(b, b->links->pdata[i]);

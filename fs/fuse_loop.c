@@ -1,8 +1,10 @@
 /*
  * See fuse_loop.h.
  *
- * Threads read the connection, and there is always one more reading until READERS_MAX are at work; more than IDLE_MAX that wait for a request leave.
- * A thread that waits in read() is told to stop by SIGUSR1, again and again because the signal may come before the read does.
+ * Threads read the connection, and there is always one more that has a place to read until READERS_MAX are at work. There are as many places as processors: the kernel wakes another of
+ * those that wait in read() for each request, so more of them would only have each run with cold caches, one after the other. What is answered from memory (is_prompt()) is handled by who read it,
+ * without waking anybody to read on; an operation that finds that it has to wait for something says so first, by request_waits(), and gives its place away. Threads without a place
+ * wait for one; more than IDLE_MAX of them leave. A thread that waits in read() is told to stop by SIGUSR1, again and again because the signal may come before the read does.
  *
  * Requests that may wait for the store take at most WAITERS_MAX of the threads; what comes beyond that is kept, and taken up by the next of them that is done. So there is always
  * a thread for what is answered at once, and for INTERRUPT, which makes waiting requests end. One that is kept ends as one that a thread waits for does (patience.h): the thread
@@ -17,6 +19,7 @@
 
 #include <linux/fuse.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,6 +71,7 @@ struct reader {
     pthread_t thread;
     /* guarded by loop.mu */
     bool used, reading;
+    bool place;      /* one of n_places */
     bool waits;      /* its request is one of n_waiters */
     uint64_t unique; /* of its request, 0: none */
     bool resent;     /* what it serves was sent again */
@@ -79,14 +83,18 @@ struct fuse_loop {
     struct fuse_session *se;
     struct session *session;
     uint64_t limit_ns; /* for a request, without progress */
+    unsigned places_max;
     atomic_bool *caught_up;
 
     struct mutex mu;
     /* guarded by mu */
     struct cond changed; /* stop, or a thread has left */
+    struct cond turn;    /* stop, or a place is free and nobody reads */
     struct reader readers[READERS_MAX];
-    unsigned n_threads, n_idle, n_waiters;
-    GQueue kept; /* struct kept */
+    unsigned n_threads, n_waiters;
+    unsigned n_places; /* of threads that read, or are about to */
+    unsigned n_idle;   /* wait for a place */
+    GQueue kept;       /* struct kept */
     uint64_t kept_bytes;
     bool asked;            /* for one of them; not looked at yet */
     GPtrArray *free_pages; /* of large buffers that nobody uses */
@@ -95,6 +103,14 @@ struct fuse_loop {
     int error;
 };
 
+/* Threads that can run at once. */
+static unsigned processors(void)
+{
+    cpu_set_t set;
+    int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+    return (unsigned)CLAMP(n, 1, (int)IDLE_MAX);
+}
+
 struct fuse_loop *fuse_loop_new(struct fuse_session *se, struct session *session, uint64_t op_timeout_ns,
                                 atomic_bool *caught_up)
 {
@@ -102,11 +118,13 @@ struct fuse_loop *fuse_loop_new(struct fuse_session *se, struct session *session
     l->se = se;
     l->session = session;
     l->limit_ns = op_timeout_ns + GRACE_NS;
+    l->places_max = processors();
     l->caught_up = caught_up;
     l->free_pages = g_ptr_array_new_with_free_func(free);
     g_queue_init(&l->kept);
     mutex_init(&l->mu, LOCK_FUSE_LOOP);
     cond_init(&l->changed);
+    cond_init(&l->turn);
     return l;
 }
 
@@ -120,6 +138,7 @@ void fuse_loop_free(struct fuse_loop *l)
         g_free(k);
     }
     g_ptr_array_unref(l->free_pages);
+    cond_fini(&l->turn);
     cond_fini(&l->changed);
     mutex_fini(&l->mu);
     g_free(l);
@@ -215,6 +234,12 @@ static bool is_patient(uint32_t opcode)
     return is_quick(opcode) || opcode == FUSE_RELEASE;
 }
 
+/* Answered from memory as a rule; where it is not, request_waits() comes first. */
+static bool is_prompt(uint32_t opcode)
+{
+    return is_note(opcode) || opcode == FUSE_OPEN || opcode == FUSE_RELEASE;
+}
+
 /* ---- one thread ---- */
 
 static int reader_start_locked(struct fuse_loop *l) REQUIRES(l->mu);
@@ -225,6 +250,34 @@ static void stop_locked(struct fuse_loop *l, int error) REQUIRES(l->mu)
         l->error = error;
     l->stop = true;
     cond_broadcast(&l->changed);
+    cond_broadcast(&l->turn);
+}
+
+/* Its thread is about to do what may take long: somebody else is to read. */
+static void leave_place_locked(struct fuse_loop *l, struct reader *t) REQUIRES(l->mu)
+{
+    mutex_assert_held(&l->mu);
+    if (!t->place)
+        return;
+    t->place = false;
+    if (t->msg != t->large.buf)
+        large_put_locked(l, &t->large);
+    if (--l->n_places > 0 || l->stop)
+        return;
+    if (l->n_idle > 0)
+        cond_signal(&l->turn);
+    else if (l->n_threads < READERS_MAX)
+        (void)reader_start_locked(l); /* without it the next request waits */
+}
+
+static void on_wait(void *reader)
+{
+    struct reader *t = reader;
+    if (!t->place) /* its own thread gives it away, nobody else */
+        return;
+    mutex_lock(&t->loop->mu);
+    leave_place_locked(t->loop, t);
+    mutex_unlock(&t->loop->mu);
 }
 
 /* False when the thread is to leave. */
@@ -330,17 +383,15 @@ static bool accept_locked(struct fuse_loop *l, struct reader *t, size_t n) REQUI
     t->resent = false;
     if (keep_locked(l, t->large.buf, n))
         return false;
-    bool note = is_note(in->opcode);
+    bool prompt = is_prompt(in->opcode);
     char *buf = t->large.buf;
     if (n <= SMALL_BYTES) {
         buf = t->small + PAGE - WRITE_HEAD;
         memcpy(buf, t->large.buf, n);
     }
     take_on_locked(l, t, buf, n, clock_mono_ns());
-    if (n <= SMALL_BYTES && !note)
-        large_put_locked(l, &t->large);
-    if (!note && --l->n_idle == 0 && l->n_threads < READERS_MAX && !l->stop)
-        (void)reader_start_locked(l); /* without it the next request waits */
+    if (!prompt)
+        leave_place_locked(l, t);
     return true;
 }
 
@@ -376,6 +427,7 @@ static bool next_kept(struct reader *t) EXCLUDES(t->loop->mu)
         l->kept_bytes -= kept_size(k->len);
         t->kept_pages = k->at.pages;
         take_on_locked(l, t, k->at.buf, k->len, k->read_ns);
+        leave_place_locked(l, t);
         if (k->asked)
             patience_ask(&t->patience);
         g_free(k);
@@ -384,20 +436,32 @@ static bool next_kept(struct reader *t) EXCLUDES(t->loop->mu)
     return k != NULL;
 }
 
-/* False: too many wait for requests already, this one has left. */
-static bool end_work(struct reader *t, bool was_note) EXCLUDES(t->loop->mu)
+static void wait_for_place_locked(struct fuse_loop *l, struct reader *t) REQUIRES(l->mu)
+{
+    l->n_idle++;
+    while (!l->stop && l->n_places >= l->places_max)
+        cond_wait(&l->turn, &l->mu);
+    l->n_idle--;
+    l->n_places++;
+    t->place = true;
+}
+
+/* False: too many wait for a place already, this one has left. */
+static bool end_work(struct reader *t) EXCLUDES(t->loop->mu)
 {
     struct fuse_loop *l = t->loop;
+    if (t->place)
+        return true;
     mutex_lock(&l->mu);
-    l->n_idle += !was_note;
-    bool leave = l->n_idle > IDLE_MAX && !l->stop;
+    bool leave = l->n_places >= l->places_max && l->n_idle >= IDLE_MAX && !l->stop;
     if (leave) {
         (void)pthread_detach(pthread_self()); /* fuse_loop_join() will not know it any more */
-        l->n_idle--;
         l->n_threads--;
         free(t->small);
         free(t->large.pages);
         t->used = false;
+    } else {
+        wait_for_place_locked(l, t);
     }
     mutex_unlock(&l->mu);
     return !leave;
@@ -515,6 +579,7 @@ static void handle(struct reader *t)
     t->busy->unique = in->unique;
     t->busy->since_ns = clock_mono_ns();
     request_begin(in->unique, (unsigned)(t - t->loop->readers));
+    request_on_wait(on_wait, t);
     fuse_session_process_buf(t->loop->se, &(struct fuse_buf){.mem = t->msg, .size = t->msg_len});
     request_end();
     t->busy->since_ns = 0;
@@ -535,11 +600,10 @@ static void *reader_main(void *arg)
             n = -EIO;
         if (!end_read(t, n))
             continue;
-        bool note = is_note(((const struct fuse_in_header *)(const void *)t->msg)->opcode);
         do
             handle(t);
         while (next_kept(t));
-        if (!end_work(t, note))
+        if (!end_work(t))
             return NULL;
     }
     mutex_lock(&l->mu);
@@ -566,9 +630,9 @@ static int reader_start_locked(struct fuse_loop *l)
         free(t->small);
         return r;
     }
-    t->used = true;
+    t->used = t->place = true;
     l->n_threads++;
-    l->n_idle++;
+    l->n_places++;
     return 0;
 }
 

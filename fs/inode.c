@@ -8,6 +8,7 @@
  */
 #include "conflict.h"
 #include "io_mode.h"
+#include "lookups.h"
 #include "reap.h"
 
 #include <assert.h>
@@ -18,17 +19,12 @@
 #define KEPT_PASSED 1u /* io.was_passed */
 #define KEPT_LOOKUP 2u /* one lookup */
 
-static gpointer ino_key(uint64_t ino)
-{
-    return GSIZE_TO_POINTER(ino);
-}
-
 void inode_table_init(struct fs *fs)
 {
     mutex_init(&fs->table_mu, LOCK_INODE_TABLE);
     fs->inodes = g_hash_table_new(g_int64_hash, g_int64_equal);
     fs->unforgotten = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL);
-    fs->lookups = g_hash_table_new(NULL, NULL);
+    fs->lookups = lookups_new();
     g_queue_init(&fs->idle);
 }
 
@@ -88,12 +84,11 @@ void inode_table_fini(struct fs *fs)
             in->cf = NULL;
         }
         in->n_open = 0;
-        in->io.kernel_writes = false;
         inode_free(in);
     }
     g_hash_table_unref(fs->inodes);
     g_hash_table_unref(fs->unforgotten);
-    g_hash_table_unref(fs->lookups);
+    g_clear_pointer(&fs->lookups, lookups_free);
     assert(!fs->undo || fs->undo->len == 0);
     g_clear_pointer(&fs->undo, g_array_unref);
     fs->inodes = NULL;
@@ -101,23 +96,21 @@ void inode_table_fini(struct fs *fs)
 }
 
 /* Owner and permissions that are not known are those of this mount, whatever they were when the record was made. */
-static void apply_defaults(struct inode *in)
+static void apply_defaults(const struct fs *fs, struct meta_inode *rec)
 {
-    const struct config *cfg = in->fs->cfg;
-    struct meta_inode *rec = &in->rec;
     bool mode_known = rec->flags & INODE_MODE_KNOWN;
     if (!mode_known || (rec->flags & INODE_OWNER_UNKNOWN)) {
-        rec->uid = in->fs->uid;
-        rec->gid = in->fs->gid;
+        rec->uid = fs->uid;
+        rec->gid = fs->gid;
     }
     if (!mode_known && !S_ISLNK(rec->mode))
-        rec->mode = (rec->mode & S_IFMT) | (S_ISDIR(rec->mode) ? cfg->dir_mode : cfg->file_mode);
+        rec->mode = (rec->mode & S_IFMT) | (S_ISDIR(rec->mode) ? fs->cfg->dir_mode : fs->cfg->file_mode);
 }
 
-static int load_locked(struct inode *in) REQUIRES(in->mu)
+static int load_locked(struct inode *in, struct meta_near *rd) REQUIRES(in->mu)
 {
     mutex_assert_held(&in->mu);
-    int r = meta_inode_get(in->fs->meta, in->ino, &in->rec);
+    int r = rd ? meta_near_inode(rd, in->ino, &in->rec) : meta_inode_get(in->fs->meta, in->ino, &in->rec);
     if (r == 0 && S_ISDIR(in->rec.mode) && in->ino != META_ROOT_INO) {
         struct meta_dentry d = {0};
         r = meta_link_first(in->fs->meta, in->ino, &d);
@@ -126,9 +119,9 @@ static int load_locked(struct inode *in) REQUIRES(in->mu)
         meta_dentry_clear(&d);
     }
     if (r == 0)
-        apply_defaults(in);
-    in->loaded = true;
+        apply_defaults(in->fs, &in->rec);
     in->gone = r < 0;
+    __atomic_store_n(&in->loaded, true, __ATOMIC_RELEASE);
     if (r < 0)
         meta_inode_clear(&in->rec);
     return r;
@@ -157,8 +150,8 @@ static struct inode *table_insert(struct fs *fs, struct inode *fresh) EXCLUDES(f
     struct inode *in = table_find_locked(fs, fresh->ino);
     if (!in) {
         in = fresh;
-        gsize kept = GPOINTER_TO_SIZE(g_hash_table_lookup(fs->lookups, ino_key(fresh->ino)));
-        (void)g_hash_table_remove(fs->lookups, ino_key(fresh->ino));
+        uint64_t kept = lookups_get(fs->lookups, fresh->ino);
+        lookups_set(fs->lookups, fresh->ino, 0);
         fresh->nlookup = kept / KEPT_LOOKUP;
         fresh->io.was_passed |= kept & KEPT_PASSED;
         fresh->refs = 1;
@@ -168,7 +161,7 @@ static struct inode *table_insert(struct fs *fs, struct inode *fresh) EXCLUDES(f
     return in;
 }
 
-static int inode_load(struct fs *fs, uint64_t ino, struct inode **ret)
+static int inode_load(struct fs *fs, struct meta_near *rd, uint64_t ino, struct inode **ret)
 {
     struct inode *fresh = g_new0(struct inode, 1);
     fresh->fs = fs;
@@ -178,7 +171,7 @@ static int inode_load(struct fs *fs, uint64_t ino, struct inode **ret)
     cond_init(&fresh->changed_cond);
     mutex_lock(&fresh->mu);
     struct inode *in = table_insert(fs, fresh);
-    int r = in == fresh ? load_locked(fresh) : 0;
+    int r = in == fresh ? load_locked(fresh, rd) : 0;
     mutex_unlock(&fresh->mu);
     if (in != fresh) {
         inode_free(fresh);
@@ -204,9 +197,14 @@ struct inode *inode_find(struct fs *fs, uint64_t ino)
 
 int inode_get(struct fs *fs, uint64_t ino, struct inode **ret)
 {
+    return inode_get_by(fs, NULL, ino, ret);
+}
+
+int inode_get_by(struct fs *fs, struct meta_near *rd, uint64_t ino, struct inode **ret)
+{
     struct inode *in = inode_find(fs, ino);
     if (!in)
-        return inode_load(fs, ino, ret);
+        return inode_load(fs, rd, ino, ret);
     mutex_lock(&in->mu);
     bool gone = in->gone && in->n_open == 0;
     mutex_unlock(&in->mu);
@@ -293,8 +291,7 @@ static struct leaver table_shrink_locked(struct fs *fs) REQUIRES(fs->table_mu)
     struct inode *in = fs->idle.length > IDLE_MAX ? fs->idle.head->data : NULL;
     if (!in)
         return (struct leaver){0};
-    gsize kept = in->nlookup * KEPT_LOOKUP | (in->io.was_passed ? KEPT_PASSED : 0);
-    g_hash_table_insert(fs->lookups, ino_key(in->ino), GSIZE_TO_POINTER(kept));
+    lookups_set(fs->lookups, in->ino, in->nlookup * KEPT_LOOKUP | (in->io.was_passed ? KEPT_PASSED : 0));
     return table_remove_locked(fs, in);
 }
 
@@ -343,11 +340,8 @@ void inode_kernel_ref(struct inode *in)
 /* Of an inode that is not in memory. */
 static void forget_kept_locked(struct fs *fs, uint64_t ino, uint64_t n) REQUIRES(fs->table_mu)
 {
-    gsize kept = GPOINTER_TO_SIZE(g_hash_table_lookup(fs->lookups, ino_key(ino)));
-    if (kept / KEPT_LOOKUP > n)
-        g_hash_table_insert(fs->lookups, ino_key(ino), GSIZE_TO_POINTER(kept - n * KEPT_LOOKUP));
-    else
-        (void)g_hash_table_remove(fs->lookups, ino_key(ino));
+    uint64_t kept = lookups_get(fs->lookups, ino);
+    lookups_set(fs->lookups, ino, kept / KEPT_LOOKUP > n ? kept - n * KEPT_LOOKUP : 0);
 }
 
 void inode_kernel_forget(struct fs *fs, uint64_t ino, uint64_t n)
@@ -378,16 +372,12 @@ static struct timespec to_timespec(int64_t ns)
     return t;
 }
 
-void inode_stat(struct inode *in, struct stat *ret)
+static void stat_of(const struct meta_inode *rec, unsigned links_aside, struct stat *ret)
 {
-    (void)io_mode_look(in);
-    mutex_lock(&in->mu);
-    const struct meta_inode *rec = &in->rec;
-    unsigned aside = rec->flags & INODE_SET_ASIDE ? conflict_links(in->fs->meta, in->ino) : 0;
     *ret = (struct stat){
-        .st_ino = in->ino,
+        .st_ino = rec->ino,
         .st_mode = rec->mode,
-        .st_nlink = S_ISDIR(rec->mode) ? 1 : rec->nlink - MIN(aside, rec->nlink),
+        .st_nlink = S_ISDIR(rec->mode) ? 1 : rec->nlink - MIN(links_aside, rec->nlink),
         .st_uid = rec->uid,
         .st_gid = rec->gid,
         .st_rdev = rec->rdev,
@@ -398,5 +388,45 @@ void inode_stat(struct inode *in, struct stat *ret)
         .st_atim = to_timespec(rec->mtime_ns),
         .st_ctim = to_timespec(rec->ctime_ns),
     };
+}
+
+void inode_stat(struct inode *in, struct stat *ret)
+{
+    (void)io_mode_look(in);
+    mutex_lock(&in->mu);
+    stat_of(&in->rec, in->rec.flags & INODE_SET_ASIDE ? conflict_links(in->fs->meta, in->ino) : 0, ret);
     mutex_unlock(&in->mu);
+}
+
+/* Counts a lookup of the kernel for an inode that is not in memory. */
+static bool ref_kept(struct fs *fs, uint64_t ino)
+{
+    mutex_lock(&fs->table_mu);
+    bool kept = !g_hash_table_contains(fs->inodes, &ino);
+    if (kept)
+        lookups_set(fs->lookups, ino, lookups_get(fs->lookups, ino) + KEPT_LOOKUP);
+    mutex_unlock(&fs->table_mu);
+    return kept;
+}
+
+/* Does the record alone tell what a stat says of it, and what becomes of it at the last FORGET? */
+static bool record_is_enough(const struct meta_inode *rec)
+{
+    return S_ISREG(rec->mode) && rec->nlink > 0 && rec->content == CONTENT_CLEAN && !(rec->flags & INODE_SET_ASIDE);
+}
+
+bool inode_kernel_ref_unloaded(struct fs *fs, struct meta_near *rd, uint64_t ino, struct stat *ret)
+{
+    if (!ref_kept(fs, ino)) /* before the record is read: from here on the record stays */
+        return false;
+    struct meta_inode rec = {0};
+    bool enough = meta_near_inode(rd, ino, &rec) == 0 && record_is_enough(&rec);
+    if (enough) {
+        apply_defaults(fs, &rec);
+        stat_of(&rec, 0, ret);
+    } else {
+        inode_kernel_forget(fs, ino, 1);
+    }
+    meta_inode_clear(&rec);
+    return enough;
 }

@@ -157,16 +157,20 @@ static void count_missed(void *ctx, uint64_t bytes)
     metric_add(M_miss_bytes, (int64_t)bytes);
 }
 
-/* Where little is absent it is fetched before the first open for reading is answered; if that fails, reads say so. */
+/*
+ * Where little is absent it is fetched before the first open for reading is answered; if that fails, reads say so. Whatever is absent of a file that the kernel reads already, as the worker
+ * before saw it: no other mode goes beside that one.
+ */
 static void complete_small(struct inode *in, bool writes)
 {
     const char *why;
     mutex_lock(&in->mu);
-    bool first = in->io.n_handles == 0;
+    bool first = in->io.n_handles == 0, passed = in->io.mode == IO_PASSTHROUGH;
     mutex_unlock(&in->mu);
     uint64_t size = cache_file_size(in->cf), present = MIN(cache_file_present_bytes(in->cf), size);
     bool complete = cache_file_complete(in->cf);
-    if (!io_mode_works(in->fs, &why) || (!complete && (writes || !first || size - present > in->fs->cfg->open_fill)))
+    bool little = !writes && first && size - present <= in->fs->cfg->open_fill;
+    if (!io_mode_works(in->fs, &why) || (!complete && !passed && !little))
         return;
     metric_add(M_hit_bytes,
                (int64_t)present); /* what the kernel reads by itself is not told to us: it counts whole at each open */
@@ -232,7 +236,7 @@ static int put_source_away(struct inode *in)
     if (r == 0)
         r = cache_file_set_source(in->cf, &none);
     bool old = r == 0 && stat_local(in, in->cf, &size, &mtime_ns) && clock_wall_ns() - mtime_ns > CLOCK_STEP_NS;
-    if (!old || !clean || !kept->key)
+    if (!old || !clean || !kept->key || !stores_show(in->cf)) /* nothing would tell whether anything was written */
         g_clear_pointer(&kept, io_kept_free);
     if (r == 0)
         r = content_put_away(in, kept);
@@ -291,6 +295,27 @@ static int enter_passthrough(struct inode *in, bool writes)
     return r < 0 ? r : id;
 }
 
+/* Past the page cache, in CACHED mode: who only writes while nobody uses it, and who joins such a writer. It has to be possible to map the file all the same. */
+static bool goes_past_locked(const struct inode *in, int flags) REQUIRES(in->mu)
+{
+    if (!(atomic_load(&in->fs->fuse_caps) & FUSE_CAP_DIRECT_IO_ALLOW_MMAP))
+        return false;
+    return (flags & O_ACCMODE) == O_WRONLY ? in->io.n_direct == in->io.n_handles : in->io.n_past > 0;
+}
+
+/* One more handle. One inode is one lineage, a change made elsewhere has another: so the kernel may keep its pages, but for what was changed past them. */
+static void count_in_locked(struct inode *in, bool writes, struct fuse_file_info *fi) REQUIRES(in->mu)
+{
+    struct io_state *io = &in->io;
+    bool passes = io->mode == IO_PASSTHROUGH, known = !io->was_passed;
+    io->n_handles++;
+    io->n_writers += writes;
+    io->n_direct += fi->direct_io;
+    io->n_past += writes && fi->direct_io;
+    fi->keep_cache = !passes && known && io->n_past == 0;
+    io->was_passed = passes || io->n_past > 0;
+}
+
 static int enter_gated(struct inode *in, bool writes, bool avoid, struct fuse_file_info *fi)
 {
     mutex_lock(&in->mu);
@@ -308,16 +333,12 @@ static int enter_gated(struct inode *in, bool writes, bool avoid, struct fuse_fi
     mutex_lock(&in->mu);
     in->io.mode = mode;
     in->io.direct = direct;
-    in->io.n_handles++;
-    in->io.n_writers += writes;
-    fi->keep_cache =
-        mode == IO_CACHED && !in->io.was_passed; /* one inode is one lineage: a change made elsewhere has another */
-    in->io.was_passed = mode == IO_PASSTHROUGH;
+    bool syncs = writes && (fi->flags & O_DSYNC); /* passed through it would not send us its writes */
+    fi->direct_io = direct || (mode == IO_PASSTHROUGH ? syncs : goes_past_locked(in, fi->flags));
+    count_in_locked(in, writes, fi);
     backing_save_locked(in);
     mutex_unlock(&in->mu);
     fi->backing_id = mode == IO_PASSTHROUGH ? id : 0;
-    bool write_only = mode == IO_CACHED && (fi->flags & O_ACCMODE) == O_WRONLY;
-    fi->direct_io = direct || write_only; /* of a writer: whole writes instead of pages, and it cannot be mapped */
     fi->parallel_direct_writes = 1;
     fi->noflush = !writes;
     return 0;
@@ -332,14 +353,16 @@ int io_mode_enter(struct inode *in, bool writes, bool avoid, struct fuse_file_in
     return r;
 }
 
-void io_mode_leave(struct inode *in, bool writes)
+void io_mode_leave(struct inode *in, bool writes, bool direct)
 {
     (void)io_mode_look(in);
     content_gate_enter(in);
     mutex_lock(&in->mu);
-    assert(in->io.n_handles > 0 && in->io.n_writers >= writes);
+    assert(in->io.n_handles > 0 && in->io.n_writers >= writes && in->io.n_direct >= direct);
     in->io.n_handles--;
     in->io.n_writers -= writes;
+    in->io.n_direct -= direct;
+    in->io.n_past -= writes && direct;
     bool last = in->io.n_handles == 0, passed = in->io.mode == IO_PASSTHROUGH, kernel_writes = in->io.kernel_writes;
     if (last)
         in->io.mode = IO_NONE;
@@ -383,12 +406,14 @@ bool io_mode_end_writing(struct inode *in, bool *ret_same)
     if (!settled(in->cf))
         return false;
     struct io_mark now;
-    bool known = stat_local(in, in->cf, &now.size, &now.mtime_ns);
+    bool known = stat_local(in, in->cf, &now.size, &now.mtime_ns), shows = stores_show(in->cf);
     mutex_lock(&in->mu);
     if (known) /* the last look: one begun before it must not have the last word */
         (void)take_news_locked(in, now.size, now.mtime_ns);
     bool published = known && snapshot_holds_locked(in, &now);
     struct io_kept *kept = g_steal_pointer(&in->io.kept);
+    if (!shows) /* a worker of an earlier version kept it */
+        g_clear_pointer(&kept, io_kept_free);
     bool readers = in->io.n_handles > 0;
     in->io.kernel_writes = false;
     if (!kept && !published) { /* stores through a mapping need not show in the times */

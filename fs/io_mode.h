@@ -3,7 +3,12 @@
  *
  * The mode is chosen when the first handle opens and kept until the last is released; the kernel refuses mixtures. Passthrough needs a file that is complete
  * here; to be written it must also have no source in the store (what changes is not told to us, so nothing can be copied from there), and there must be room
- * for twice the largest file that was closed in the directory, because nobody can hold such a writer back. Without CAP_SYS_ADMIN, on kernels before 6.9, or with --passthrough off every file is CACHED.
+ * for twice the largest file that was closed in the directory, because nobody can hold such a writer back. A handle with O_DSYNC writes through us in either mode, so that its
+ * writes are made to last. Without CAP_SYS_ADMIN, on kernels before 6.9, or with --passthrough off every file is CACHED.
+ *
+ * A write-only handle of a CACHED file does direct I/O: whole writes instead of pages. Only kernels since 6.6 take the pages that such a write makes old out of
+ * their page cache, before it, and only newer ones once more after it, so a reader may bring an old page back in between. Therefore it is alone with its like: beside
+ * handles that use the page cache it uses it too, who joins it does direct I/O as well, and the next open drops what pages there are.
  *
  * The ids by which the kernel knows cache files are in backing.h.
  */
@@ -19,8 +24,8 @@ bool io_mode_works(struct fs *fs, const char **ret_why);
 
 /* One more handle: completes small files that are read, chooses or joins the mode, sets the flags of fi. content_open() came before. avoid: no passthrough if there is a choice. */
 int io_mode_enter(struct inode *in, bool writes, bool avoid, struct fuse_file_info *fi) MUST_CHECK;
-/* One handle less; content_release() comes after. */
-void io_mode_leave(struct inode *in, bool writes);
+/* One handle less, opened with fi->direct_io or not; content_release() comes after. */
+void io_mode_leave(struct inode *in, bool writes, bool direct);
 
 /* Takes size and mtime of a file that the kernel writes; true when it was written since the last look. Cheap for others. */
 bool io_mode_look(struct inode *in);
@@ -44,3 +49,9 @@ const char *io_mode_name(struct inode *in);
 void io_mode_dropped(void *fs, uint64_t ino);
 /* The inode leaves memory. */
 void io_mode_forget(struct inode *in);
+
+/* Whether a change by someone without CAP_FSETID takes setuid or setgid away. */
+static inline bool mode_has_suid(uint32_t mode)
+{
+    return (mode & S_ISUID) || (mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP);
+}

@@ -24,10 +24,11 @@ struct io_state {
     /* guarded by inode.mu */
     enum io_mode mode;
     unsigned n_handles, n_writers; /* open in the kernel */
+    unsigned n_direct, n_past;     /* those of them by direct I/O, and those of these that write */
     bool kernel_writes;            /* handles or mappings may write past us */
     unsigned n_news;               /* looks that found it written */
     bool direct;                   /* the only handle since then does direct I/O (read_mode.h) */
-    bool was_passed;               /* the kernel's page cache may be older than the file */
+    bool was_passed;               /* the kernel's page cache may be older than the file at the next open */
     uint64_t seen_size;            /* of the cache file, as of the last look */
     int64_t seen_mtime_ns;
     struct io_kept *kept; /* owned: what was put away for a writer who has written nothing yet */

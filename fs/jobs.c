@@ -20,6 +20,7 @@ int jobs_open(struct fs *fs)
     j->pin_paths = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
     j->fetching = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
     j->to_fetch = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    j->failed = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
     fs->jobs = j;
     return 0;
 }
@@ -31,6 +32,7 @@ void jobs_close(struct fs *fs)
         return;
     mutex_lock(&j->mu);
     j->closing = true;
+    cond_broadcast(&j->idle);
     g_autoptr(GPtrArray) running = g_ptr_array_new_with_free_func((GDestroyNotify)warm_unref);
     for (unsigned i = 0; i < j->warms->len; i++)
         g_ptr_array_add(running, warm_ref(j->warms->pdata[i]));
@@ -54,6 +56,7 @@ void jobs_fini(struct fs *fs)
     g_hash_table_unref(j->pin_paths);
     g_hash_table_unref(j->fetching);
     g_hash_table_unref(j->to_fetch);
+    g_hash_table_unref(j->failed);
     cond_fini(&j->idle);
     mutex_fini(&j->mu);
     g_free(j);

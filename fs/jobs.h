@@ -14,7 +14,8 @@ struct jobs {
     struct cond idle;
     GPtrArray *warms;          /* struct warm, a reference each: running and the last finished ones, oldest first */
     uint64_t last_id, left_id; /* left_id: the last one of before */
-    unsigned live;             /* warm-ups that have threads */
+    unsigned live;             /* warm-ups that have threads, and the thread that waits to fetch again */
+    bool resumed;              /* warm_jobs_resume() is done */
     bool closing;
     GHashTable *pin_paths; /* paths whose pin rules have to be looked at */
     bool pin_all;          /* too many of them, or nobody knows: look at all rules */
@@ -23,6 +24,8 @@ struct jobs {
     GHashTable *fetching;  /* paths that warm-ups of pin_fetch() are on */
     GHashTable *to_fetch;  /* paths that wait for the end of one of these */
     unsigned n_fetches;
+    GHashTable *failed;  /* path -> struct pin_retry of pin_fetch.c: what could not be fetched */
+    bool waits_to_retry; /* a thread does */
     /* immutable after jobs_open */
     struct workq *pin_q; /* one thread */
 };

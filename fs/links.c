@@ -101,18 +101,21 @@ bool links_is_point(struct fs *fs, uint64_t ino)
     return is;
 }
 
-/* The directory above: of a file the one in which it was found by last, or any that it has a name in. 0: none. */
+/* The directory above: of a file the one in which it was found by last, or any that it has a name in; of one without a name that of the link where it had its last one. 0: none. */
 static uint64_t parent_of(struct fs *fs, uint64_t ino)
 {
     INODE_REF in = NULL;
+    INODE_REF place = NULL;
     if (inode_get(fs, ino, &in) < 0)
         return 0;
     mutex_lock(&in->mu);
-    uint64_t parent = S_ISDIR(in->rec.mode) ? in->rec.parent : in->place_dir;
+    bool recorded = S_ISDIR(in->rec.mode) || (in->rec.nlink == 0 && in->rec.parent);
+    uint64_t parent = recorded ? in->rec.parent : in->place_dir;
     mutex_unlock(&in->mu);
-    struct meta_dentry d = {0};
-    if (!parent && meta_link_first(fs->meta, ino, &d) == 0)
-        parent = d.parent;
+    if (recorded || (parent && inode_get(fs, parent, &place) == 0))
+        return parent;
+    struct meta_dentry d = {0}; /* never looked up, or that directory is gone */
+    parent = meta_link_first(fs->meta, ino, &d) == 0 ? d.parent : 0;
     meta_dentry_clear(&d);
     return parent;
 }
@@ -310,10 +313,13 @@ static bool restore_caps(struct fs *fs, const char *dir)
 
 /* ---- stores ---- */
 
+/* like->known_ctx: the identity of a link that was used before, else NULL. */
 static int open_like(const struct objstore_config *like, const char *source, const struct link_options *o,
                      struct objstore **ret, char **ret_msg)
 {
     struct objstore_config sc = *like;
+    sc.known = sc.known_ctx ? objstore_known_is : NULL;
+    sc.read_only |= o->read_only;
     sc.source = source;
     sc.endpoint_url = o->endpoint_url;
     sc.region = o->region;
@@ -330,25 +336,32 @@ static int open_like(const struct objstore_config *like, const char *source, con
 static struct objstore_config like_mount(const struct fs *fs)
 {
     return (struct objstore_config){.op_timeout_ns = fs->cfg->op_timeout_ns,
-                                    .max_connections = fs->cfg->max_uploads + fs->cfg->max_downloads + 8};
+                                    .max_connections = fs->cfg->max_uploads + fs->cfg->max_downloads + 8,
+                                    .dir_mode = 0777 & ~fs->cfg->umask,
+                                    .read_only = fs->cfg->read_only || fs->cfg->immutable};
 }
 
-int link_open_store(struct fs *fs, const char *source, const struct link_options *o, struct objstore **ret,
-                    char **ret_msg)
+int link_open_store(struct fs *fs, const struct link *l, struct objstore **ret, char **ret_msg)
 {
-    const struct objstore_config like = like_mount(fs);
-    return open_like(&like, source, o, ret, ret_msg);
+    struct objstore_config like = like_mount(fs);
+    like.known_ctx = l->identity;
+    return open_like(&like, l->source, &l->o, ret, ret_msg);
 }
 
 /* The store of a link that is known, NULL where it cannot be opened; *ret_error says why. */
-static struct objstore *reopen(const struct objstore_config *like, const char *source, const char *identity,
-                               const struct link_options *o, char **ret_error)
+static struct objstore *reopen(const struct objstore_config *like, const struct link *l, char **ret_error)
 {
     struct objstore *st = NULL;
-    int r = open_like(like, source, o, &st, ret_error);
-    if (r == 0 && identity && !g_str_equal(objstore_identity(st), identity)) {
-        *ret_error = g_strdup_printf("%s leads to %s now, the link was made for %s: remove it and add it again", source,
-                                     objstore_identity(st), identity);
+    if (l->unreadable) {
+        *ret_error = g_strdup(l->error);
+        return NULL;
+    }
+    struct objstore_config sc = *like;
+    sc.known_ctx = l->identity;
+    int r = open_like(&sc, l->source, &l->o, &st, ret_error);
+    if (r == 0 && l->identity && !g_str_equal(objstore_identity(st), l->identity)) {
+        *ret_error = g_strdup_printf("%s leads to %s now, the link was made for %s: remove it and add it again",
+                                     l->source, objstore_identity(st), l->identity);
         objstore_close(st);
         return NULL;
     }
@@ -366,7 +379,7 @@ void links_record_name(const char *dir, GString *ret)
 
 char *link_record(const char *source, const char *identity, json_t *options)
 {
-    json_t *o = json_pack("{s:s, s:s, s:O}", "source", source, "identity", identity, "options", options);
+    json_t *o = json_pack("{s:s, s:s*, s:O}", "source", source, "identity", identity, "options", options);
     char *text = o ? json_dumps(o, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     char *own = g_strdup(text);
     free(text);
@@ -374,30 +387,51 @@ char *link_record(const char *source, const char *identity, json_t *options)
     return own;
 }
 
-static int load_record(void *ctx, const char *name, const void *value, size_t len)
+int link_save(struct fs *fs, const char *dir, const char *record)
 {
-    GPtrArray *all = ctx;
-    json_t *o = json_loadb(value, len, 0, NULL);
-    const char *dir = name + strlen("link/"), *source = json_string_value(json_object_get(o, "source"));
-    json_t *options = json_object_get(o, "options");
+    g_autoptr(GString) name = g_string_new(NULL);
+    links_record_name(dir, name);
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    meta_value_put(b, name->str, record, strlen(record));
+    int r = meta_commit(b, true);
+    meta_batch_free(b);
+    return r;
+}
+
+/* One whose record says what this program does not know, or is damaged, is a link all the same, without a store: its keys must not go to another bucket. */
+static struct link *read_record(const char *dir, const void *value, size_t len)
+{
+    json_t *o = json_loadb(value, len, 0, NULL), *options = json_object_get(o, "options");
+    const char *source = json_string_value(json_object_get(o, "source"));
+    g_autofree char *msg = NULL;
     struct link *l = g_new0(struct link, 1);
-    char *msg = NULL;
-    int r = *dir && source && json_is_object(options) ? link_options_parse(options, &l->o, &msg) : -EBADMSG;
-    if (r < 0) {
-        log_err("links", "the record of a link cannot be read, it is left alone dir='%s': %s", dir,
-                msg ? msg : "damaged");
-        g_free(msg);
-        json_decref(o);
-        g_free(l);
-        return 0;
-    }
     l->dir = g_strdup(dir);
     l->len = strlen(dir);
-    l->source = g_strdup(source);
+    l->source = g_strdup(source ? source : "?");
     l->identity = g_strdup(json_string_value(json_object_get(o, "identity")));
-    l->options = json_incref(options);
+    l->options = json_is_object(options) ? json_incref(options) : NULL;
+    int r = source && l->options ? link_options_parse(options, &l->o, &msg) : -EBADMSG;
+    if (r < 0) {
+        link_options_clear(&l->o);
+        l->o.read_only = true;
+        l->unreadable = true;
+        l->error = g_strdup_printf("its record cannot be read: %s", msg ? msg : "it is damaged");
+    }
     json_decref(o);
-    g_ptr_array_add(all, l);
+    return l;
+}
+
+static int load_record(void *ctx, const char *name, const void *value, size_t len)
+{
+    const char *dir = name + strlen("link/");
+    if (!*dir || *dir == '/' || g_str_has_suffix(dir, "/")) {
+        log_err("links", "the record of a link names no directory, it is left alone: '%s'", name);
+        return 0;
+    }
+    struct link *l = read_record(dir, value, len);
+    if (l->unreadable)
+        log_err("links", "a link has no store, nothing below is read or written dir='%s': %s", l->dir, l->error);
+    g_ptr_array_add(ctx, l);
     return 0;
 }
 
@@ -409,6 +443,18 @@ static void tell_error(struct link *l, const char *error)
         log_warn("links", "a link is degraded dir='%s' source='%s': %s", l->dir, l->source, error);
     g_free(l->error);
     l->error = g_strdup(error);
+}
+
+/* One that was made while its store could not be opened; the caller is the one that changes. */
+static void note_identity(struct fs *fs, struct link *l, const char *identity)
+{
+    g_autofree char *record = link_record(l->source, identity, l->options);
+    mutex_lock(&fs->links->mu);
+    l->identity = g_strdup(identity);
+    mutex_unlock(&fs->links->mu);
+    if (!record || link_save(fs, l->dir, record) < 0)
+        log_warn("links", "where a link leads could not be stored dir='%s'", l->dir);
+    links_save_copy(fs);
 }
 
 /* One that has no store, or whose store does not answer; the caller is the one that changes. */
@@ -424,7 +470,9 @@ static void retry_one(struct fs *fs, struct link *l)
         return;
     }
     const struct objstore_config like = like_mount(fs);
-    struct objstore *st = reopen(&like, l->source, l->identity, &l->o, &error);
+    struct objstore *st = reopen(&like, l, &error);
+    if (st && !l->identity)
+        note_identity(fs, l, objstore_identity(st));
     if (st && objstore_links_replace(fs->store, l->dir, st) == 0)
         log_notice("links", "a link is there again dir='%s' source='%s'", l->dir, l->source);
     bool probed = st && restore_caps(fs, l->dir);
@@ -484,7 +532,7 @@ static void open_one(struct fs *fs, struct link *l)
 {
     g_autofree char *error = NULL;
     const struct objstore_config like = like_mount(fs);
-    struct objstore *st = reopen(&like, l->source, l->identity, &l->o, &error);
+    struct objstore *st = reopen(&like, l, &error);
     if (!st)
         tell_error(l, error);
     int r = objstore_links_add(fs->store, l->dir, st);
@@ -495,7 +543,19 @@ static void open_one(struct fs *fs, struct link *l)
         l->ino = 0;
 }
 
-int links_open(struct fs *fs)
+/* Whose links are there from the start: without it what they are for would be written to another bucket. */
+static int read_file(struct fs *fs, char **ret_msg)
+{
+    g_autoptr(GError) err = NULL;
+    if (!fs->cfg->links || session_is_takeover(fs->session)) /* programs wait, and they are there */
+        return 0;
+    if (g_file_get_contents(fs->cfg->links, &fs->links->file, NULL, &err))
+        return 0;
+    *ret_msg = g_strdup_printf("the file of links cannot be read: %s", err->message);
+    return -EIO;
+}
+
+int links_open(struct fs *fs, char **ret_msg)
 {
     struct links *ls = g_new0(struct links, 1);
     ls->all = g_ptr_array_new_with_free_func(link_free);
@@ -503,7 +563,9 @@ int links_open(struct fs *fs)
     cond_init(&ls->changed);
     cond_init(&ls->wake);
     fs->links = ls;
-    int r = meta_value_each(fs->meta, "link/", load_record, ls->all);
+    int r = read_file(fs, ret_msg);
+    if (r == 0)
+        r = meta_value_each(fs->meta, "link/", load_record, ls->all);
     for (guint i = 0; r == 0 && i < ls->all->len; i++)
         open_one(fs, ls->all->pdata[i]);
     atomic_store(&ls->n, ls->all->len);
@@ -518,7 +580,7 @@ int links_open_stores(struct meta *m, const struct objstore_config *like, struct
     for (guint i = 0; r == 0 && i < all->len; i++) {
         const struct link *l = all->pdata[i];
         g_autofree char *error = NULL;
-        r = objstore_links_add(st, l->dir, reopen(like, l->source, l->identity, &l->o, &error));
+        r = objstore_links_add(st, l->dir, reopen(like, l, &error));
         if (r == 0)
             tell(ctx, l->dir, error);
     }
@@ -545,11 +607,9 @@ int links_start(struct fs *fs)
         find_point(fs, ls->all->pdata[i]);
     if (mine)
         links_end_change(ls);
-    if (fs->cfg->links && !session_is_takeover(fs->session)) { /* programs wait, and they are there */
-        g_autofree char *msg = NULL;
-        if (links_add_file(fs, fs->cfg->links, &msg) < 0)
-            log_err("links", "not all links of the file could be added: %s", msg ? msg : "?");
-    }
+    if (ls->file)
+        links_add_file(fs, fs->cfg->links, ls->file);
+    g_clear_pointer(&ls->file, g_free);
     int r = thread_start(&ls->thread, "links", retry_thread, fs);
     ls->running = r == 0;
     return r;
@@ -582,6 +642,7 @@ void links_close(struct fs *fs)
         return;
     links_stop(fs);
     g_ptr_array_unref(ls->all);
+    g_free(ls->file);
     cond_fini(&ls->wake);
     cond_fini(&ls->changed);
     mutex_fini(&ls->mu);

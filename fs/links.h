@@ -5,7 +5,7 @@
  * path in the mount. Links never lie in one another. Inode, name and journal never lead from one link to another: rename and link give EXDEV.
  *
  * A link whose store cannot be opened, or does not answer, is degraded: its known names are there, what is cached is read, what was changed waits; other links do
- * not notice. The first is tried again behind, by the thread `links`.
+ * not notice. The first is tried again behind, by the thread `links`. One whose record cannot be read has no store either, and is read-only, until links_set() or links_remove().
  *
  * Locks: `mu` (LINKS) guards the set and is asked for under any lock of fs/. One at a time adds, changes or removes, without a lock while it waits for stores.
  */
@@ -58,15 +58,15 @@ void links_each_source(struct fs *fs, void (*fn)(void *ctx, const char *dir, con
 
 /* ---- life ---- */
 
-/* Reads the records and opens the stores, none of which is asked. Before the cache is opened; the tree is not looked at yet. */
-int links_open(struct fs *fs) MUST_CHECK;
+/* Reads the records, and the file of --links, and opens the stores, none of which is asked. Before the cache is opened; the tree is not looked at yet. */
+int links_open(struct fs *fs, char **ret_msg) MUST_CHECK;
 /* A database that was lost gets the records of DIR/links back; before names below them are. */
 int links_restore_copy(struct meta *m, const char *cache_dir) MUST_CHECK;
 /* For tools without a mount: the stores of the links of a database, each with the options in like that are not the link's. tell (ctx, dir, error) of each; error says why it cannot be
  * opened, NULL: it was. */
 int links_open_stores(struct meta *m, const struct objstore_config *like, struct objstore *st,
                       void (*tell)(void *ctx, const char *dir, const char *error), void *ctx) MUST_CHECK;
-/* Knows the directories, and begins to try again what could not be opened. */
+/* Knows the directories, adds what the file lists, and begins to try again what could not be opened. */
 int links_start(struct fs *fs) MUST_CHECK;
 void links_interrupt(struct fs *fs);
 void links_stop(struct fs *fs);  /* ends the thread; NULL set allowed */
@@ -83,8 +83,9 @@ typedef int links_wait_fn(void *ctx, const char *dir);
 int links_remove(struct fs *fs, const char *dir, links_wait_fn *wait, void *ctx, char **ret_msg) MUST_CHECK;
 /* One object for each link at dir (NULL: all): what `link list` and `status` show; with options when `show`. */
 json_t *links_describe(struct fs *fs, const char *dir, bool show);
-/* Adds what a file lists, a line each: SOURCE DIR [OPTION=VALUE]..., '#' begins a comment. A link that is there keeps its store, its other options become those of the file. */
-int links_add_file(struct fs *fs, const char *path, char **ret_msg) MUST_CHECK;
+/* Adds what a file lists at a start, a line each: SOURCE DIR [OPTION=VALUE]..., '#' begins a comment. A link that is there keeps its store, its other options become those of the file. No link's
+ * store is asked, one that cannot be opened is tried again: else what is written before it answers would go to another bucket. A line that makes no sense, or whose directory is in use, is in the log. */
+void links_add_file(struct fs *fs, const char *path, const char *text);
 enum links_sync_when { LINKS_SYNC_AT_START, LINKS_SYNC_CHANGED, LINKS_SYNC_GOES };
 /* Is told the sync policy of a link that was added or changed, or goes: what lists it by itself ends. No lock held; one call at a time. */
 typedef void links_sync_fn(struct fs *fs, const char *dir, enum link_sync sync, uint64_t every_ns,
@@ -95,8 +96,8 @@ void links_on_sync(struct fs *fs, links_sync_fn *fn);
 /* ---- links_tree.c ---- */
 
 /* The directory that a link is to have, made with those above it where it is not there, before the store of its keys is the link's. -ENOTEMPTY, -ENOTDIR, -EBUSY: names
- * below, or their work, are in the way. */
-int links_tree_prepare(struct fs *fs, const char *dir, struct inode **ret) MUST_CHECK;
+ * below, or their work, are in the way. ask false: by what is known here alone, without that store. */
+int links_tree_prepare(struct fs *fs, const char *dir, bool ask, struct inode **ret) MUST_CHECK;
 /* Makes it that of the link, and stores the record, in one batch. force: whatever is below. */
 int links_tree_commit(struct fs *fs, const char *dir, const char *record, struct inode *in, bool force) MUST_CHECK;
 /* Makes the directory of a link that has a record only. */

@@ -1,4 +1,5 @@
 /* Adding, changing and removing bucket links, and what is told of them; see links.h. */
+#include "conflict.h"
 #include "links_internal.h"
 #include "publish.h"
 
@@ -103,26 +104,40 @@ static struct link *link_new(const char *dir, const char *source, const json_t *
     return l;
 }
 
-/* Opened, and asked once: what does not answer now was most likely typed wrong. */
-static int open_checked(struct fs *fs, struct link *l, struct objstore **ret, char **ret_msg)
+static int check_parts(struct fs *fs, const struct link *l, const struct objstore *st, char **ret_msg)
+{
+    const struct objstore_limits *limits = objstore_limits(st);
+    if (limits->part_min_bytes <= MAX(fs->cfg->part_size, objstore_limits(fs->store)->part_min_bytes))
+        return 0;
+    return fail(ret_msg, -EINVAL,
+                g_strdup_printf("%s takes no parts below %" G_GUINT64_FORMAT " bytes: mount with a larger --part-size",
+                                l->source, limits->part_min_bytes));
+}
+
+/*
+ * ask: opened, and asked once: what does not answer now was most likely typed wrong. Else, at a start, nobody waits for it; where it cannot be opened *ret is NULL, l->error says
+ * why, and it is tried again.
+ */
+static int open_new(struct fs *fs, struct link *l, bool ask, struct objstore **ret, char **ret_msg)
 {
     struct objstore *st = NULL;
-    int r = link_open_store(fs, l->source, &l->o, &st, ret_msg);
-    if (r < 0)
-        return r;
-    const struct objstore_limits *limits = objstore_limits(st);
-    if (limits->part_min_bytes > MAX(fs->cfg->part_size, objstore_limits(fs->store)->part_min_bytes))
-        r = fail(ret_msg, -EINVAL,
-                 g_strdup_printf("%s takes no parts below %" G_GUINT64_FORMAT " bytes: mount with a larger --part-size",
-                                 l->source, limits->part_min_bytes));
+    g_autofree char *msg = NULL;
+    int r = link_open_store(fs, l, &st, &msg);
     if (r == 0)
-        r = objstore_check(st, ret_msg);
-    if (r < 0) {
-        objstore_close(st);
-        return r;
+        r = check_parts(fs, l, st, &msg);
+    if (r == 0 && ask)
+        r = objstore_check(st, &msg);
+    if (r == 0) {
+        g_free(l->identity);
+        l->identity = g_strdup(objstore_identity(st));
+        *ret = st;
+        return 0;
     }
-    l->identity = g_strdup(objstore_identity(st));
-    *ret = st;
+    objstore_close(st);
+    if (ask || r == -EINVAL)
+        return fail(ret_msg, r, g_steal_pointer(&msg));
+    l->error = msg ? g_steal_pointer(&msg) : g_strdup(objstore_err_text(r));
+    log_warn("links", "a link is degraded dir='%s' source='%s': %s", l->dir, l->source, l->error);
     return 0;
 }
 
@@ -132,7 +147,8 @@ static const char *why_not(int r)
     case -ENOTEMPTY:
         return "it is not empty, and what is in it would be hidden: choose another directory";
     case -EBUSY:
-        return "what was in it is not in the store yet: try again after `sluice wait`";
+        return "what was in it is not in the store yet: try again after `sluice wait`, and when no conflict "
+               "of it is left";
     case -ENOTDIR:
         return "there is a file";
     default:
@@ -140,8 +156,26 @@ static const char *why_not(int r)
     }
 }
 
+static bool is_silence(int r)
+{
+    return r == -ETIMEDOUT || r == -EIO || r == -EACCES || r == -ENODEV || r == -EKEYEXPIRED;
+}
+
+/* At a start the store that the directory is in is not waited for, as far as that is known: then what is known here has to do. */
+static int prepare(struct fs *fs, const struct link *l, bool ask, struct inode **ret)
+{
+    int r = ask || links_answers(fs, l->dir) ? links_tree_prepare(fs, l->dir, true, ret) : -ETIMEDOUT;
+    if (ask || !is_silence(r))
+        return r;
+    r = links_tree_prepare(fs, l->dir, false, ret);
+    if (r == 0)
+        log_warn("links", "the mount's own store does not answer: what it holds there, if anything, is hidden dir='%s'",
+                 l->dir);
+    return r;
+}
+
 /* The store is the route's from here on. */
-static int put_in_place(struct fs *fs, struct link *l, struct objstore *st, char **ret_msg)
+static int put_in_place(struct fs *fs, struct link *l, struct objstore *st, bool ask, char **ret_msg)
 {
     g_autofree char *record = link_record(l->source, l->identity, l->options);
     if (!record) {
@@ -149,7 +183,7 @@ static int put_in_place(struct fs *fs, struct link *l, struct objstore *st, char
         return fail(ret_msg, -EINVAL, g_strdup("source and options have to be UTF-8"));
     }
     INODE_REF in = NULL;
-    int r = links_tree_prepare(fs, l->dir, &in);
+    int r = prepare(fs, l, ask, &in);
     if (r < 0) {
         objstore_close(st);
         return fail(ret_msg, r, g_strdup_printf("'%s': %s", l->dir, why_not(r)));
@@ -171,7 +205,7 @@ static int put_in_place(struct fs *fs, struct link *l, struct objstore *st, char
     return 0;
 }
 
-static int add(struct fs *fs, const char *source, const char *dir, const json_t *options, char **ret_msg)
+static int add(struct fs *fs, const char *source, const char *dir, const json_t *options, bool ask, char **ret_msg)
 {
     int r = check_dir(fs, dir, ret_msg);
     if (r < 0)
@@ -180,10 +214,10 @@ static int add(struct fs *fs, const char *source, const char *dir, const json_t 
     if (!l)
         return r;
     struct objstore *st = NULL;
-    r = open_checked(fs, l, &st, ret_msg);
-    g_autofree char *warning = r == 0 ? overlap_warning(fs, l->identity) : NULL;
+    r = open_new(fs, l, ask, &st, ret_msg);
+    g_autofree char *warning = r == 0 && l->identity ? overlap_warning(fs, l->identity) : NULL;
     if (r == 0)
-        r = put_in_place(fs, l, st, ret_msg);
+        r = put_in_place(fs, l, st, ask, ret_msg);
     if (r < 0) {
         link_free(l);
         return r;
@@ -197,7 +231,7 @@ static int add(struct fs *fs, const char *source, const char *dir, const json_t 
     return 0;
 }
 
-int links_add(struct fs *fs, const char *source, const char *dir, const json_t *options, char **ret_msg)
+static int add_link(struct fs *fs, const char *source, const char *dir, const json_t *options, bool ask, char **ret_msg)
 {
     g_autofree char *clean = clean_dir(dir);
     if (!clean)
@@ -206,11 +240,16 @@ int links_add(struct fs *fs, const char *source, const char *dir, const json_t *
         return fail(ret_msg, -EROFS, g_strdup("the mount is --immutable: nothing is added to it"));
     if (!links_begin_change(fs->links))
         return fail(ret_msg, -ECANCELED, g_strdup("the daemon stops"));
-    int r = add(fs, source, clean, options, ret_msg);
+    int r = add(fs, source, clean, options, ask, ret_msg);
     links_end_change(fs->links);
     if (r < 0 && !*ret_msg)
         *ret_msg = g_strdup_printf("'%s' cannot be linked to %s: %s", clean, source, objstore_err_text(r));
     return r;
+}
+
+int links_add(struct fs *fs, const char *source, const char *dir, const json_t *options, char **ret_msg)
+{
+    return add_link(fs, source, dir, options, true, ret_msg);
 }
 
 /* ---- set ---- */
@@ -231,22 +270,13 @@ static json_t *merged(const json_t *old, const json_t *news, bool *ret_store)
     return o;
 }
 
-static int save(struct fs *fs, const char *dir, const char *record)
-{
-    g_autoptr(GString) name = g_string_new(NULL);
-    links_record_name(dir, name);
-    struct meta_batch *b = meta_batch_new(fs->meta);
-    meta_value_put(b, name->str, record, strlen(record));
-    int r = meta_commit(b, true);
-    meta_batch_free(b);
-    return r;
-}
-
 /* The other store, when the options say so, must be of the same objects. */
-static int reopen_same(struct fs *fs, const struct link *old, struct link *l, struct objstore **ret, char **ret_msg)
+static int reopen_same(struct fs *fs, const struct link *old, struct link *l, bool ask, struct objstore **ret,
+                       char **ret_msg)
 {
-    int r = open_checked(fs, l, ret, ret_msg);
-    if (r == 0 && old->identity && !g_str_equal(old->identity, l->identity)) {
+    l->identity = g_strdup(old->identity);
+    int r = open_new(fs, l, ask, ret, ret_msg);
+    if (r == 0 && *ret && old->identity && !g_str_equal(old->identity, l->identity)) {
         objstore_close(*ret);
         *ret = NULL;
         r = fail(ret_msg, -EINVAL,
@@ -254,6 +284,13 @@ static int reopen_same(struct fs *fs, const struct link *old, struct link *l, st
                                  old->identity));
     }
     return r;
+}
+
+static void swap_text(char **a, char **b)
+{
+    char *text = *a;
+    *a = *b;
+    *b = text;
 }
 
 static void take_over(struct links *ls, struct link *l, struct link *news, bool reopened)
@@ -265,31 +302,46 @@ static void take_over(struct links *ls, struct link *l, struct link *news, bool 
     l->options = news->options;
     news->o = o;
     news->options = options;
+    l->unreadable = false;
     if (reopened)
-        g_clear_pointer(&l->error, g_free);
+        swap_text(&l->error, &news->error);
+    if (!l->identity)
+        swap_text(&l->identity, &news->identity);
     mutex_unlock(&ls->mu);
 }
 
-static int set(struct fs *fs, struct link *l, const json_t *options, char **ret_msg)
+/* The route to a store that was opened anew, NULL: it could not be. */
+static int replace(struct fs *fs, const struct link *l, struct objstore *st)
 {
-    bool of_store = false;
+    g_autofree char *below = g_strconcat(l->dir, "/", NULL);
+    struct objstore_link_health h = {0};
+    if (st && objstore_links_health(fs->store, l->dir, &h) == 0 && h.open) /* nothing is known where there was none */
+        objstore_set_caps(st, objstore_caps_of(fs->store, below));
+    return objstore_links_replace(fs->store, l->dir, st);
+}
+
+static int set(struct fs *fs, struct link *l, const json_t *options, bool ask, char **ret_msg)
+{
+    bool of_store = l->unreadable;
     int r = 0;
+    if (!l->options)
+        return fail(ret_msg, -EBADMSG,
+                    g_strdup_printf("'%s': the record of the link is damaged: remove it and add it again", l->dir));
     json_t *all = merged(l->options, options, &of_store);
     struct link *news = link_new(l->dir, l->source, all, ret_msg, &r);
     struct objstore *st = NULL;
     json_decref(all);
     if (!news)
         return r;
+    of_store |= l->o.read_only && !news->o.read_only; /* a directory was opened as one that need not take anything */
     if (of_store)
-        r = reopen_same(fs, l, news, &st, ret_msg);
-    g_autofree char *record = r == 0 ? link_record(l->source, l->identity, news->options) : NULL;
+        r = reopen_same(fs, l, news, ask, &st, ret_msg);
+    const char *identity = l->identity ? l->identity : news->identity;
+    g_autofree char *record = r == 0 ? link_record(l->source, identity, news->options) : NULL;
     if (r == 0)
-        r = record ? save(fs, l->dir, record) : -EINVAL;
-    if (r == 0 && st) {
-        g_autofree char *below = g_strconcat(l->dir, "/", NULL);
-        objstore_set_caps(st, objstore_caps_of(fs->store, below));
-        r = objstore_links_replace(fs->store, l->dir, g_steal_pointer(&st));
-    }
+        r = record ? link_save(fs, l->dir, record) : -EINVAL;
+    if (r == 0 && of_store)
+        r = replace(fs, l, g_steal_pointer(&st));
     objstore_close(st);
     if (r == 0) {
         take_over(fs->links, l, news, of_store);
@@ -308,12 +360,12 @@ static struct link *link_of_dir(struct fs *fs, const char *dir)
     return l;
 }
 
-int links_set(struct fs *fs, const char *dir, const json_t *options, char **ret_msg)
+static int set_link(struct fs *fs, const char *dir, const json_t *options, bool ask, char **ret_msg)
 {
     if (!links_begin_change(fs->links))
         return fail(ret_msg, -ECANCELED, g_strdup("the daemon stops"));
     struct link *l = link_of_dir(fs, dir);
-    int r = l ? set(fs, l, options, ret_msg) : fail(ret_msg, -ENOENT, g_strdup_printf("'%s' is no link", dir));
+    int r = l ? set(fs, l, options, ask, ret_msg) : fail(ret_msg, -ENOENT, g_strdup_printf("'%s' is no link", dir));
     if (r == 0) /* other keys may be shown now, and how long they count is another time */
         r = links_tree_expire(fs, l->ino);
     if (r == 0)
@@ -322,6 +374,11 @@ int links_set(struct fs *fs, const char *dir, const json_t *options, char **ret_
     if (r < 0 && !*ret_msg)
         *ret_msg = g_strdup_printf("'%s': %s", dir, objstore_err_text(r));
     return r;
+}
+
+int links_set(struct fs *fs, const char *dir, const json_t *options, char **ret_msg)
+{
+    return set_link(fs, dir, options, true, ret_msg);
 }
 
 /* ---- remove ---- */
@@ -352,6 +409,13 @@ static int check_clean(struct fs *fs, const struct link *l, char **ret_msg)
                                     " changes are not in the store yet (`sluice link rm --drain` waits for them; "
                                     "`sluice conflicts` and `sluice status` tell what waits for a decision)",
                                     l->dir, n.ops));
+    uint64_t losers = conflict_count(fs->meta, l->dir); /* one that was skipped has no work left, but is only here */
+    if (losers > 0)
+        return fail(ret_msg, -EBUSY,
+                    g_strdup_printf("'%s': %" G_GUINT64_FORMAT
+                                    " conflicts below are not decided (`sluice conflicts` names them; keep-mine, "
+                                    "keep-theirs or save-as first)",
+                                    l->dir, losers));
     int r = links_tree_clean(fs, l->ino, &path);
     if (r == -EBUSY)
         return fail(ret_msg, r, g_strdup_printf("'%s' is open for writing, or not in the store yet", path));
@@ -524,25 +588,20 @@ static int add_words(struct fs *fs, char **words, char **ret_msg)
     g_autofree char *source = forget_others(fs, words[1], options);
     int r;
     if (!source) {
-        r = links_add(fs, words[0], words[1], options, ret_msg);
+        r = add_link(fs, words[0], words[1], options, false, ret_msg);
         if (r == 0 && *ret_msg) /* a warning, which is in the log */
             g_clear_pointer(ret_msg, g_free);
     } else if (!g_str_equal(source, words[0])) {
         r = fail(ret_msg, -EEXIST, g_strdup_printf("'%s' is linked to %s: `sluice link rm` first", words[1], source));
     } else {
-        r = links_set(fs, words[1], options, ret_msg);
+        r = set_link(fs, words[1], options, false, ret_msg);
     }
     json_decref(options);
     return r;
 }
 
-int links_add_file(struct fs *fs, const char *path, char **ret_msg)
+void links_add_file(struct fs *fs, const char *path, const char *text)
 {
-    g_autofree char *text = NULL;
-    g_autoptr(GError) err = NULL;
-    int result = 0;
-    if (!g_file_get_contents(path, &text, NULL, &err))
-        return fail(ret_msg, -EIO, g_strdup(err->message));
     g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
     for (unsigned i = 0; lines[i]; i++) {
         g_auto(GStrv) words = NULL;
@@ -555,10 +614,5 @@ int links_add_file(struct fs *fs, const char *path, char **ret_msg)
             r = fail(&msg, -EINVAL, g_strdup(bad->message));
         if (r < 0)
             log_err("links", "line %u of %s: %s", i + 1, path, msg);
-        if (r < 0 && result == 0) {
-            result = r;
-            *ret_msg = g_strdup_printf("line %u of %s: %s", i + 1, path, msg);
-        }
     }
-    return result;
 }

@@ -13,7 +13,7 @@ void links_save_copy(struct fs *fs)
         const struct link *l = fs->links->all->pdata[i];
         json_object_set_new(
             all, l->dir,
-            json_pack("{s:s, s:s*, s:O}", "source", l->source, "identity", l->identity, "options", l->options));
+            json_pack("{s:s, s:s*, s:O*}", "source", l->source, "identity", l->identity, "options", l->options));
     }
     mutex_unlock(&fs->links->mu);
     char *text = json_dumps(all, JSON_INDENT(1) | JSON_SORT_KEYS);

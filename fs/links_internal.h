@@ -9,14 +9,15 @@
 
 struct link { /* all guarded by mu of the set, and changed by who changes it only */
     char *dir;
-    size_t len; /* of dir */
-    char *source, *identity;
-    json_t *options;
+    size_t len;              /* of dir */
+    char *source, *identity; /* identity NULL: its store could never be opened yet */
+    json_t *options;         /* NULL: the record is damaged */
     struct link_options o;
-    uint64_t ino; /* of the directory, 0: not known yet */
-    char *error;  /* why it has no store, NULL: it has one */
-    bool probed;  /* its capabilities are known */
-    bool going;   /* being removed: nothing is changed below any more */
+    uint64_t ino;    /* of the directory, 0: not known yet */
+    char *error;     /* why it has no store, NULL: it has one */
+    bool unreadable; /* its record: it gets a store when its options are set to what is known here */
+    bool probed;     /* its capabilities are known */
+    bool going;      /* being removed: nothing is changed below any more */
 };
 void link_free(void *link); /* NULL allowed */
 
@@ -33,6 +34,7 @@ struct links {
     /* owned by the composition root */
     pthread_t thread;
     bool running;
+    char *file; /* what --links lists, until that is added */
 };
 
 /* The link whose directory is dir, or NULL. */
@@ -40,10 +42,11 @@ struct link *links_at_locked(struct links *ls, const char *dir) REQUIRES(ls->mu)
 /* False: the daemon stops. */
 bool links_begin_change(struct links *ls) MUST_CHECK;
 void links_end_change(struct links *ls);
-int link_open_store(struct fs *fs, const char *source, const struct link_options *o, struct objstore **ret,
-                    char **ret_msg) MUST_CHECK;
-/* Text of a record; NULL: something in it is not UTF-8. Owned by the caller. */
+/* l->identity: of the store that it was so far, or NULL. */
+int link_open_store(struct fs *fs, const struct link *l, struct objstore **ret, char **ret_msg) MUST_CHECK;
+/* Text of a record; identity may be NULL. NULL: something in it is not UTF-8. Owned by the caller. */
 char *link_record(const char *source, const char *identity, json_t *options);
+int link_save(struct fs *fs, const char *dir, const char *record) MUST_CHECK;
 /* Writes DIR/links, after a change. */
 void links_save_copy(struct fs *fs);
 /* The caller is the one that changes. */

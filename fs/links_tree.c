@@ -1,4 +1,5 @@
 /* What the tree makes of a bucket link, see links.h: the directory's name comes with the record, and goes with it after all names below. */
+#include "conflict.h"
 #include "links_internal.h"
 #include "ns_undo.h"
 #include "publish.h"
@@ -34,15 +35,16 @@ int links_tree_find(struct fs *fs, const char *dir, uint64_t *ret_ino)
     return 0;
 }
 
-/* The name in dir as the database has it; where it has none and the directory was never listed or is old, the store is asked. */
-static int look_up(struct fs *fs, uint64_t dir, const char *name, struct inode **ret)
+/* The name in dir as the database has it; where it has none and the directory was never listed or is old, the store is asked, unless that is not wanted. */
+static int look_up(struct fs *fs, uint64_t dir, const char *name, bool ask, struct inode **ret)
 {
     struct meta_dentry d = {0};
-    int r = tree_lookup(fs, dir, name, ret);
+    int r = ask ? tree_lookup(fs, dir, name, ret) : -ETIMEDOUT;
     if (r == 0 || r == -ENOENT)
         return r;
-    if (meta_dentry_get(fs->meta, dir, name, &d) < 0)
-        return r;
+    int here = meta_dentry_get(fs->meta, dir, name, &d);
+    if (here < 0)
+        return ask ? r : here;
     r = inode_get(fs, d.ino, ret);
     meta_dentry_clear(&d);
     return r;
@@ -72,19 +74,19 @@ static int make_dir(struct fs *fs, uint64_t parent, const char *name)
 }
 
 /* The inode of the path's last component, all of them made where they are not there. */
-static int enter(struct fs *fs, const char *dir, struct inode **ret, bool *ret_made)
+static int enter(struct fs *fs, const char *dir, bool ask, struct inode **ret, bool *ret_made)
 {
     g_auto(GStrv) parts = g_strsplit(dir, "/", -1);
     INODE_REF in = NULL;
     int r = inode_get(fs, META_ROOT_INO, &in);
     for (unsigned i = 0; r == 0 && parts[i]; i++) {
         struct inode *next = NULL;
-        r = look_up(fs, in->ino, parts[i], &next);
+        r = look_up(fs, in->ino, parts[i], ask, &next);
         *ret_made = r == -ENOENT;
         if (r == -ENOENT)
             r = make_dir(fs, in->ino, parts[i]);
         if (r == 0 && !next)
-            r = look_up(fs, in->ino, parts[i], &next);
+            r = look_up(fs, in->ino, parts[i], ask, &next);
         if (r == 0 && !inode_is_dir(next))
             r = -ENOTDIR;
         inode_put(in);
@@ -115,9 +117,8 @@ static int check_empty(struct fs *fs, struct inode *in, const char *dir)
     struct meta_dentry d = {0};
     bool own = meta_link_first(fs->meta, in->ino, &d) == 0 && d.op_seq; /* of the directory's marker: mark() ends it */
     meta_dentry_clear(&d);
-    return n.ops > own || publish_needs_below(fs->pub, dir)
-               ? -EBUSY
-               : 0; /* deletes and moves too: they are of the store below */
+    /* deletes and moves too: they are of the store below, as is what lost a race there */
+    return n.ops > own || publish_needs_below(fs->pub, dir) || conflict_count(fs->meta, dir) > 0 ? -EBUSY : 0;
 }
 
 /* The store of the keys below is asked as it was before the link: its listing is of the link already. */
@@ -155,12 +156,12 @@ static int mark(struct fs *fs, struct meta_batch *b, struct inode *in) REQUIRES(
     return 0;
 }
 
-int links_tree_prepare(struct fs *fs, const char *dir, struct inode **ret)
+int links_tree_prepare(struct fs *fs, const char *dir, bool ask, struct inode **ret)
 {
     INODE_REF in = NULL;
     bool made = false;
-    int r = enter(fs, dir, &in, &made);
-    if (r == 0)
+    int r = enter(fs, dir, ask, &in, &made);
+    if (r == 0 && ask)
         r = list_before(fs, in, made);
     if (r == 0)
         r = check_empty(fs, in, dir);
@@ -197,7 +198,7 @@ int links_tree_restore(struct fs *fs, const char *dir, uint64_t *ret_ino)
 {
     INODE_REF in = NULL;
     bool made = false;
-    int r = enter(fs, dir, &in, &made);
+    int r = enter(fs, dir, true, &in, &made);
     if (r == 0)
         r = links_tree_commit(fs, dir, NULL, in, true);
     if (r == 0)

@@ -13,6 +13,8 @@
 #define LOOK_MIN_NS   NS_PER_S
 #define LOOK_MAX_NS   (60 * NS_PER_S)
 #define BATCH_FILES   256u
+#define CLOCK_VALUE   "local-clock"
+#define CLOCK_STEP_NS (60 * (int64_t)NS_PER_S) /* what the clock is set forward by at once is no time that passed */
 
 bool local_is(struct fs *fs, const char *key)
 {
@@ -30,6 +32,15 @@ void local_note(struct fs *fs, struct meta_batch *b, uint64_t ino)
     value_name(ino, name);
     g_snprintf(text, sizeof(text), "%" G_GINT64_FORMAT, clock_wall_ns());
     meta_value_put(b, name, text, strlen(text));
+}
+
+void local_note_again(struct fs *fs, struct meta_batch *b, uint64_t ino)
+{
+    char name[32];
+    g_autoptr(GBytes) value = NULL;
+    value_name(ino, name);
+    if (meta_value_get(fs->meta, name, &value) == 0)
+        local_note(fs, b, ino);
 }
 
 void local_forget(struct fs *fs, struct meta_batch *b, uint64_t ino)
@@ -102,6 +113,7 @@ void local_count(struct fs *fs, struct local_counts *ret)
             meta_link_first(fs->meta, ino, &d) == 0 && name_is_local(fs, &d)) {
             ret->files++;
             ret->bytes += rec.size;
+            ret->quarantined += rec.content == CONTENT_QUARANTINED && d.op_seq == 0;
             ret->disk_bytes += cache_dirty_bytes_of(fs->cache, rec.vid);
         }
         meta_dentry_clear(&d);
@@ -337,6 +349,65 @@ static void expire_one(struct fs *fs, uint64_t ino)
     log_info("local", "removed, its ttl has ended path='%s'", path);
 }
 
+/* How far the wall clock was ahead as of the last look in this run of the machine, whichever daemon's. */
+static bool read_ahead(struct fs *fs, int64_t *ret)
+{
+    GBytes *value = NULL;
+    gsize len;
+    if (meta_value_get(fs->meta, CLOCK_VALUE, &value) < 0)
+        return false;
+    const char *data = g_bytes_get_data(value, &len);
+    g_autofree char *text = g_strndup(data, len);
+    g_bytes_unref(value);
+    g_auto(GStrv) lines = g_strsplit(text, "\n", 2);
+    bool same_boot = lines[0] && lines[1] && *lines[1] && g_str_equal(lines[1], clock_boot_id());
+    if (same_boot)
+        *ret = strtoll(lines[0], NULL, 10);
+    return same_boot;
+}
+
+static int store_ahead(struct fs *fs, int64_t ahead)
+{
+    g_autofree char *text = g_strdup_printf("%" G_GINT64_FORMAT "\n%s", ahead, clock_boot_id());
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    meta_value_put(b, CLOCK_VALUE, text, strlen(text));
+    int r = meta_commit(b, false);
+    meta_batch_free(b);
+    return r;
+}
+
+/* As if all had been closed just now. */
+static int note_all_again(struct fs *fs)
+{
+    g_autoptr(GArray) list = list_kept(fs);
+    int r = 0;
+    for (unsigned i = 0; r == 0 && i < list->len;) {
+        struct meta_batch *b = meta_batch_new(fs->meta);
+        for (unsigned n = 0; n < BATCH_FILES && i < list->len; n++)
+            local_note_again(fs, b, g_array_index(list, struct kept, i++).ino);
+        r = meta_commit(b, false);
+        meta_batch_free(b);
+    }
+    return r;
+}
+
+/* 0: ages are time that passed. A machine without a clock of its own starts in the past, and would have all removed that it wrote until it was told the time. */
+static int check_clock(struct fs *fs, int64_t ahead)
+{
+    int64_t before = 0;
+    bool known = read_ahead(fs, &before);
+    int64_t moved = known ? ahead - before : 0;
+    if (known && ABS(moved) < (int64_t)NS_PER_S)
+        return 0;
+    int r = moved > CLOCK_STEP_NS ? note_all_again(fs) : 0;
+    if (moved > CLOCK_STEP_NS)
+        log_warn("local", "the clock was set forward by %" G_GINT64_FORMAT " s: all ttls count from now",
+                 moved / (int64_t)NS_PER_S);
+    if (r == 0)
+        r = store_ahead(fs, ahead);
+    return r == 0 && moved > CLOCK_STEP_NS ? -EAGAIN : r;
+}
+
 void local_expire(struct fs *fs)
 {
     uint64_t now = clock_mono_ns();
@@ -344,8 +415,13 @@ void local_expire(struct fs *fs)
         return;
     uint64_t least = shortest_ttl(fs);
     fs->mapped.local_look_ns = now + CLAMP(least / LOOKS_PER_TTL, LOOK_MIN_NS, LOOK_MAX_NS);
+    int64_t ahead = clock_wall_ahead_ns();
+    if (check_clock(fs, ahead) < 0)
+        return;
     g_autoptr(GArray) list = list_kept(fs);
     for (unsigned i = 0; i < list->len && !atomic_load(&fs->stopping); i++) {
+        if (clock_wall_ahead_ns() - ahead > CLOCK_STEP_NS)
+            return;
         const struct kept *k = &g_array_index(list, struct kept, i);
         int64_t age = clock_wall_ns() - k->closed_ns;
         if (age >= 0 && (uint64_t)age >= least)

@@ -15,6 +15,8 @@
 bool local_is(struct fs *fs, const char *key);
 /* The inode is one of them; the value is put into the batch. Closed just now, or made. */
 void local_note(struct fs *fs, struct meta_batch *b, uint64_t ino);
+/* If it is one of them, which was open when the daemon ended: that was its last close. */
+void local_note_again(struct fs *fs, struct meta_batch *b, uint64_t ino);
 /* The last name of an inode goes. */
 void local_forget(struct fs *fs, struct meta_batch *b, uint64_t ino);
 /* Nobody has the file open any more. */
@@ -26,8 +28,9 @@ int local_settle(struct fs *fs) MUST_CHECK;
 struct local_counts {
     uint64_t files, bytes; /* bytes: their sizes */
     uint64_t disk_bytes;   /* what they take of the cache's unpublished bytes */
+    uint64_t quarantined;  /* of the files */
 };
 void local_count(struct fs *fs, struct local_counts *ret);
 
-/* Removes files whose ttl has ended, if it is time to look; one thread only, which calls it every now and then. Never one that is open. */
+/* Removes files whose ttl has ended, if it is time to look; one thread only, which calls it every now and then. Never one that is open. When the clock was set forward all ttls begin anew. */
 void local_expire(struct fs *fs);

@@ -11,6 +11,8 @@ struct note {
 static void notify_run(void *arg)
 {
     struct note *n = arg;
+    mutex_lock(&n->fs->ns); /* who says so under it has committed then: what the kernel asks is answered by that */
+    mutex_unlock(&n->fs->ns);
     if (n->fs->se && !atomic_load(&n->fs->stopping)) {
         int r = notifier_send(n->fs->notify_fd, n->ino, n->name);
         if (r < 0)

@@ -22,6 +22,7 @@ static void undo_clear(void *arg)
 {
     struct undo *u = arg;
     meta_inode_clear(&u->rec);
+    u->in->undo_noted = false;
     inode_put(u->in);
 }
 
@@ -34,10 +35,9 @@ void ns_undo_note_locked(struct inode *in)
         fs->undo = g_array_new(FALSE, FALSE, sizeof(struct undo));
         g_array_set_clear_func(fs->undo, undo_clear);
     }
-    for (guint i = 0; i < fs->undo->len; i++) {
-        if (g_array_index(fs->undo, struct undo, i).in == in)
-            return;
-    }
+    if (in->undo_noted)
+        return;
+    in->undo_noted = true;
     struct undo u = {.in = inode_ref(in), .n_changes = in->n_changes};
     meta_inode_copy(&u.rec, &in->rec);
     g_array_append_val(fs->undo, u);

@@ -29,6 +29,9 @@ bool done_before(fuse_req_t req);
 /* Changes mode, owner or mtime, or takes setuid away (FUSE_SET_ATTR_* in set say which) and journals what has to go upstream: nothing if they are the same. */
 int attr_store(struct inode *in, const struct stat *st, int set) MUST_CHECK;
 
+/* -EFBIG: no object where the file goes can be as large; refused as it comes. What the kernel writes by itself is found out by publishing. */
+int attr_check_size(struct inode *in, uint64_t end) MUST_CHECK;
+
 /* Bytes are changed by whoever sent the request: without CAP_FSETID that takes setuid and setgid away (FUSE_HANDLE_KILLPRIV_V2 leaves it to us). */
 int attr_kill_suid(struct inode *in, const struct fuse_ctx *ctx) MUST_CHECK;
 

@@ -9,6 +9,8 @@
 #include "rules.h"
 #include "tree.h"
 
+#define FITS_ALL_BYTES (5ull << 40) /* an object of S3; no store takes less */
+
 static void reply_attr(fuse_req_t req, struct inode *in)
 {
     struct stat st;
@@ -83,7 +85,8 @@ static bool attr_goes_along(const struct meta_dentry *d, const struct meta_inode
 
 /*
  * Names whose objects carry the old metadata get a journal record. Content that is still to be published takes the metadata along, if its upload has not
- * read it yet: whoever records the upload sees by the mark that there may be more to do.
+ * read it yet: whoever records the upload sees by the mark that there may be more to do. So does a name whose object is still to be copied from that of another one: only what is marked is
+ * given metadata of its own.
  */
 static int journal_meta(struct fs *fs, struct meta_batch *b, struct inode *in) REQUIRES(fs->ns)
 {
@@ -92,10 +95,11 @@ static int journal_meta(struct fs *fs, struct meta_batch *b, struct inode *in) R
     bool clean = in->rec.content == CONTENT_CLEAN; /* changes under ns only */
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         struct meta_dentry *d = names->pdata[i];
-        if (clean ? !(d->flags & DENTRY_UPSTREAM) : attr_goes_along(d, &in->rec))
+        bool upstream = d->flags & DENTRY_UPSTREAM;
+        if (!clean && attr_goes_along(d, &in->rec))
             continue;
         d->flags |= DENTRY_META_DIRTY;
-        if (clean)
+        if (clean && upstream)
             publish_name(fs, b, d, PUBLISH_META);
         d->stamp = meta_next_seq(fs->meta);
         meta_dentry_put(b, d);
@@ -158,12 +162,31 @@ int attr_kill_suid(struct inode *in, const struct fuse_ctx *ctx)
     return ctx->uid != 0 && has ? attr_store(in, &(struct stat){0}, FUSE_SET_ATTR_KILL_SUID) : 0;
 }
 
+/* Where the file is or goes; of one without a name the directory of its link. "" else. Owned. */
+static char *key_of(struct inode *in)
+{
+    char *path = NULL;
+    if (tree_path_of(in->fs, in->ino, &path) == 0)
+        return path;
+    uint64_t point = links_point_of(in->fs, in->ino);
+    g_autofree char *dir = tree_path_of(in->fs, point, &path) == 0 ? path : g_strdup("");
+    return g_strconcat(dir, *dir ? "/" : NULL, NULL);
+}
+
+int attr_check_size(struct inode *in, uint64_t end)
+{
+    if (end <= FITS_ALL_BYTES) /* most of the time: the path is not looked up for each write */
+        return 0;
+    g_autofree char *key = key_of(in);
+    return end > objstore_limits_of(in->fs->store, key).object_max_bytes ? -EFBIG : 0;
+}
+
 static int set_size(struct inode *in, struct handle *h, const struct fuse_ctx *ctx, uint64_t size)
 {
-    if (size > objstore_limits(in->fs->store)->object_max_bytes)
-        return -EFBIG;
-    int r = 0;
-    if (h && h->slot->writable) {
+    int r = attr_check_size(in, size);
+    if (r < 0)
+        return r;
+    if (h && h->in && h->slot->writable) {
         r = content_truncate(in, size);
         if (r == 0)
             atomic_store(&h->slot->wrote, true);

@@ -13,24 +13,62 @@
 #define DOT_ENTRIES 2
 #define NAMES_COME  UINT64_MAX
 
-/* No name changed anywhere since this directory was opened last: what the kernel kept of it is right. */
-static bool seen_unchanged(struct inode *in)
+/*
+ * What the kernel keeps of a directory is what handles read of it one after another since it was told to forget (an open without keep_cache), and is taken for all once one of them
+ * got nothing more. Names come with greater ids only, so before that end it can lack none that was read past. Hence, as of names_version(), which any other change moves on:
+ *  - dir_fresh: it was told to forget, and nobody got to an end since: it has the first names;
+ *  - dir_seen: it has all names: the one end that may have made it so was at the last name there was, and none was listed since (that sets it to 0).
+ */
+
+/* Changes of names anywhere, but for those that listings added, which concern their directory only. Never 0. */
+static uint64_t names_version(const struct fs *fs) REQUIRES(fs->ns)
+{
+    return fs->ns_changes - fs->ns_listed + 1;
+}
+
+/* Whether what the kernel keeps is right; else the open tells it to forget. more: names come while it is read. */
+static bool note_open(struct inode *in, bool more)
 {
     struct fs *fs = in->fs;
     mutex_lock(&fs->ns);
     mutex_lock(&in->mu);
-    uint64_t now = fs->ns_changes + 1;
-    bool same = in->dir_seen == now;
-    in->dir_seen = now;
+    uint64_t now = names_version(fs);
+    bool keep = in->dir_fresh == now || (in->dir_seen == now && !more);
+    if (!keep)
+        in->dir_fresh = now;
     mutex_unlock(&in->mu);
     mutex_unlock(&fs->ns);
-    return same;
+    return keep;
+}
+
+static int stop_at_first(void *ctx, const struct meta_dentry *d)
+{
+    (void)ctx;
+    (void)d;
+    return 1;
+}
+
+/* A handle that read up to that offset is told that there are no more. Asked of the database under ns: a name may have been committed since it was read for the reply. */
+static void note_end(struct inode *in, uint64_t at)
+{
+    struct fs *fs = in->fs;
+    mutex_lock(&fs->ns);
+    bool all = meta_dentry_each(fs->meta, in->ino, at > DOT_ENTRIES ? at - DOT_ENTRIES : 0, stop_at_first, NULL) == 0;
+    mutex_lock(&in->mu);
+    uint64_t now = names_version(fs);
+    if (!all)
+        in->dir_seen = 0;
+    else if (in->dir_fresh == now)
+        in->dir_seen = now;
+    in->dir_fresh = 0;
+    mutex_unlock(&in->mu);
+    mutex_unlock(&fs->ns);
 }
 
 static int list_first_page(struct fs *fs, struct inode *dir)
 {
     uint64_t pages = 0;
-    return tree_is_listed(dir) ? tree_refresh(fs, dir, false) : tree_list_follow(fs, dir, &pages);
+    return tree_is_listed(dir) ? tree_serve(fs, dir) : tree_list_follow(fs, dir, &pages);
 }
 
 void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -58,8 +96,8 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     }
     fi->fh = h->fh;
     attach_replaces(fs, request_unique());
-    fi->cache_readdir = !more;
-    fi->keep_cache = !more && seen_unchanged(in);
+    fi->cache_readdir = 1;
+    fi->keep_cache = note_open(in, more);
     metric_inc(M_fuse_requests);
     if (fuse_reply_open(req, fi) == -ENOENT)
         handle_free(fs, fi->fh);
@@ -71,11 +109,12 @@ struct fill {
     fuse_req_t req;
     struct fs *fs;
     struct inode *dir;
+    struct meta_near *inodes; /* if plus */
     uint64_t id_limit;
     char *buf;
     size_t size, used;
     bool plus;
-    double ttl;
+    struct tree_trust trust;
 };
 
 static bool add_plain(struct fill *f, const char *name, uint64_t ino, uint32_t type, uint64_t next)
@@ -88,22 +127,36 @@ static bool add_plain(struct fill *f, const char *name, uint64_t ino, uint32_t t
     return true;
 }
 
+/* With a lookup of the kernel counted. False: there is no such inode. */
+static bool find_entry(struct fill *f, const struct meta_dentry *d, struct fuse_entry_param *e)
+{
+    double ttl = tree_trust_in(&f->trust, d->id);
+    *e = (struct fuse_entry_param){.ino = d->ino, .generation = 1, .attr_timeout = ttl, .entry_timeout = ttl};
+    if (S_ISREG(d->type) && inode_kernel_ref_unloaded(f->fs, f->inodes, d->ino, &e->attr))
+        return true;
+    INODE_REF in = NULL;
+    if (inode_get_by(f->fs, f->inodes, d->ino, &in) < 0)
+        return false;
+    fill_entry(in, ttl, e);
+    inode_set_place(in, d);
+    inode_kernel_ref(in);
+    return true;
+}
+
 static bool add_plus(struct fill *f, const struct meta_dentry *d)
 {
-    INODE_REF in = NULL;
-    struct fuse_entry_param e = {.attr = {.st_ino = d->ino, .st_mode = d->type}};
-    bool have = inode_get(f->fs, d->ino, &in) == 0;
-    if (have) {
-        fill_entry(in, f->ttl, &e);
-        inode_set_place(in, d);
-    }
+    struct fuse_entry_param e;
+    bool have = find_entry(f, d, &e);
+    if (!have)
+        e = (struct fuse_entry_param){.attr = {.st_ino = d->ino, .st_mode = d->type}}; /* the name only */
     size_t n =
         fuse_add_direntry_plus(f->req, f->buf + f->used, f->size - f->used, d->name, &e, (off_t)(d->id + DOT_ENTRIES));
-    if (n > f->size - f->used)
+    if (n > f->size - f->used) {
+        if (have)
+            inode_kernel_forget(f->fs, d->ino, 1);
         return false;
+    }
     f->used += n;
-    if (have)
-        inode_kernel_ref(in);
     return true;
 }
 
@@ -138,7 +191,11 @@ static bool fill_dots(struct fill *f, uint64_t *off)
 static int fill_names(struct fill *f, uint64_t at)
 {
     uint64_t after = at > DOT_ENTRIES ? at - DOT_ENTRIES : 0;
-    return MIN(meta_dentry_each(f->fs->meta, f->dir->ino, after, fill_one, f), 0);
+    tree_trust_of(f->fs, f->dir, &f->trust); /* before the names: what comes later is newer */
+    f->inodes = f->plus ? meta_near_new(f->fs->meta) : NULL;
+    int r = meta_dentry_each(f->fs->meta, f->dir->ino, after, fill_one, f);
+    g_clear_pointer(&f->inodes, meta_near_free);
+    return MIN(r, 0);
 }
 
 /* The same for who may have the limit NAMES_COME: the names that are there, or the next ones that come. Nothing: all were read. */
@@ -183,7 +240,6 @@ static void read_dir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, str
     struct fill f = {
         .req = req, .fs = fs, .dir = h ? h->in : dir, .id_limit = UINT64_MAX, .buf = buf, .size = size, .plus = plus};
     struct sess_handle unopened = {.id_limit = NAMES_COME};
-    f.ttl = tree_ttl(fs, f.dir);
     uint64_t at = (uint64_t)off;
     if (h && at == 0 && h->slot->id_limit != NAMES_COME)
         h->slot->id_limit = meta_next_ino(fs->meta); /* rewound: what was made since is shown */
@@ -192,6 +248,8 @@ static void read_dir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, str
     if (fill_dots(&f, &at))
         r = fill_coming(&f, at, h ? h->slot : &unopened);
     metric_inc(M_fuse_requests);
+    if (h && r >= 0 && f.used == 0)
+        note_end(f.dir, at);
     if (r < 0 && f.used == 0)
         reply_err(req, OP_ID_readdir, r);
     else

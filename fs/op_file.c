@@ -4,6 +4,7 @@
 #include "content.h"
 #include "copy.h"
 #include "io_mode.h"
+#include "kept_open.h"
 #include "links.h"
 #include "mapped.h"
 #include "no_open.h"
@@ -59,6 +60,7 @@ static int new_handle(fuse_req_t req, struct inode *in, struct fuse_file_info *f
         handle_free(fs, fi->fh);
         return r;
     }
+    h->slot->direct = fi->direct_io;
     if (!writes) {
         copy_note_open(in, tid);
         read_mode_opened(h, fi->direct_io);
@@ -69,10 +71,10 @@ static int new_handle(fuse_req_t req, struct inode *in, struct fuse_file_info *f
 }
 
 /* What op_open and op_create did, undone: the reply found nobody, so no RELEASE will come. */
-static void undo_open(struct fs *fs, struct inode *in, uint64_t fh, bool writes)
+static void undo_open(struct fs *fs, struct inode *in, const struct fuse_file_info *fi, bool writes)
 {
-    io_mode_leave(in, writes);
-    handle_free(fs, fh);
+    io_mode_leave(in, writes, fi->direct_io);
+    handle_free(fs, fi->fh);
     content_release(in, writes);
 }
 
@@ -96,6 +98,38 @@ static void open_virtual(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *
         handle_opened(fs, fi->fh);
 }
 
+static void reply_opened(fuse_req_t req, struct inode *in, struct fuse_file_info *fi, bool writes)
+{
+    CRASH_POINT(reply_open);
+    metric_inc(M_fuse_requests);
+    if (fuse_reply_open(req, fi) != -ENOENT) {
+        handle_opened(in->fs, fi->fh);
+        return;
+    }
+    request_waits();
+    undo_open(in->fs, in, fi, writes);
+}
+
+/* False: not from memory. What was sent again may take the place of a handle. */
+static bool open_kept(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    struct fs *fs = fuse_req_userdata(req);
+    struct handle *h;
+    INODE_REF in = opens_for_write(fi->flags) || virt_is(ino) || request_is_resent() ? NULL : inode_find(fs, ino);
+    const struct sess_handle what = {.ino = ino, .tid = fuse_req_ctx(req)->pid};
+    if (!in || handle_new(fs, in, &what, &h) < 0)
+        return false;
+    if (!kept_open(in, fi)) {
+        handle_free(fs, h->fh);
+        return false;
+    }
+    fi->fh = h->fh;
+    prefetch_note(in, in->cf);
+    copy_note_open(in, what.tid);
+    reply_opened(req, in, fi, false);
+    return true;
+}
+
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
@@ -103,6 +137,9 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         reply_err(req, OP_ID_open, -ENOSYS);
         return;
     }
+    if (open_kept(req, ino, fi))
+        return;
+    request_waits();
     if (virt_is(ino)) {
         open_virtual(req, ino, fi);
         return;
@@ -124,19 +161,14 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     if (r == 0 && writes && (trunc || fi->backing_id)) { /* we do not see what is written past us: at once, then */
         r = attr_kill_suid(in, fuse_req_ctx(req));
         if (r < 0)
-            undo_open(fs, in, fi->fh, writes);
+            undo_open(fs, in, fi, writes);
     }
     if (r < 0) {
         reply_err(req, OP_ID_open,
                   r == -ENOENT ? -ESTALE : r); /* replaced elsewhere: ESTALE makes the kernel look the name up again */
         return;
     }
-    CRASH_POINT(reply_open);
-    metric_inc(M_fuse_requests);
-    if (fuse_reply_open(req, fi) == -ENOENT)
-        undo_open(fs, in, fi->fh, writes);
-    else
-        handle_opened(fs, fi->fh);
+    reply_opened(req, in, fi, writes);
 }
 
 /* What a file that was just made becomes; one that a worker before made may be closed by now. */
@@ -184,7 +216,7 @@ static void reply_created(fuse_req_t req, enum op_id op, struct inode *in, uint6
     CRASH_POINT(reply_create);
     metric_inc(M_fuse_requests);
     if (fuse_reply_create(req, &e, fi) == -ENOENT) {
-        undo_open(fs, in, fi->fh, writes);
+        undo_open(fs, in, fi, writes);
         inode_kernel_forget(fs, in->ino, 1);
     } else {
         handle_opened(fs, fi->fh);
@@ -204,6 +236,8 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
         r = links_may_change(fs, parent);
     if (r == 0 && !again)
         r = virt_lookup(parent, name) ? -EPERM : tree_create(fs, &spec, true, &in);
+    if (r == -EEXIST && !(fi->flags & O_EXCL))
+        r = -ESTALE; /* it came since the kernel was told that there is none: it looks again, and opens what is there */
     if (r < 0)
         reply_err(req, OP_ID_create, r);
     else
@@ -240,37 +274,30 @@ static void *read_buffer(size_t size)
     return buf;
 }
 
+static ssize_t read_text(const char *text, char *buf, size_t size, uint64_t off)
+{
+    size_t len = strlen(text), from = MIN((size_t)off, len), n = MIN(size, len - from);
+    memcpy(buf, text + from, n);
+    return (ssize_t)n;
+}
+
 void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
     bool no_open = no_open_files(fs);
     struct handle *h = no_open ? NULL : handle_get(fs, fi->fh);
-    if (!h && !no_open) {
-        reply_err(req, OP_ID_read, -EBADF);
-        return;
-    }
-    if (h && h->text) {
-        size_t len = strlen(h->text), from = MIN((size_t)off, len);
-        (void)fuse_reply_buf(req, h->text + from,
-                             MIN(size, len - from)); /* an interrupted request has nobody to tell */
-        return;
-    }
     void *buf = read_buffer(size);
-    ssize_t n =
-        h ? cache_file_read(h->in->cf, buf, size, (uint64_t)off) : no_open_read(fs, ino, buf, size, (uint64_t)off);
+    ssize_t n = no_open        ? no_open_read(fs, ino, buf, size, (uint64_t)off)
+                : h && h->text ? read_text(h->text, buf, size, (uint64_t)off)
+                : h && h->in   ? cache_file_read(h->in->cf, buf, size, (uint64_t)off)
+                               : -EBADF;
     metric_inc(M_fuse_requests);
-    if (h && n > 0) /* before the reply: the handle is the kernel's then */
+    if (h && h->in && n > 0) /* before the reply: the handle is the kernel's then, and may be freed meanwhile */
         read_mode_note(h, fuse_req_ctx(req)->pid, (size_t)n);
     if (n < 0)
         reply_err(req, OP_ID_read, (int)n);
     else
-        (void)fuse_reply_buf(req, buf, (size_t)n); /* as above */
-}
-
-/* What no object can hold is refused as it comes; what the kernel writes by itself is found out by publishing. */
-static int too_large(struct inode *in, uint64_t end)
-{
-    return end > objstore_limits(in->fs->store)->object_max_bytes ? -EFBIG : 0;
+        (void)fuse_reply_buf(req, buf, (size_t)n); /* an interrupted request has nobody to tell */
 }
 
 void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off, struct fuse_file_info *fi)
@@ -281,7 +308,7 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_
         reply_err(req, OP_ID_write, -EBADF);
         return;
     }
-    int r = too_large(h->in, (uint64_t)off + size);
+    int r = attr_check_size(h->in, (uint64_t)off + size);
     if (r == 0)
         r = content_begin_change(h->in);
     if (r == 0)
@@ -291,6 +318,9 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_
         content_note_write(h->in, (uint64_t)off + (uint64_t)n);
         atomic_store_explicit(&h->slot->wrote, true, memory_order_relaxed);
     }
+    r = n > 0 && fi->flags & O_DSYNC ? content_sync(h->in) : 0; /* RWF_DSYNC and O_SYNC set it as well */
+    if (r < 0)
+        n = r;
     CRASH_POINT(reply_write);
     metric_inc(M_fuse_requests);
     if (n < 0)
@@ -342,7 +372,8 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct fs *fs = fuse_req_userdata(req);
     struct handle *h = handle_get(fs, fi->fh);
     if (!h || !h->in || !h->slot->writable) {
-        reply_err(req, OP_ID_flush, no_open_files(fs) ? -ENOSYS : 0);
+        bool lost = h && !h->in && h->slot->writable; /* could not be taken over */
+        reply_err(req, OP_ID_flush, no_open_files(fs) ? -ENOSYS : lost ? -EIO : 0);
         return;
     }
     if (io_mode_news(h->in) != h->news)
@@ -366,9 +397,12 @@ void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct fs *fs = fuse_req_userdata(req);
     struct handle *h = handle_get(fs, fi->fh);
     handle_releasing(fs, fi->fh);
-    if (h && h->in) {
+    bool kept = h && h->in && !h->slot->writable && !h->watch.on && kept_release(h->in);
+    if (!kept)
+        request_waits();
+    if (!kept && h && h->in) {
         read_mode_released(h);
-        io_mode_leave(h->in, h->slot->writable);
+        io_mode_leave(h->in, h->slot->writable, h->slot->direct);
         content_release(h->in, h->slot->writable);
     }
     reply_err(req, OP_ID_release, 0);
@@ -390,7 +424,8 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
     struct fs *fs = fuse_req_userdata(req);
     struct handle *h = handle_get(fs, fi->fh);
     if (!h || !h->in) {
-        reply_err(req, OP_ID_fsync, h ? 0 : no_open_files(fs) ? -ENOSYS : -EBADF);
+        bool lost = h && !h->slot->virt; /* as above */
+        reply_err(req, OP_ID_fsync, lost ? -EIO : h ? 0 : no_open_files(fs) ? -ENOSYS : -EBADF);
         return;
     }
     int r = content_sync(h->in);
@@ -402,7 +437,8 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
 void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len, struct fuse_file_info *fi)
 {
     struct handle *h = handle_get(fuse_req_userdata(req), fi->fh);
-    int r = !h || !h->in ? -EBADF : too_large(h->in, mode & FALLOC_FL_KEEP_SIZE ? 0 : (uint64_t)off + (uint64_t)len);
+    int r =
+        !h || !h->in ? -EBADF : attr_check_size(h->in, mode & FALLOC_FL_KEEP_SIZE ? 0 : (uint64_t)off + (uint64_t)len);
     if (r == 0)
         r = content_begin_change(h->in);
     if (r == 0)
@@ -467,7 +503,7 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in, struct 
         reply_err(req, OP_ID_copy_file_range, -EBADF);
         return;
     }
-    ssize_t n = too_large(to->in, (uint64_t)off_out + len);
+    ssize_t n = attr_check_size(to->in, (uint64_t)off_out + len);
     if (n == 0)
         n = content_begin_change(to->in);
     if (n == 0)

@@ -24,6 +24,27 @@ static void reply_virtual(fuse_req_t req, uint64_t ino)
     (void)fuse_reply_entry(req, &e); /* an interrupted request has nobody to tell */
 }
 
+/* The kernel may trust that there is no such name for a while. */
+static void reply_no_name(fuse_req_t req, struct inode *dir)
+{
+    struct fs *fs = dir->fs;
+    double ttl = (double)fs->cfg->negative_ttl_ns / (double)NS_PER_S;
+    struct fuse_entry_param e = {.entry_timeout = MIN(ttl, tree_ttl(fs, dir))};
+    metric_inc(M_fuse_requests);
+    (void)fuse_reply_entry(req, &e); /* an interrupted request has nobody to tell */
+}
+
+/* Seconds for which the kernel may trust that in is found in dir. */
+static double ttl_found(struct inode *dir, struct inode *in)
+{
+    struct tree_trust trust;
+    tree_trust_of(dir->fs, dir, &trust);
+    mutex_lock(&in->mu);
+    uint64_t id = in->place_dir == dir->ino ? in->place_id : 0;
+    mutex_unlock(&in->mu);
+    return tree_trust_in(&trust, id);
+}
+
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
     struct fs *fs = fuse_req_userdata(req);
@@ -32,21 +53,21 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
         reply_virtual(req, virt);
         return;
     }
+    INODE_REF dir = NULL;
     struct inode *in = NULL;
-    int r = tree_lookup(fs, parent, name, &in);
-    if (r == -ENOENT) {
-        struct fuse_entry_param e = {.entry_timeout =
-                                         MIN((double)fs->cfg->negative_ttl_ns / (double)NS_PER_S, ttl_of(fs, parent))};
-        metric_inc(M_fuse_requests);
-        (void)fuse_reply_entry(req, &e); /* an interrupted request has nobody to tell */
+    int r = inode_get(fs, parent, &dir);
+    if (r == 0)
+        r = tree_lookup_in(fs, dir, name, &in);
+    if (r == -ENOENT && dir) {
+        reply_no_name(req, dir);
         return;
     }
     if (r < 0) {
         reply_err(req, OP_ID_lookup, r);
         return;
     }
-    tree_want_posix(fs, in, parent);
-    reply_entry(req, OP_ID_lookup, in, ttl_of(fs, parent));
+    tree_want_posix(fs, in, dir);
+    reply_entry(req, OP_ID_lookup, in, ttl_found(dir, in));
 }
 
 void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t nlookup)
@@ -167,8 +188,6 @@ void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t newparent, const char *n
     int r = made_before(req, &in);
     if (r == 0)
         r = writable_name(fs, newparent, newname);
-    if (r == 0 && !in && links_point_of(fs, ino) != links_point_of(fs, newparent))
-        r = -EXDEV;
     if (r == 0)
         r = tree_link(fs, ino, newparent, newname, &in);
     CRASH_POINT(reply_link);

@@ -62,11 +62,16 @@ static void reply_value(fuse_req_t req, enum op_id op, const void *value, size_t
         (void)fuse_reply_buf(req, value, len); /* as above */
 }
 
+/* A name that no file can have: -EOPNOTSUPP. `ls -l` asks for a label and an ACL, of no further file once it was told so. */
 void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 {
     struct fs *fs = fuse_req_userdata(req);
     INODE_REF in = NULL;
-    int r = virt_is(ino) ? -ENODATA : check_name(name) < 0 ? -ENODATA : inode_get(fs, ino, &in);
+    int r = check_name(name);
+    if (r == -ERANGE || (r == 0 && virt_is(ino)))
+        r = -ENODATA;
+    else if (r == 0)
+        r = inode_get(fs, ino, &in);
     if (r < 0) {
         reply_err(req, OP_ID_getxattr, r);
         return;

@@ -9,6 +9,7 @@
 #include "ckpt.h"
 #include "jobs.h"
 #include "ns_undo.h"
+#include "rules.h"
 #include "tree.h"
 
 #include <fnmatch.h>
@@ -168,7 +169,7 @@ struct match {
     bool safe; /* of an option's rule: published and verified */
 };
 
-struct rule {
+struct pin_rule {
     bool of_option;   /* --rule, not `sluice pin`: glob is a struct rule.match of rules.h */
     const char *text; /* of an option: the rule, NULL: it was one of an earlier mount */
     char *glob, *dir; /* owned; dir: the folder part, "" the root */
@@ -184,9 +185,10 @@ struct rule {
 /* One look at rules; there is one at a time. */
 struct look {
     struct fs *fs;
-    GArray *rules;     /* struct rule */
+    GArray *rules;     /* struct pin_rule */
     GHashTable *keep;  /* &ino -> enum cache_pin: inodes that some rule wants, and how: memory goes before disk */
     GPtrArray *absent; /* paths to fetch, owned */
+    GPtrArray *moved;  /* paths that no pin is handed on to, owned */
 };
 
 static void match_clear(void *m)
@@ -194,9 +196,9 @@ static void match_clear(void *m)
     g_free(((struct match *)m)->path);
 }
 
-static void rule_clear(void *r)
+static void pin_rule_clear(void *r)
 {
-    struct rule *rule = r;
+    struct pin_rule *rule = r;
     g_free(rule->glob);
     g_free(rule->dir);
     g_array_unref(rule->above);
@@ -204,23 +206,23 @@ static void rule_clear(void *r)
         g_array_unref(rule->found);
 }
 
-static struct rule *add_rule(GArray *rules, const char *glob, unsigned latest, enum cache_pin pin)
+static struct pin_rule *add_rule(GArray *rules, const char *glob, unsigned latest, enum cache_pin pin)
 {
     const char *slash = strrchr(glob, '/');
-    struct rule r = {.glob = g_strdup(glob),
-                     .dir = slash ? g_strndup(glob, (gsize)(slash - glob)) : g_strdup(""),
-                     .latest = latest,
-                     .pin = pin,
-                     .above = g_array_new(FALSE, FALSE, sizeof(uint64_t))};
+    struct pin_rule r = {.glob = g_strdup(glob),
+                         .dir = slash ? g_strndup(glob, (gsize)(slash - glob)) : g_strdup(""),
+                         .latest = latest,
+                         .pin = pin,
+                         .above = g_array_new(FALSE, FALSE, sizeof(uint64_t))};
     r.base = slash ? r.glob + (slash + 1 - glob) : r.glob;
     g_array_append_val(rules, r);
-    return &g_array_index(rules, struct rule, rules->len - 1);
+    return &g_array_index(rules, struct pin_rule, rules->len - 1);
 }
 
-static struct rule *rule_of_option(GArray *rules, const char *glob)
+static struct pin_rule *rule_of_option(GArray *rules, const char *glob)
 {
     for (unsigned i = 0; i < rules->len; i++) {
-        struct rule *rule = &g_array_index(rules, struct rule, i);
+        struct pin_rule *rule = &g_array_index(rules, struct pin_rule, i);
         if (rule->of_option && g_str_equal(rule->glob, glob))
             return rule;
     }
@@ -229,7 +231,7 @@ static struct rule *rule_of_option(GArray *rules, const char *glob)
 
 static void take_option(void *rules, const char *match, const char *text, unsigned latest, enum cache_pin pin)
 {
-    struct rule *rule = add_rule(rules, match, latest, pin);
+    struct pin_rule *rule = add_rule(rules, match, latest, pin);
     g_free(rule->dir);
     rule->dir = ckpt_folder(match);
     rule->of_option = true;
@@ -275,10 +277,11 @@ static int look_begin(struct fs *fs, struct look *ret)
     j->pin_looking = true;
     mutex_unlock(&j->mu);
     *ret = (struct look){.fs = fs,
-                         .rules = g_array_new(FALSE, FALSE, sizeof(struct rule)),
+                         .rules = g_array_new(FALSE, FALSE, sizeof(struct pin_rule)),
                          .keep = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL),
-                         .absent = g_ptr_array_new_with_free_func(g_free)};
-    g_array_set_clear_func(ret->rules, rule_clear);
+                         .absent = g_ptr_array_new_with_free_func(g_free),
+                         .moved = g_ptr_array_new_with_free_func(g_free)};
+    g_array_set_clear_func(ret->rules, pin_rule_clear);
     ckpt_rules_each(fs, take_option, ret->rules);
     int r = meta_value_each(fs->meta, PIN_OPTION_PREFIX, take_earlier_option, ret->rules);
     return r < 0 ? r : meta_value_each(fs->meta, PIN_VALUE_PREFIX, take_rule, ret->rules);
@@ -292,18 +295,19 @@ static void look_end(struct look *l)
     g_array_unref(l->rules);
     g_hash_table_unref(l->keep);
     g_ptr_array_unref(l->absent);
+    g_ptr_array_unref(l->moved);
     mutex_lock(&j->mu);
     j->pin_looking = false;
     cond_broadcast(&j->idle);
     mutex_unlock(&j->mu);
 }
 
-static struct rule *nth_rule(const struct look *l, unsigned i)
+static struct pin_rule *nth_rule(const struct look *l, unsigned i)
 {
-    return &g_array_index(l->rules, struct rule, i);
+    return &g_array_index(l->rules, struct pin_rule, i);
 }
 
-static struct rule *rule_of(const struct look *l, const char *glob)
+static struct pin_rule *rule_of(const struct look *l, const char *glob)
 {
     for (unsigned i = 0; i < l->rules->len; i++)
         if (!nth_rule(l, i)->of_option && g_str_equal(nth_rule(l, i)->glob, glob))
@@ -311,8 +315,7 @@ static struct rule *rule_of(const struct look *l, const char *glob)
     return NULL;
 }
 
-/* The inode of a path as far as it is known here. ret_above (may be NULL) gets it and those of the directories above. */
-static int resolve_known(struct fs *fs, const char *path, GArray *ret_above, uint64_t *ret_ino)
+int pin_resolve_known(struct fs *fs, const char *path, GArray *ret_above, uint64_t *ret_ino)
 {
     g_auto(GStrv) parts = g_strsplit(path, "/", -1);
     uint64_t ino = META_ROOT_INO;
@@ -364,6 +367,13 @@ static int take_checkpoint(void *ctx, const struct ckpt *c)
     return 0;
 }
 
+/* A directory's own time is that of its first listing here, which says nothing of what is in it. One of which no file is known counts as that new. */
+static int64_t newest_ns(struct fs *fs, const struct ckpt *c, const struct meta_inode *rec)
+{
+    struct ckpt_sum sum;
+    return c->dir && ckpt_sum_up(fs, c, &sum) == 0 ? sum.mtime_ns : rec->mtime_ns;
+}
+
 static int take_match(void *ctx, const struct meta_dentry *d)
 {
     struct matching *m = ctx;
@@ -373,12 +383,14 @@ static int take_match(void *ctx, const struct meta_dentry *d)
     if (meta_inode_get(m->fs->meta, d->ino, &rec) < 0)
         return 0;
     if (rec.content != CONTENT_OPEN) { /* being written: no checkpoint yet */
+        char *path = *m->dir ? g_strconcat(m->dir, "/", d->name, NULL) : g_strdup(d->name);
+        const struct ckpt c = {.path = path, .ino = d->ino, .id = d->id, .dir = S_ISDIR(d->type)};
         struct match f = {.id = d->id,
                           .ino = d->ino,
-                          .mtime_ns = rec.mtime_ns,
+                          .mtime_ns = newest_ns(m->fs, &c, &rec),
                           .by_rule = rec.flags & INODE_PIN_RULE,
                           .pin = pin_of(&rec),
-                          .path = *m->dir ? g_strconcat(m->dir, "/", d->name, NULL) : g_strdup(d->name)};
+                          .path = path};
         g_array_append_val(m->found, f);
     }
     meta_inode_clear(&rec);
@@ -401,7 +413,7 @@ static void note_wanted(struct look *l, uint64_t ino, enum cache_pin pin)
 
 /* How many of what was found, the newest first, are to be pinned: of an option's rule the newest that are safe in the store, and all that are newer than these. So an older one is
  * let go only for one that is. */
-static unsigned count_wanted(const struct rule *rule, const GArray *found)
+static unsigned count_wanted(const struct pin_rule *rule, const GArray *found)
 {
     unsigned n = 0, safe = 0;
     if (!rule->of_option || rule->latest == 0)
@@ -411,10 +423,10 @@ static unsigned count_wanted(const struct rule *rule, const GArray *found)
     return n;
 }
 
-static int find_matches(struct look *l, struct rule *rule)
+static int find_matches(struct look *l, struct pin_rule *rule)
 {
     uint64_t dir;
-    int r = resolve_known(l->fs, rule->dir, rule->above, &dir);
+    int r = pin_resolve_known(l->fs, rule->dir, rule->above, &dir);
     if (r < 0)
         return r == -ENOENT ? 0 : r;
     g_autoptr(GArray) found = g_array_new(FALSE, FALSE, sizeof(struct match));
@@ -433,10 +445,10 @@ static int find_matches(struct look *l, struct rule *rule)
 }
 
 /* Is there a due rule in, above or below the folder of this one? What one of the two unpins the other may want. */
-static bool is_needed(const struct look *l, const struct rule *rule)
+static bool is_needed(const struct look *l, const struct pin_rule *rule)
 {
     for (unsigned i = 0; i < l->rules->len; i++) {
-        const struct rule *other = nth_rule(l, i);
+        const struct pin_rule *other = nth_rule(l, i);
         if (other->due && (tree_path_below(rule->dir, other->dir) || tree_path_below(other->dir, rule->dir)))
             return true;
     }
@@ -481,7 +493,7 @@ static void fetch_absent(struct look *l, uint64_t ino, const char *path)
 
 /* Pins the newest of a rule's names and unpins the others that no rule wants; those that several want as the strongest of them says. ret_pinned (may be NULL) gets the paths
  * pinned, owned. */
-static int settle(struct look *l, const struct rule *rule, GPtrArray *ret_pinned)
+static int settle(struct look *l, const struct pin_rule *rule, GPtrArray *ret_pinned)
 {
     enum cache_pin above = PIN_NONE;
     for (unsigned i = 0; i < rule->above->len; i++)
@@ -528,7 +540,7 @@ int pin_rule_set(struct fs *fs, const char *glob, unsigned latest, enum cache_pi
     if (r == 0)
         r = commit_rule(fs, glob, text);
     if (r == 0) {
-        struct rule *rule = rule_of(&l, glob);
+        struct pin_rule *rule = rule_of(&l, glob);
         rule = rule ? rule : add_rule(l.rules, glob, latest, pin);
         rule->latest = latest;
         rule->pin = pin;
@@ -543,7 +555,7 @@ int pin_rule_remove(struct fs *fs, const char *glob, unsigned latest)
 {
     struct look l;
     int r = look_begin(fs, &l);
-    struct rule *rule = r == 0 ? rule_of(&l, glob) : NULL;
+    struct pin_rule *rule = r == 0 ? rule_of(&l, glob) : NULL;
     if (rule && (!latest || rule->latest == latest)) {
         rule->latest = 0;
         rule->due = true;
@@ -560,7 +572,7 @@ int pin_rule_remove(struct fs *fs, const char *glob, unsigned latest)
 /* ---- looking at rules behind ---- */
 
 /* Is path, or a directory above it, a name that the rule matches? */
-static bool rule_covers(const struct rule *rule, const char *path)
+static bool rule_covers(const struct pin_rule *rule, const char *path)
 {
     size_t len = strlen(rule->dir);
     if (!tree_path_below(path, rule->dir) || strlen(path) <= len)
@@ -578,17 +590,95 @@ static void inherit_pin(struct look *l, const char *path)
     g_autofree char *dir = g_path_get_dirname(path);
     uint64_t ino;
     struct meta_inode rec;
-    if (resolve_known(l->fs, strchr(path, '/') ? dir : "", NULL, &ino) < 0 ||
+    if (pin_resolve_known(l->fs, strchr(path, '/') ? dir : "", NULL, &ino) < 0 ||
         meta_inode_get(l->fs->meta, ino, &rec) < 0)
         return;
     struct marks m = {.fs = l->fs, .pin = pin_of(&rec), .by_rule = rec.flags & INODE_PIN_RULE};
     meta_inode_clear(&rec);
-    if (m.pin == PIN_NONE || resolve_known(l->fs, path, NULL, &ino) < 0)
+    if (m.pin == PIN_NONE)
+        g_ptr_array_add(l->moved, g_strdup(path));
+    if (m.pin == PIN_NONE || pin_resolve_known(l->fs, path, NULL, &ino) < 0)
         return;
     int r = mark_tree(&m, ino);
     if (r < 0)
         log_debug("pin", "not pinned path='%s' r=%s", path, err_name(r));
     fetch_absent(l, ino, path);
+}
+
+struct ruled {
+    struct look *l;
+    GArray *pinned, *dirs; /* inodes that a rule pinned; directories that none did */
+};
+
+static int take_ruled(void *ctx, const struct meta_dentry *d)
+{
+    struct ruled *at = ctx;
+    struct meta_inode rec;
+    if (wanted_pin(at->l->keep, d->ino) != PIN_NONE || meta_inode_get(at->l->fs->meta, d->ino, &rec) < 0)
+        return 0;
+    if (rec.flags & INODE_PIN_RULE)
+        g_array_append_val(at->pinned, d->ino);
+    else if (S_ISDIR(d->type))
+        g_array_append_val(at->dirs, d->ino);
+    meta_inode_clear(&rec);
+    return 0;
+}
+
+/* Of a tree what rules pinned, and none wants now. */
+static int let_go_of(struct look *l, uint64_t ino, uint32_t type)
+{
+    g_autoptr(GArray) pinned = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    g_autoptr(GArray) dirs = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    struct ruled at = {l, pinned, dirs};
+    struct marks m = {.fs = l->fs, .pin = PIN_NONE, .by_rule = true, .keep = l->keep};
+    int r = take_ruled(&at, &(struct meta_dentry){.ino = ino, .type = type});
+    for (;;) {
+        for (unsigned i = 0; r == 0 && i < pinned->len; i++) {
+            r = mark_tree(&m, g_array_index(pinned, uint64_t, i));
+            r = r == -ENOENT ? 0 : r;
+        }
+        g_array_set_size(pinned, 0);
+        if (r < 0 || dirs->len == 0 || atomic_load(&l->fs->stopping))
+            return r;
+        ino = g_array_index(dirs, uint64_t, dirs->len - 1);
+        g_array_set_size(dirs, dirs->len - 1);
+        r = meta_dentry_each(l->fs->meta, ino, 0, take_ruled, &at);
+    }
+}
+
+/* As rule_covers(), but of an option only what its glob means: below its folder it looks at all. */
+static bool rule_means(const struct pin_rule *rule, const char *path)
+{
+    if (!rule->of_option || g_str_equal(rule->glob, "**") || g_str_has_suffix(rule->glob, "/**"))
+        return rule_covers(rule, path);
+    g_autofree char *at = g_strdup(path);
+    for (char *slash = at; slash; slash = strrchr(at, '/')) { /* it, or a directory above it */
+        if (slash != at)
+            *slash = '\0';
+        if (rule_glob_matches(rule->glob, at))
+            return true;
+    }
+    return false;
+}
+
+/* What was renamed to where no rule reaches, and nothing is pinned by name, leaves its rule's pin behind. */
+static int let_go_moved(struct look *l)
+{
+    int r = 0;
+    for (unsigned i = 0; r == 0 && i < l->moved->len; i++) {
+        const char *path = l->moved->pdata[i];
+        uint64_t ino;
+        struct meta_inode rec;
+        bool covered = false;
+        for (unsigned n = 0; n < l->rules->len; n++)
+            covered |= rule_means(nth_rule(l, n), path); /* it was settled, but for what is being written */
+        if (covered || pin_resolve_known(l->fs, path, NULL, &ino) < 0 || meta_inode_get(l->fs->meta, ino, &rec) < 0)
+            continue;
+        uint32_t type = rec.mode;
+        meta_inode_clear(&rec);
+        r = let_go_of(l, ino, type);
+    }
+    return r;
 }
 
 struct listed {
@@ -613,7 +703,7 @@ static void fetch_listed(struct look *l, const char *dir)
 {
     uint64_t ino;
     struct meta_inode rec;
-    if (resolve_known(l->fs, dir, NULL, &ino) < 0 || meta_inode_get(l->fs->meta, ino, &rec) < 0)
+    if (pin_resolve_known(l->fs, dir, NULL, &ino) < 0 || meta_inode_get(l->fs->meta, ino, &rec) < 0)
         return;
     bool pinned = rec.flags & INODE_PINNED;
     meta_inode_clear(&rec);
@@ -628,8 +718,9 @@ static void look_at_path(struct look *l, const char *path)
     bool listing = g_str_has_suffix(path, "/");
     g_autofree char *at = g_strndup(path, strlen(path) - listing);
     for (unsigned i = 0; i < l->rules->len; i++) {
-        struct rule *rule = nth_rule(l, i);
-        rule->due |= rule_covers(rule, at) || (listing && g_str_equal(rule->dir, at));
+        struct pin_rule *rule = nth_rule(l, i);
+        bool folder = listing ? g_str_equal(rule->dir, at) : tree_path_below(rule->dir, at); /* changed, or came */
+        rule->due |= folder || rule_covers(rule, at);
     }
     if (listing)
         fetch_listed(l, at);
@@ -642,7 +733,7 @@ static int note_options(struct look *l, bool before)
 {
     struct meta_batch *b = meta_batch_new(l->fs->meta);
     for (unsigned i = 0; i < l->rules->len; i++) {
-        const struct rule *rule = nth_rule(l, i);
+        const struct pin_rule *rule = nth_rule(l, i);
         g_autofree char *name = rule->of_option ? g_strconcat(PIN_OPTION_PREFIX, rule->glob, NULL) : NULL;
         if (name && before && rule->text)
             meta_value_put(b, name, "", 0);
@@ -678,8 +769,12 @@ static void look_at_rules(void *arg)
         r = note_options(&l, true);
     if (r == 0)
         r = settle_due(&l, NULL);
+    if (r == 0 && l.rules->len > 0)
+        r = let_go_moved(&l);
     if (r == 0 && all)
         r = note_options(&l, false);
+    if (all)
+        pin_names_add(fs, l.absent);
     if (r < 0 && r != -ECANCELED)
         log_notice("pin", "rules not applied r=%s", err_name(r));
     look_end(&l);

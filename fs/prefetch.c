@@ -6,6 +6,7 @@
 
 #include "content.h"
 #include "prefetch_order.h"
+#include "tree.h"
 
 #define THREADS        4u
 #define DIRS_MAX       1024u
@@ -69,6 +70,24 @@ void prefetch_close(struct fs *fs)
     mutex_fini(&p->mu);
     g_free(p);
     fs->prefetch = NULL;
+}
+
+static struct dir *dir_locked(struct prefetch *p, uint64_t ino) REQUIRES(p->mu)
+{
+    struct dir *d = g_hash_table_lookup(p->dirs, &ino);
+    if (d) {
+        g_queue_unlink(&p->lru, &d->link);
+    } else {
+        d = g_new0(struct dir, 1);
+        d->ino = ino;
+        d->order = order_new(&p->counts);
+        d->link.data = d;
+        g_hash_table_insert(p->dirs, &d->ino, d);
+    }
+    g_queue_push_tail_link(&p->lru, &d->link);
+    while (p->lru.length > 1 && (p->lru.length > DIRS_MAX || p->counts.remembered > REMEMBERED_MAX))
+        forget_dir_locked(p, p->lru.head->data);
+    return d;
 }
 
 /* ---- one file ---- */
@@ -157,6 +176,78 @@ static void fetch_items(struct next_job *job)
     }
 }
 
+/* ---- the next directory ---- */
+
+static struct next_job *job_new(struct fs *fs, uint64_t dir, const struct order_next *next)
+{
+    struct next_job *job = g_malloc0(sizeof(*job) + next->want * sizeof(job->items[0]));
+    *job = (struct next_job){.fs = fs, .dir = dir, .next = *next};
+    return job;
+}
+
+static int take_dir(void *ctx, const struct meta_dentry *d)
+{
+    if (!S_ISDIR(d->type))
+        return 0;
+    *(uint64_t *)ctx = d->ino;
+    return 1;
+}
+
+/* The one that comes after it in the listing of its parent, 0: none. */
+static uint64_t next_dir(struct fs *fs, uint64_t dir)
+{
+    struct meta_dentry d = {0};
+    uint64_t next = 0;
+    int r = meta_link_first(fs->meta, dir, &d);
+    if (r == 0)
+        r = meta_dentry_each(fs->meta, d.parent, d.id, take_dir, &next);
+    if (r < 0 && r != -ENOENT) /* the root has no name */
+        log_debug("prefetch", "names cannot be read dir=%" G_GUINT64_FORMAT " r=%s", dir, err_name(r));
+    meta_dentry_clear(&d);
+    return next;
+}
+
+/* Its first names are known; of a directory that was never listed, by its first listing, which is not begun on a guess: it may have millions. */
+static bool names_known(struct fs *fs, uint64_t dir, bool sure)
+{
+    INODE_REF in = NULL;
+    uint64_t pages = 0;
+    return inode_get(fs, dir, &in) == 0 && (sure || tree_is_listed(in)) && tree_list_follow(fs, in, &pages) >= 0;
+}
+
+static void invite(struct prefetch *p, uint64_t next, uint64_t dir)
+{
+    mutex_lock(&p->mu);
+    order_invite(dir_locked(p, next)->order);
+    (void)dir_locked(p, dir);
+    mutex_unlock(&p->mu);
+}
+
+/* The reader of this directory is expected in the next one: files of it are fetched. */
+static void go_beyond(struct fs *fs, uint64_t dir, const struct order_beyond *beyond)
+{
+    struct prefetch *p = fs->prefetch;
+    uint64_t next = next_dir(fs, dir);
+    if (!next)
+        return;
+    if (!names_known(fs, next, beyond->sure)) {
+        invite(p, next, dir);
+        return;
+    }
+    struct next_job *job = job_new(fs, next, &(struct order_next){.line = ORDER_LISTED, .want = beyond->want});
+    bool ok = meta_dentry_each(fs->meta, next, 0, take_name, job) >= 0;
+    (void)weigh_items(job);
+    mutex_lock(&p->mu);
+    ok = ok && job->n && order_expect(dir_locked(p, next)->order, job->items, job->n, beyond->window);
+    (void)dir_locked(p, dir); /* where the reader is keeps what waits for it longer */
+    mutex_unlock(&p->mu);
+    if (ok)
+        fetch_items(job);
+    g_free(job);
+}
+
+/* ---- what an open calls for ---- */
+
 /* The directory that was not read for longest and still has files waiting makes room: it is read again when it is. */
 static void give_up_oldest_locked(struct prefetch *p) REQUIRES(p->mu)
 {
@@ -178,33 +269,19 @@ static void next_run(void *arg)
     mutex_lock(&p->mu);
     struct dir *d = g_hash_table_lookup(p->dirs, &job->dir);
     bool wanted = d && order_asked(d->order, &job->next, job->items, job->n, full);
+    struct order_beyond beyond;
+    bool ends = wanted && !full && r >= 0 && order_ends(d->order, &job->next, job->n, &beyond);
     if (full)
         give_up_oldest_locked(p);
     mutex_unlock(&p->mu);
     if (wanted)
         fetch_items(job);
+    if (ends && !atomic_load(&job->fs->stopping))
+        go_beyond(job->fs, job->dir, &beyond);
     g_free(job);
 }
 
 /* ---- opens ---- */
-
-static struct dir *dir_locked(struct prefetch *p, uint64_t ino) REQUIRES(p->mu)
-{
-    struct dir *d = g_hash_table_lookup(p->dirs, &ino);
-    if (d) {
-        g_queue_unlink(&p->lru, &d->link);
-    } else {
-        d = g_new0(struct dir, 1);
-        d->ino = ino;
-        d->order = order_new(&p->counts);
-        d->link.data = d;
-        g_hash_table_insert(p->dirs, &d->ino, d);
-    }
-    g_queue_push_tail_link(&p->lru, &d->link);
-    while (p->lru.length > 1 && (p->lru.length > DIRS_MAX || p->counts.remembered > REMEMBERED_MAX))
-        forget_dir_locked(p, p->lru.head->data);
-    return d;
-}
 
 static void tell_counts_locked(struct prefetch *p) REQUIRES(p->mu)
 {
@@ -213,6 +290,23 @@ static void tell_counts_locked(struct prefetch *p) REQUIRES(p->mu)
     metric_add(M_prefetch_wasted_files, (int64_t)(p->counts.wasted_files - p->told.wasted_files));
     metric_add(M_prefetch_wasted_bytes, (int64_t)(p->counts.wasted_bytes - p->told.wasted_bytes));
     p->told = p->counts;
+}
+
+/* Where the file was found by last; the kernel may know it without a look-up since it is in memory, and then any name will do. */
+static uint64_t place_of(struct inode *in, uint64_t *ret_id)
+{
+    struct meta_dentry d = {0};
+    mutex_lock(&in->mu);
+    uint64_t dir = in->place_dir;
+    *ret_id = in->place_id;
+    mutex_unlock(&in->mu);
+    if (dir || meta_link_first(in->fs->meta, in->ino, &d) < 0)
+        return dir;
+    inode_set_place(in, &d);
+    dir = d.parent;
+    *ret_id = d.id;
+    meta_dentry_clear(&d);
+    return dir;
 }
 
 void prefetch_note(struct inode *in, struct cfile *cf)
@@ -224,16 +318,13 @@ void prefetch_note(struct inode *in, struct cfile *cf)
     if (!p || cache_file_size(cf) > fs->cfg->open_fill)
         return;
     bool here = cache_file_complete(cf);
-    mutex_lock(&in->mu);
-    uint64_t dir = in->place_dir, id = in->place_id;
-    mutex_unlock(&in->mu);
+    uint64_t id, dir = place_of(in, &id);
     if (!dir)
         return;
     mutex_lock(&p->mu);
     struct dir *d = dir_locked(p, dir);
     if (order_note(d->order, in->ino, id, !here, &next)) {
-        job = g_malloc0(sizeof(*job) + next.want * sizeof(job->items[0]));
-        *job = (struct next_job){.fs = fs, .dir = dir, .next = next};
+        job = job_new(fs, dir, &next);
         if (next.line == ORDER_LEARNED)
             job->n = order_learned(d->order, next.from, job->items, next.want);
     }

@@ -16,12 +16,15 @@ struct stream {
     uint64_t serial;   /* 0: free */
     uint64_t last;     /* place of the last open */
     uint64_t end;      /* fetched ahead up to this place */
+    uint64_t grown;    /* that, when the window was doubled last */
     uint64_t used;     /* clock of the last open */
     uint64_t step;     /* the last one forward */
     unsigned standing; /* ORDER_STEPS: followed */
     unsigned window;
     bool awake;   /* it had to wait: worth the trouble */
     bool asking;  /* order_asked() is to come */
+    bool ended;   /* order_beyond() has told */
+    bool came;    /* it was expected, from another directory */
     GQueue ahead; /* struct asked, ascending */
 };
 
@@ -35,6 +38,7 @@ struct order {
     struct stream lines[N_ORDER_LINES][ORDER_STREAMS];
     uint64_t clock, serial;
     struct pass now, before;
+    bool invited;        /* order_invite() */
     GHashTable *waiting; /* ino -> struct asked, borrowed from the streams */
 };
 
@@ -175,7 +179,7 @@ static struct stream *find_stream(struct order *o, enum order_line line, uint64_
     return best ? best : around;
 }
 
-static void begin_stream(struct order *o, enum order_line line, uint64_t place)
+static struct stream *begin_stream(struct order *o, enum order_line line, uint64_t place)
 {
     struct stream *oldest = &o->lines[line][0];
     for (unsigned i = 1; i < ORDER_STREAMS; i++)
@@ -187,6 +191,14 @@ static void begin_stream(struct order *o, enum order_line line, uint64_t place)
     oldest->used = o->clock;
     oldest->standing = 1;
     oldest->window = ORDER_WINDOW;
+    return oldest;
+}
+
+/* It came from another directory, where it was followed. */
+static void welcome(struct stream *s)
+{
+    s->came = true;
+    s->standing = ORDER_STEPS - 1; /* one more open makes it one that is followed */
 }
 
 static void step_forward(struct stream *s, uint64_t step)
@@ -201,7 +213,10 @@ static bool advance(struct order *o, enum order_line line, uint64_t place, bool 
 {
     struct stream *s = find_stream(o, line, place);
     if (!s) {
-        begin_stream(o, line, place);
+        s = begin_stream(o, line, place);
+        if (o->invited && line == ORDER_LISTED)
+            welcome(s);
+        o->invited &= line != ORDER_LISTED;
         return false;
     }
     s->used = o->clock;
@@ -210,8 +225,9 @@ static bool advance(struct order *o, enum order_line line, uint64_t place, bool 
     if (settle_passed(o, s)) {
         s->window = MAX(s->window / 2, 1);
         s->standing -= MIN(s->standing, 2);
-    } else if (waited && s->awake && s->end) {
+    } else if (waited && s->awake && s->end && place > s->grown) {
         s->window = MIN(s->window * 2, ORDER_WINDOW_MAX);
+        s->grown = s->end; /* waits for these say nothing of the new window */
     }
     s->awake |= waited;
     unsigned ahead = files_ahead(s);
@@ -262,6 +278,47 @@ bool order_asked(struct order *o, const struct order_next *next, struct order_it
     s->asking = false;
     s->awake &= any || full; /* all that comes is here: not looked again until an open has to wait */
     return true;
+}
+
+/* ---- the next directory ---- */
+
+bool order_ends(struct order *o, const struct order_next *next, unsigned n, struct order_beyond *ret)
+{
+    struct stream *s = &o->lines[next->line][next->stream];
+    if (s->serial != next->serial || s->ended || n >= next->want)
+        return false;
+    s->ended = true;
+    ret->sure = s->came;
+    ret->window = s->came ? s->window : ORDER_WINDOW;
+    ret->want = MIN(next->want - n, ret->window);
+    return true;
+}
+
+void order_invite(struct order *o)
+{
+    o->invited = true;
+}
+
+static bool is_expected(const struct order *o, uint64_t place)
+{
+    for (unsigned i = 0; i < ORDER_STREAMS; i++)
+        if (o->lines[ORDER_LISTED][i].came && o->lines[ORDER_LISTED][i].last == place)
+            return true;
+    return false;
+}
+
+bool order_expect(struct order *o, struct order_item *items, unsigned n, unsigned window)
+{
+    if (is_expected(o, items[0].place - 1))
+        return false;
+    struct stream *s = begin_stream(o, ORDER_LISTED, items[0].place - 1);
+    welcome(s);
+    s->window = window;
+    s->awake = true;
+    return order_asked(o,
+                       &(struct order_next){
+                           .line = ORDER_LISTED, .stream = (unsigned)(s - o->lines[ORDER_LISTED]), .serial = s->serial},
+                       items, n, false);
 }
 
 /* ---- life ---- */

@@ -3,10 +3,13 @@
  *
  * A file has a place on two lines: that of the listing (the id of its name), and that of the last pass (when it was first opened then, if it was). On each line
  * up to ORDER_STREAMS readers are followed, since the workers of one job open files each in an order of its own. A reader that made short (or equal) steps
- * forward, ORDER_STEPS opens in a row, and had to wait for a file gets its next files fetched ahead: `window` of them, doubled while it has to wait, halved when
- * some are passed over. Longer steps and files passed over take its standing away again.
+ * forward, ORDER_STEPS opens in a row, and had to wait for a file gets its next files fetched ahead: `window` of them, doubled when it has to wait for one
+ * that was asked for with this window, halved when some are passed over. Longer steps and files passed over take its standing away again.
  *
  * A pass ends when a file is opened again that was not opened just before.
+ *
+ * A reader that comes to the end of the directory is expected at the beginning of the next one: with a first window, and with the one that it has if it came into
+ * this one like that. It is sure to come then, as far as that can be known.
  */
 #pragma once
 #include <glib.h>
@@ -38,6 +41,12 @@ struct order_next {
     uint64_t serial, from;
 };
 
+/* What to do in the next directory: for order_expect(), or else order_invite(). */
+struct order_beyond {
+    unsigned want, window; /* files */
+    bool sure;
+};
+
 struct order_item {
     uint64_t ino, place;
     uint64_t bytes; /* 0: nothing to fetch (here already, too large) */
@@ -52,6 +61,13 @@ bool order_note(struct order *o, uint64_t ino, uint64_t id, bool waited, struct 
 /* What is to be fetched for `next`, in order. n 0: there is nothing more; full: or no room at the moment. bytes become 0 where others asked before, or opened the file since. False: the reader
  * is gone, nothing is to be fetched. */
 bool order_asked(struct order *o, const struct order_next *next, struct order_item *items, unsigned n, bool full);
+/* After that answer, of n files, none of which was left out for want of room: whether the reader comes to the end here; told once. */
+bool order_ends(struct order *o, const struct order_next *next, unsigned n, struct order_beyond *ret);
+/* Whoever is next to begin here comes from another directory. */
+void order_invite(struct order *o);
+/* A reader that comes from another directory is expected at these n > 0 files, the first of the listing. False: it is already, nothing is to be fetched. bytes become 0 as in
+ * order_asked(). */
+bool order_expect(struct order *o, struct order_item *items, unsigned n, unsigned window);
 /* Follows nobody any more, what waits counts as wasted; the last pass stays known. */
 void order_give_up(struct order *o);
 /* The files that come after place `from` on the learned line; at most `max`. Returns how many. */

@@ -15,10 +15,13 @@
 #define LAZY_DELAY_NS    (5 * NS_PER_S)
 #define SUMS_DELAY_NS    (5 * NS_PER_S)
 #define SMALL_KEEP_BYTES (32u << 20)
+#define HELD_DIRS_MAX    4096u
 
 struct change {
-    struct op *add;  /* owned until applied */
-    uint64_t remove; /* seq, 0 none */
+    struct op *add;    /* owned until applied */
+    uint64_t remove;   /* seq, 0 none */
+    uint64_t base_ino; /* file whose base is another now, 0 none */
+    char *base;        /* owned */
 };
 
 static void change_free(void *arg)
@@ -26,13 +29,14 @@ static void change_free(void *arg)
     struct change *c = arg;
     if (c->add)
         pubop_free(c->add);
+    g_free(c->base);
     g_free(c);
 }
 
 static void pend(struct publisher *p, struct op *add, uint64_t remove)
 {
     struct change *c = g_new0(struct change, 1);
-    *c = (struct change){add, remove};
+    *c = (struct change){.add = add, .remove = remove};
     g_ptr_array_add(p->pending, c);
     if (add && add->rec.kind == OP_DELETE && !g_hash_table_contains(p->pending_dels, add->key))
         g_hash_table_insert(p->pending_dels, add->key, c);
@@ -91,14 +95,24 @@ static bool pubop_suffices(struct publisher *p, uint64_t seq, struct op *next)
     bool ok = o && !o->running && o->rec.state != OPS_PARKED && o->rec.state != OPS_CONFLICT &&
               (why == PUBLISH_META || why == PUBLISH_MARKER ||
                (why == PUBLISH_CONTENT && o->why == PUBLISH_CONTENT && o->bytes > SMALL_KEEP_BYTES &&
-                g_strcmp0(o->base, next->base) == 0));
+                o->based == next->based && g_strcmp0(o->base, next->base) == 0));
     if (o && !ok && why == PUBLISH_CONTENT)
         queue_succeed_locked(p, o, next);
     mutex_unlock(&p->mu);
     return ok;
 }
 
-static struct op *sync_op(struct fs *fs, const struct meta_dentry *d, enum publish_why why) REQUIRES(fs->ns)
+/* What the op needs to know of the file. */
+static void look_at_content(struct op *o, const struct meta_dentry *d, const struct meta_inode *rec)
+{
+    o->content = rec->content;
+    o->bytes = rec->size;
+    o->based = o->content != CONTENT_CLEAN || !(d->flags & DENTRY_UPSTREAM);
+    pubop_set_base(o, rec->base_key);
+}
+
+/* All but what it has to know of the file. */
+static struct op *name_op(struct fs *fs, const struct meta_dentry *d, enum publish_why why) REQUIRES(fs->ns)
 {
     struct op *o = pubop_new(fs->pub);
     o->ino = d->ino;
@@ -111,15 +125,17 @@ static struct op *sync_op(struct fs *fs, const struct meta_dentry *d, enum publi
         o->source_etag = d->uetag;
     }
     o->content = CONTENT_SEALED;
+    return o;
+}
+
+static struct op *sync_op(struct fs *fs, const struct meta_dentry *d, enum publish_why why) REQUIRES(fs->ns)
+{
+    struct op *o = name_op(fs, d, why);
     INODE_REF in = NULL;
     if (S_ISREG(d->type) && inode_get(fs, d->ino, &in) == 0) {
         mutex_lock(&in->mu);
-        o->content = in->rec.content;
-        o->bytes = in->rec.size;
-        bool sent = o->content == CONTENT_CLEAN && (d->flags & DENTRY_UPSTREAM);
-        const char *base = sent ? NULL : in->rec.base_key; /* another name's object, perhaps */
-        if (base && !g_str_equal(base, o->key) && g_strcmp0(base, o->source) != 0)
-            o->base = g_strdup(base);
+        look_at_content(o, d, &in->rec);
+        o->copying = in->copying;
         mutex_unlock(&in->mu);
     }
     return o;
@@ -205,6 +221,21 @@ void publish_again(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
     add_sync_op(fs, b, d, o, seq ? seq : meta_next_seq(fs->meta));
 }
 
+void publish_renew(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
+{
+    mutex_assert_held(&fs->ns);
+    struct publisher *p = fs->pub;
+    g_autofree char *key = tree_key(fs, d->parent, d->name, false);
+    mutex_lock(&p->mu);
+    const struct op *run = g_hash_table_lookup(p->running_inos, &d->ino);
+    bool leaving = run && run->leaving;
+    mutex_unlock(&p->mu);
+    if (leaving && d->op_seq && d->parent != META_ASIDE_INO && !local_is(fs, key))
+        publish_again(fs, b, d);
+    else
+        publish_name(fs, b, d, PUBLISH_CONTENT);
+}
+
 void publish_note_closed(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d)
 {
     mutex_assert_held(&fs->ns);
@@ -248,9 +279,20 @@ void publish_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *
     d->op_seq = 0;
 }
 
+/* What a delete of the key that was queued before, and may be running, knows of the object. "": nothing, or there is none. */
+static struct etag deleted_etag(struct publisher *p, const char *key)
+{
+    mutex_lock(&p->mu);
+    const struct op *o = g_hash_table_lookup(p->tombs, key);
+    struct etag etag = o ? o->rec.etag : (struct etag){0};
+    mutex_unlock(&p->mu);
+    return etag;
+}
+
 void publish_delete(struct fs *fs, struct meta_batch *b, const char *key, const struct etag *etag, uint64_t keep_ino)
 {
     mutex_assert_held(&fs->ns);
+    struct etag known = etag_is_set(etag) ? *etag : deleted_etag(fs->pub, key); /* this one replaces that */
     struct op *o = pubop_new(fs->pub);
     o->key = g_strdup(key);
     o->order = rules_for(fs, key)->order;
@@ -260,7 +302,7 @@ void publish_delete(struct fs *fs, struct meta_batch *b, const char *key, const 
         .kind = OP_DELETE,
         .parent = keep_ino,
         .key = g_strdup(key),
-        .etag = *etag,
+        .etag = known,
         .created_ns = clock_wall_ns(),
     };
     meta_op_put(b, &o->rec);
@@ -270,9 +312,11 @@ void publish_delete(struct fs *fs, struct meta_batch *b, const char *key, const 
 void publish_rebased(struct fs *fs, uint64_t ino, const char *base)
 {
     mutex_assert_held(&fs->ns);
-    mutex_lock(&fs->pub->mu);
-    queue_rebase_locked(fs->pub, ino, base);
-    mutex_unlock(&fs->pub->mu);
+    if (!fs->pub)
+        return; /* a file is taken over: publish_open() will read what it is */
+    struct change *c = g_new0(struct change, 1);
+    *c = (struct change){.base_ino = ino, .base = g_strdup(base)};
+    g_ptr_array_add(fs->pub->pending, c);
 }
 
 bool publish_inherit(struct fs *fs, struct meta_batch *b, const char *key, struct etag *ret_etag)
@@ -326,6 +370,8 @@ void publish_apply(struct fs *fs, bool committed)
                 sums_note_locked(p, c->add->ino); /* of an earlier run, or a name made meanwhile */
             if (c->add)
                 queue_insert_locked(p, g_steal_pointer(&c->add));
+            if (c->base_ino)
+                queue_rebase_locked(p, c->base_ino, c->base);
         }
         mutex_unlock(&p->mu);
     }
@@ -337,16 +383,15 @@ void publish_apply(struct fs *fs, bool committed)
 void publish_content_state(struct fs *fs, uint64_t ino, uint32_t state)
 {
     struct publisher *p = fs->pub;
+    if (!p)
+        return; /* a file is taken over: publish_open() will read what it is */
     mutex_lock(&p->mu);
     GPtrArray *a = g_hash_table_lookup(p->by_ino, &ino);
-    for (unsigned i = 0; a && i < a->len; i++) {
-        struct op *o = a->pdata[i];
-        o->content = state;
-        queue_relink_locked(p, o);
-    }
+    for (unsigned i = 0; a && i < a->len; i++)
+        queue_set_content_locked(p, a->pdata[i], state);
     if (state == CONTENT_SEALED)
         sums_note_locked(p, ino);
-    queue_wake_locked(p);
+    cond_broadcast(&p->done);
     mutex_unlock(&p->mu);
 }
 
@@ -469,12 +514,12 @@ int publish_retry(struct publisher *p, const char *path)
     return r < 0 ? r : n;
 }
 
-/* The first parked, conflicting or refused op under path, marked running. */
-static struct op *take_stuck(struct publisher *p, const char *path)
+/* The first parked, conflicting or refused op under path that came after that one, marked running. */
+static struct op *take_stuck(struct publisher *p, const char *path, uint64_t after_seq)
 {
     struct op *found = NULL;
     mutex_lock(&p->mu);
-    GSequenceIter *it = g_sequence_get_begin_iter(p->all);
+    GSequenceIter *it = queue_after_locked(p, after_seq);
     for (; !found && !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
         struct op *o = g_sequence_get(it);
         bool stuck = o->rec.state == OPS_PARKED || pubop_aside(o) || plain_conflict(o) || o->refused;
@@ -489,14 +534,14 @@ static struct op *take_stuck(struct publisher *p, const char *path)
 
 int publish_skip(struct publisher *p, const char *path)
 {
-    int n = 0;
-    for (struct op *o; (o = take_stuck(p, path)); n++) {
-        int r = pubop_forget(o);
+    int n = 0, r = 0;
+    uint64_t seq = 0;
+    for (struct op *o; r == 0 && (o = take_stuck(p, path, seq)); n++) {
+        seq = o->rec.seq;
+        r = pubop_forget(o);
         pubop_finish(o, r);
-        if (r < 0)
-            break;
     }
-    return n;
+    return r < 0 ? r : n;
 }
 
 void publish_probe_soon(struct fs *fs, const char *key)
@@ -504,48 +549,100 @@ void publish_probe_soon(struct fs *fs, const char *key)
     struct publisher *p = fs->pub;
     if (links_probed(fs, key))
         return;
+    g_autofree char *dir = g_strndup(key, links_prefix_len(fs, key));
     mutex_lock(&p->mu);
-    g_free(p->probe_wanted); /* the other store's is made with its first change */
-    p->probe_wanted = g_strdup(key);
-    cond_signal(&p->work);
+    if (!g_hash_table_contains(p->probing, dir)) { /* else a thread more would only wait for that */
+        g_free(p->probe_wanted);                   /* the other store's is made with its first change */
+        p->probe_wanted = g_strdup(key);
+        cond_signal(&p->work);
+    }
     mutex_unlock(&p->mu);
 }
 
 /* ---- life ---- */
 
-static enum publish_why derive_why(struct fs *fs, const struct meta_dentry *d, struct inode *in)
+static enum publish_why derive_why(const struct meta_dentry *d, const struct meta_inode *rec)
 {
     if (S_ISDIR(d->type))
         return PUBLISH_MARKER;
     bool content_there =
-        (d->flags & DENTRY_UPSTREAM) && !d->ukey && (!S_ISREG(d->type) || in->rec.content == CONTENT_CLEAN);
+        (d->flags & DENTRY_UPSTREAM) && !d->ukey && (!S_ISREG(d->type) || rec->content == CONTENT_CLEAN);
     return content_there && (d->flags & DENTRY_META_DIRTY) ? PUBLISH_META : PUBLISH_CONTENT;
 }
 
-static int load_op(void *ctx, const struct meta_op *rec) NO_TSA /* under ns: publish_open */
+/* Reading the journal, which is long after an outage, while programs wait: with few reads for each op. */
+struct load {
+    struct fs *fs;
+    struct meta_near *near; /* owned */
+    GHashTable *
+        dirs; /* &ino -> struct inode, owned references: directories of what was read last, whose names are asked for again and again */
+};
+
+static void hold_dirs(struct load *l, uint64_t dir)
 {
-    struct fs *fs = ctx;
-    struct op *o;
-    if (rec->kind == OP_DELETE) {
-        o = pubop_new(fs->pub);
-        o->key = g_strdup(rec->key);
-        o->order = rules_for(fs, o->key)->order;
-        o->keep_ino = rec->parent;
-    } else {
-        struct meta_dentry d = {0};
-        int r = meta_dentry_get(fs->meta, rec->parent, rec->name, &d);
-        INODE_REF in = NULL;
-        if (r == 0)
-            r = inode_get(fs, d.ino, &in);
-        if (r < 0) {
-            meta_dentry_clear(&d);
-            log_warn("publish", "journal record without a name seq=%" G_GUINT64_FORMAT " name='%s' r=%s", rec->seq,
-                     rec->name, err_name(r));
-            return 0; /* `sluice fsck` reports it */
-        }
-        o = sync_op(fs, &d, derive_why(fs, &d, in));
-        meta_dentry_clear(&d);
+    if (g_hash_table_size(l->dirs) >= HELD_DIRS_MAX)
+        g_hash_table_remove_all(l->dirs);
+    while (dir != META_ROOT_INO && !g_hash_table_contains(l->dirs, &dir)) {
+        struct inode *in = NULL;
+        if (inode_get(l->fs, dir, &in) < 0)
+            return;
+        g_hash_table_insert(l->dirs, &in->ino, in);
+        dir = in->rec.parent;
     }
+}
+
+/* Of an inode that is in memory the record there counts. */
+static int load_inode(struct load *l, uint64_t ino, struct meta_inode *ret)
+{
+    INODE_REF in = inode_find(l->fs, ino);
+    if (!in)
+        return meta_near_inode(l->near, ino, ret);
+    mutex_lock(&in->mu);
+    bool gone = in->gone;
+    if (!gone)
+        meta_inode_copy(ret, &in->rec);
+    mutex_unlock(&in->mu);
+    return gone ? -ENOENT : 0;
+}
+
+static struct op *load_delete(struct fs *fs, const struct meta_op *rec)
+{
+    struct op *o = pubop_new(fs->pub);
+    o->key = g_strdup(rec->key);
+    o->order = rules_for(fs, o->key)->order;
+    o->keep_ino = rec->parent;
+    return o;
+}
+
+/* NULL: it has no name. */
+static struct op *load_sync(struct load *l, const struct meta_op *rec) NO_TSA /* under ns: publish_open */
+{
+    struct meta_dentry d = {0};
+    struct meta_inode in = {0};
+    struct op *o = NULL;
+    int r = meta_near_dentry(l->near, rec->parent, rec->name, &d);
+    if (r == 0)
+        r = load_inode(l, d.ino, &in);
+    if (r == 0) {
+        hold_dirs(l, rec->parent);
+        o = name_op(l->fs, &d, derive_why(&d, &in));
+        if (S_ISREG(d.type))
+            look_at_content(o, &d, &in);
+    } else {
+        log_warn("publish", "journal record without a name seq=%" G_GUINT64_FORMAT " name='%s' r=%s", rec->seq,
+                 rec->name, err_name(r));
+    }
+    meta_inode_clear(&in);
+    meta_dentry_clear(&d);
+    return o;
+}
+
+static int load_op(void *ctx, const struct meta_op *rec)
+{
+    struct load *l = ctx;
+    struct op *o = rec->kind == OP_DELETE ? load_delete(l->fs, rec) : load_sync(l, rec);
+    if (!o)
+        return 0; /* `sluice fsck` reports it */
     o->rec = *rec;
     o->rec.name = g_strdup(rec->name);
     o->rec.key = g_strdup(rec->key);
@@ -554,9 +651,22 @@ static int load_op(void *ctx, const struct meta_op *rec) NO_TSA /* under ns: pub
     o->closed = rec->place != 0;
     o->settle = rec->state == OPS_CONFLICT && !pubop_aside(o) && pubop_conflict(o) == CONFLICT_KEEP;
     if (rec->state == OPS_QUEUED || rec->state == OPS_HELD)
-        set_delay(fs, o);
-    pend(fs->pub, o, 0);
+        set_delay(l->fs, o);
+    pend(l->fs->pub, o, 0);
     return 0;
+}
+
+static int load_journal(struct fs *fs)
+{
+    struct load l = {fs, meta_near_new(fs->meta),
+                     g_hash_table_new_full(g_int64_hash, g_int64_equal, NULL, (GDestroyNotify)inode_put)};
+    mutex_lock(&fs->ns);
+    int r = meta_op_each(fs->meta, load_op, &l);
+    publish_apply(fs, r == 0);
+    mutex_unlock(&fs->ns);
+    g_hash_table_unref(l.dirs);
+    meta_near_free(l.near);
+    return r;
 }
 
 int publish_open(struct fs *fs, struct publisher **ret)
@@ -568,16 +678,13 @@ int publish_open(struct fs *fs, struct publisher **ret)
     p->pending_dels = g_hash_table_new(g_str_hash, g_str_equal);
     queue_init(p);
     fs->pub = p;
-    mutex_lock(&fs->ns);
-    int r = meta_op_each(fs->meta, load_op, fs);
-    publish_apply(fs, r == 0);
-    mutex_unlock(&fs->ns);
+    int r = load_journal(fs);
     if (r < 0) {
         publish_close(p);
         fs->pub = NULL;
         return r;
     }
-    cache_on_stale(fs->cache, note_newer, fs);
+    cache_on_stale(fs->cache, publish_stale, fs);
     *ret = p;
     return 0;
 }
@@ -590,6 +697,7 @@ static void *publish_thread(void *arg)
         uint64_t wake = 0;
         if (p->probe_wanted) {
             g_autofree char *key = g_steal_pointer(&p->probe_wanted);
+            cond_signal(&p->work); /* another one waits for what is timed meanwhile */
             mutex_unlock(&p->mu);
             int r = publish_probe(p->fs, key);
             mutex_lock(&p->mu);

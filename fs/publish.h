@@ -7,7 +7,8 @@
  * Order (--order ancestor): an op's visible step waits for everything earlier in its directory or below; a delete waits for every earlier publish of the
  * link, and for those that succeed them (written again, renamed over), so that what a marker names is not removed before the marker is replaced; ops on one key, or on a key that another op still copies from (a rename, or a file whose absent bytes are there), are serial; what goes to `a` waits until all that
  * leaves `a/...` has left, what goes to `a/...` until what leaves `a` has. Markers and metadata-only ops take no part in the order.
- * Failures are tried again for ever with capped backoff; what cannot succeed is parked and named.
+ * Failures are tried again for ever with capped backoff; what cannot succeed is parked and named. A copy from an object that was removed elsewhere, or archived, becomes an upload of what
+ * is here, at the same place in the order.
  */
 #pragma once
 #include "fs.h"
@@ -19,6 +20,8 @@ int publish_start(struct publisher *p) MUST_CHECK;
 void publish_interrupt(struct publisher *p); /* whoever waits for it returns soon */
 void publish_stop(struct publisher *p);      /* ends threads; running uploads are left for the next start */
 void publish_close(struct publisher *p);
+void publish_stale_wait(
+    struct fs *fs); /* after fs_interrupt(): until no thread of the cache looks at a name any more */
 
 /* ---- under ns, while the caller builds its batch; effective at publish_apply() after the commit ---- */
 
@@ -39,6 +42,8 @@ void publish_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, en
 void publish_moved(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, uint64_t wave) REQUIRES(fs->ns);
 /* A loser's name that has gone back into the tree: its record is made anew with the same place in the order. */
 void publish_again(struct fs *fs, struct meta_batch *b, struct meta_dentry *d) REQUIRES(fs->ns);
+/* What was closed before is to be sent from here now: the name gets a journal record (PUBLISH_CONTENT). Where publishing asked for that it has the same place in the order as the one before. */
+void publish_renew(struct fs *fs, struct meta_batch *b, struct meta_dentry *d) REQUIRES(fs->ns);
 /* Its content was closed, so what was closed later waits for it, also when it is opened again and after the next start. */
 void publish_note_closed(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d) REQUIRES(fs->ns);
 /* The name, which was given a record in this batch, replaces one whose record was old_seq: what waited for that waits for it. */
@@ -46,13 +51,14 @@ void publish_succeed(struct fs *fs, struct meta_batch *b, const struct meta_dent
     REQUIRES(fs->ns);
 /* The name's record goes away. */
 void publish_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d) REQUIRES(fs->ns);
-/* Queues a delete of key while it has etag. keep_ino: an open, deleted file that still reads from it, or 0. */
+/* Queues a delete of key while it has etag; "": of what is known to be ours by the note of a try that was cut off, by an earlier delete that is not done, or as an empty marker, and of
+ * nothing else. keep_ino: an open, deleted file that still reads from it, or 0. */
 void publish_delete(struct fs *fs, struct meta_batch *b, const char *key, const struct etag *etag, uint64_t keep_ino)
     REQUIRES(fs->ns);
 /* The object at key belongs to the name not_id no more: a name that has taken the place will overwrite it, else it is deleted. */
 void publish_disown(struct fs *fs, struct meta_batch *b, const char *key, const struct etag *etag, uint64_t not_id,
                     uint64_t keep_ino) REQUIRES(fs->ns);
-/* The record of the file says that its bytes are in the object base now: what its queued names copy from is kept until they did. */
+/* The record of the file says that its bytes are in the object base now, NULL: here. That is what is kept for its queued names, until they need it no more. */
 void publish_rebased(struct fs *fs, uint64_t ino, const char *base) REQUIRES(fs->ns);
 /* A new name takes key: if a delete of it is queued or another op still copies from it, that delete is withdrawn (or will not happen) and
  * true says what object stands there. */
@@ -80,6 +86,8 @@ bool publish_is_held_name(struct fs *fs, const char *path);
 void publish_content_state(struct fs *fs, uint64_t ino, uint32_t state);
 /* The last writer of the inode is gone: a conflict of it is settled behind. */
 void publish_writers_gone(struct fs *fs, uint64_t ino);
+/* The same: where nothing was written the store is asked behind, by one HEAD, for what it had for the names meanwhile. */
+void publish_look_again(struct inode *in);
 /* Is the key to be deleted, or was it after `stamp` (listings must not show it)? */
 bool publish_key_deleted(struct publisher *p, const char *key, uint64_t stamp);
 /* The object at key is gone, somebody else removed it: no listing begun before this brings its name back. */
@@ -87,6 +95,7 @@ void publish_note_gone(struct publisher *p, const char *key);
 /* Ops under a path prefix ("" = all, "a/b" itself or below). */
 struct publish_counts {
     uint64_t files, bytes, ops, parked, conflicts, held, uploading;
+    uint64_t stored; /* of bytes: what of the files now sent is in the store already */
     uint64_t
         unsettled; /* conflicts of which the path still shows ours; those about to be set aside are not among `conflicts`, which wait for a decision */
     int64_t oldest_ns; /* wall clock, 0 none */
@@ -94,12 +103,12 @@ struct publish_counts {
 void publish_count(struct publisher *p, const char *path, struct publish_counts *ret);
 /* Is an object below path the source or base of something that is not done? */
 bool publish_needs_below(struct publisher *p, const char *path);
-/* The key of a delete at path or below that the store refuses; owned, NULL: there is none. *ret_err: how it refused the last try. */
+/* The key of a delete at path or below that is refused; owned, NULL: there is none. *ret_err: what the last try came to; -EBUSY and -ENOSPC: who has the file open needs the object. */
 char *publish_find_refused(struct publisher *p, const char *path, int *ret_err);
 /* Returns once nobody holds the publisher's lock. */
 void publish_touch(struct publisher *p);
 /* Waits until nothing is left under path or the deadline (monotonic ns, 0 none) passes: 0, -ETIMEDOUT, -EIO when nothing of what is left gets on without a
- * decision: parked, lost, a delete that the store refuses, left open by a daemon that ended, or waiting for such, there or elsewhere. A file that was never closed does not count while a writer has it open.
+ * decision: parked, lost, a delete that is refused, left open by a daemon that ended, or waiting for such, there or elsewhere. A file that was never closed does not count while a writer has it open.
  * tick is called about 4 times a second; non-zero from it ends the wait with -ECANCELED. */
 int publish_wait(struct publisher *p, const char *path, uint64_t deadline_ns,
                  int (*tick)(void *ctx, const struct publish_counts *left), void *ctx) MUST_CHECK;
@@ -113,6 +122,6 @@ void publish_each(struct publisher *p, void (*fn)(void *ctx, const struct meta_o
                   void *ctx);
 /* `publish --retry`: tries again now, also parked and held ones. `--skip`: parked ones and losers no longer block; a parked one's local copy stays until the
  * name's next change, a loser stays a conflict. Conflicts not set aside yet are left alone by both, unless --conflict overwrite leaves them as they are for ever;
- * losers are retried by conflict_keep_mine(). Both return the number of ops touched; publish_retry() also -errno, where they are not tried again after a crash. */
+ * losers are retried by conflict_keep_mine(). Both return the number of ops touched, or -errno of the database: they may not be tried again after a crash, and not all were skipped. */
 int publish_retry(struct publisher *p, const char *path);
 int publish_skip(struct publisher *p, const char *path);

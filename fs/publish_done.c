@@ -52,12 +52,18 @@ static int name_at_key(struct fs *fs, const char *key, struct meta_dentry *ret)
     return -ENOENT;
 }
 
+/* Will the name's own publishing replace what stands at its key? A fifo or socket, and what a rule keeps here, leave it alone. */
+static bool goes_upstream(struct fs *fs, const struct meta_dentry *d, const char *key)
+{
+    return (S_ISREG(d->type) || S_ISDIR(d->type) || S_ISLNK(d->type)) && !local_is(fs, key);
+}
+
 /* Tells the name that has taken the place of not_id at key, if there is one, what stands there. */
 static bool tell_successor(struct fs *fs, struct meta_batch *b, const char *key, const struct etag *etag,
                            uint64_t not_id)
 {
     struct meta_dentry d = {0};
-    bool there = name_at_key(fs, key, &d) == 0 && d.id != not_id;
+    bool there = name_at_key(fs, key, &d) == 0 && d.id != not_id && goes_upstream(fs, &d, key);
     if (there && !((d.flags & DENTRY_UPSTREAM) && !d.ukey)) {
         d.flags |= DENTRY_DEST_KNOWN;
         d.dest_etag = *etag;
@@ -77,7 +83,7 @@ void publish_disown(struct fs *fs, struct meta_batch *b, const char *key, const 
     publish_delete(fs, b, key, etag, keep_ino);
 }
 
-/* Directories above a published name exist upstream from now on: they are listed like others. */
+/* A directory whose marker was put, and those above a published name, exist upstream from now on: they are listed like others. */
 static void parents_upstream(struct fs *fs, struct meta_batch *b, uint64_t dir) REQUIRES(fs->ns)
 {
     while (dir != META_ROOT_INO) {
@@ -174,7 +180,9 @@ static void update_name(struct op *o, struct meta_batch *b, struct meta_dentry *
     }
     d->stamp = meta_next_seq(fs->meta);
     meta_dentry_put(b, d);
-    parents_upstream(fs, b, d->parent);
+    if (S_ISDIR(d->type))
+        parents_upstream(fs, b, d->ino);
+    parents_upstream(fs, b, d->parent); /* that one may have come from where it was known */
 }
 
 /* Where the bytes of a file are from now on. */
@@ -412,9 +420,13 @@ static int let_go_locked(struct fs *fs, struct meta_batch *b, const struct meta_
         d.pub_vid = d.pub_gen = 0;
         d.token[0] = '\0';
         d.stamp = meta_next_seq(fs->meta);
-        publish_drop_name(fs, b, &d);
         publish_disown(fs, b, old, &etag, d.id, 0);
-        publish_name(fs, b, &d, S_ISDIR(d.type) ? PUBLISH_MARKER : PUBLISH_CONTENT);
+        if (S_ISDIR(d.type)) {
+            publish_drop_name(fs, b, &d);
+            publish_name(fs, b, &d, PUBLISH_MARKER);
+        } else {
+            publish_renew(fs, b, &d);
+        }
         meta_dentry_put(b, &d);
         r = meta_commit(b, false);
     }
@@ -439,7 +451,10 @@ static int forget_locked(struct op *o, struct meta_batch *b) NO_TSA /* under ns 
     struct fs *fs = o->p->fs;
     struct meta_dentry d = {0};
     meta_op_del(b, o->rec.seq);
-    if (o->rec.kind == OP_DELETE)
+    mutex_lock(&o->p->mu);
+    bool last = o->rec.kind == OP_DELETE && !queue_delete_replaced_locked(o->p, o);
+    mutex_unlock(&o->p->mu);
+    if (last) /* else what replaced it goes by the note */
         note_clear(fs, b, o->key);
     if (o->rec.kind == OP_SYNC && meta_dentry_get(fs->meta, o->rec.parent, o->rec.name, &d) == 0 &&
         d.op_seq == o->rec.seq) {

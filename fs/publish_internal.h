@@ -2,6 +2,7 @@
 #pragma once
 #include "content.h"
 #include "publish.h"
+#include "publish_note.h"
 #include "tree.h"
 
 /* All pending ops at a directory or below it: what an op there has to wait for. */
@@ -9,7 +10,7 @@ struct dirnode {
     char *prefix;       /* "" or "a/b/", owned */
     GSequence *pubs;    /* struct op that become visible here or below, by place */
     GSequence *dels;    /* deletes */
-    GSequence *refused; /* those that the store does not carry out: in the order they keep nobody */
+    GSequence *refused; /* those that cannot be carried out: in the order they keep nobody */
     GSequence *sources; /* ops elsewhere that still copy from a key below */
 };
 
@@ -31,8 +32,8 @@ struct op {
     char *key;     /* OP_SYNC: path key when the op was made ('/' at the end for directories); OP_DELETE: the key */
     char *source;  /* key that a rename still has to copy from, NULL */
     struct etag source_etag;
-    char *
-        base; /* another key that absent bytes of changed content come from, NULL: what stands there must stay until this op is done */
+    bool based;   /* absent bytes of it come from the file's base, wherever that is, not from an object of its own */
+    bool copying; /* when it was made, a writer had bytes of the base copied into the file in the store */
     enum publish_why why;
     enum order_mode order;
     uint64_t keep_ino; /* OP_DELETE */
@@ -40,13 +41,16 @@ struct op {
 
     /* guarded by the publisher's mu */
     struct meta_op rec;
+    char *base;            /* that, if another key's: it must stay until this op is done; NULL: its own or none */
     bool running, dropped; /* dropped: no longer in the journal; freed by who runs it */
     bool staged;           /* parts are stored, waits for its turn */
     bool at_gate;          /* it runs for a program that waits, and waits for its turn */
     bool settle;           /* a conflict: whether it can be set aside is to be looked at */
     bool untangle; /* what it copies from is waited for by what it waits for: the content is to be sent from here */
-    bool hasty;    /* that cannot be done: it does not wait for its turn */
-    bool refused;  /* a delete that the store does not carry out; it is tried again all the same */
+    bool leaving; /* that is being done: who runs it changes its record no more, as ops made anew may have those seqs */
+    bool hasty;   /* that cannot be done: it does not wait for its turn */
+    bool refused; /* a delete that cannot be carried out; it is tried again all the same */
+    bool kept_out; /* a delete: at its last try who has the file open had to keep the object */
     bool given_up; /* taken for a program that waits no longer (publish_now.c): nor does who runs it wait for others */
     uint32_t content;  /* enum content_state of the inode */
     bool closed;       /* the content was closed, though it may be open again: the op stays in the order */
@@ -95,6 +99,10 @@ struct publisher {
     GHashTable *dirs;         /* prefix -> dirnode */
     GHashTable *recent;       /* key or prefix deleted lately -> struct recent */
     uint64_t recent_pruned_ns;
+    uint64_t rest_until_ns;         /* nothing was found to run: no look before, unless what waits changed; 0: none */
+    uint64_t looked_to, circles_to; /* seqs behind which the next look for an op, a circle, goes on */
+    uint64_t look_wake_ns;          /* when the first timed op may run of those seen since looks began anew; 0: none */
+    bool look_again;                /* one of those may run now */
 
     /* guarded by fs->ns */
     GPtrArray *pending;       /* struct change, applied or forgotten by publish_apply() */
@@ -105,6 +113,12 @@ struct publisher {
 static inline bool pubop_aside(const struct op *o)
 {
     return o->rec.kind == OP_SYNC && o->rec.parent == META_ASIDE_INO;
+}
+
+/* Is its file being copied in the store by who has it open? It is waited for: bringing all of it here would take longer. */
+static inline bool pubop_copying(const struct op *o)
+{
+    return o->base && o->copying && o->content == CONTENT_OPEN;
 }
 
 /* ---- publish_queue.c: the structure; all with mu held ---- */
@@ -118,11 +132,15 @@ void queue_fini(struct publisher *p);
 void queue_insert_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
 /* Takes the op out; frees it unless it is running (then its runner does). */
 void queue_remove_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
-/* Puts the op into, or takes it out of, the order that others wait for, as its state says. */
-void queue_relink_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
-/* The store refuses the delete, or does not any more: others do not wait for it, but for one whose name theirs cannot stand beside (objstore_limits.one_name). */
+/* The content of the op's inode moved to that (enum content_state): puts the op into, or takes it out of, the order that others wait for. */
+void queue_set_content_locked(struct publisher *p, struct op *o, uint32_t content) REQUIRES(p->mu);
+/* The delete cannot be carried out, or can again: others do not wait for it, but for one whose name theirs cannot stand beside (objstore_limits.one_name). */
 void queue_set_refused_locked(struct publisher *p, struct op *o, bool refused) REQUIRES(p->mu);
-/* Bytes that are not here of the file ino are in the object base from now on: the ops of its names that copy from, or rest on, another name's object keep that one. */
+/* Did another delete of its key come while this one was tried, which, or the name that took it over, does all that is left to do? */
+bool queue_delete_replaced_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
+/* The base of the op's file is at that key, NULL: there is none. Before the op is inserted. */
+void pubop_set_base(struct op *o, const char *key);
+/* From now on it is there for the ops of all names of the file: those that need it keep that object. */
 void queue_rebase_locked(struct publisher *p, uint64_t ino, const char *base) REQUIRES(p->mu);
 /* The content of old was changed again: what waited for old, if it was closed, waits for next. Before next is inserted. */
 void queue_succeed_locked(struct publisher *p, const struct op *old, struct op *next) REQUIRES(p->mu);
@@ -130,20 +148,37 @@ void queue_succeed_locked(struct publisher *p, const struct op *old, struct op *
 bool queue_eligible_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
 /* What it waits for: an op or NULL. */
 struct op *queue_blocker_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
+/* Of that: what the order says, and what it waits for whatever its place there. */
+struct op *queue_order_blocker_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
+struct op *queue_keeper_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
+/* Could it run but for the order? *wake, 0: none, becomes the time of a timed one that is earlier. */
+bool pubop_wants_run(const struct op *o, uint64_t now, uint64_t *wake);
+/* NULL: it is empty. */
+struct op *queue_first(GSequence *seq);
 /* Does o wait for src only because that copies from what o would overwrite or delete? */
 bool queue_waits_for_copy_locked(struct publisher *p, const struct op *o, const struct op *src) REQUIRES(p->mu);
-/* The next op to run, marked running; NULL with *ret_wake_ns (0: nothing timed) when there is none. */
-struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns) REQUIRES(p->mu);
 /* Is the op's key or file being worked on? */
 bool queue_busy_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
 /* Is what stands at key being changed, moved or deleted, or about to be? */
 bool queue_key_busy_locked(struct publisher *p, const char *key) REQUIRES(p->mu);
 /* Marks the op, which is not busy, as running by the caller; queue_untake_locked() ends that. */
 void queue_take_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
+/* Where the ops (p->all) go on that came after that one, which need not be there any more. */
+GSequenceIter *queue_after_locked(struct publisher *p, uint64_t seq) REQUIRES(p->mu);
 void queue_untake_locked(struct publisher *p, struct op *o) REQUIRES(p->mu);
-void queue_note_deleted_locked(struct publisher *p, const char *key) REQUIRES(p->mu);
 /* Is anything below the prefix still to be deleted or moved away? */
 bool queue_prefix_leaving_locked(struct publisher *p, const char *prefix) REQUIRES(p->mu);
+
+/* ---- publish_pick.c ---- */
+
+/* The next op to run, marked running; NULL with *ret_wake_ns (0: nothing timed) when there is none. A long look that found none is not repeated at once because something else came: then
+ * *ret_wake_ns is when it will be. */
+struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns) REQUIRES(p->mu);
+
+/* ---- publish_recent.c ---- */
+
+/* The object at key was just removed from the store. */
+void queue_note_deleted_locked(struct publisher *p, const char *key) REQUIRES(p->mu);
 
 /* ---- publish.c ---- */
 
@@ -157,31 +192,15 @@ int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns);
 /* Clears running, records failure or success, frees a dropped op. */
 void pubop_finish(struct op *o, int r);
 
-/* ---- publish_note.c: what may stand upstream though no record says so ---- */
+/* ---- publish_stale.c: another object stands where a file's was ---- */
 
-/* Is token one of ours, which begins with prefix and ends in a generation, and of a later generation than the recorded one, if that begins so too? */
-bool token_is_later(const char *token, const char *prefix, const char *recorded);
-/* Before the op's upload becomes visible: its token begins with our id and `id` (cache file, or inode of a link or directory) and is later than old_token.
- * -EAGAIN: the op was dropped, nothing may become visible. */
-int note_upload(struct op *o, uint64_t id, const char *old_token) MUST_CHECK;
-/* The same before a copy that will have this token. same_ino: the object of that inode is copied over itself; 0: it is not. */
-int note_copy(struct op *o, const char *token, uint64_t size, uint64_t same_ino) MUST_CHECK;
-void note_clear(struct fs *fs, struct meta_batch *b, const char *key);
-/* Nobody's bytes go with it: at a key that ends in '/' any empty object is as good as the one noted. */
-bool note_is_marker(const char *key);
-/* The object at key if it is the one noted; asks the store. -ENOENT: no note, or it is not there. */
-int note_find(struct fs *fs, const char *key, struct obj_info *ret) MUST_CHECK;
-struct outcome;
-/* The object at key if it is the one noted and by its token this content of the inode: with other metadata, say. -ENOENT: it is not. */
-int note_content(struct fs *fs, const char *key, uint64_t ino, const struct outcome *content, struct etag *ret_etag)
-    MUST_CHECK;
-/* For cache_on_stale(): the object at key is a version of the content vid, or that of ino with other metadata, and not recorded yet. */
-int note_newer(void *fs, uint64_t vid, uint64_t ino, const char *key, struct etag *ret_etag) MUST_CHECK;
+/* For cache_on_stale(): as note_newer(). Of what is somebody else's the name is brought up to date. Asks the store; no lock is held. */
+int publish_stale(void *fs, uint64_t vid, uint64_t ino, const char *key, struct etag *ret_etag) MUST_CHECK;
 
 /* ---- publish_place.c: what the name's record does not know of its key ---- */
 
-/* The file of that inode lost, or is about to lose, an object: if somebody has it open its absent bytes are brought here. No lock is held. ino 0: 0. -EBUSY: it is not kept whole
- * here; -errno: try again later. */
+/* The file of that inode lost, or is about to lose, an object: if somebody has it open its absent bytes are brought here, and stay if it has no name. No lock is held. ino 0: 0.
+ * -EBUSY: it is not, or not kept, whole here; -errno: try again later. */
 int place_bring_here(struct fs *fs, uint64_t ino) MUST_CHECK;
 /* Before a delete: the same for keep_ino, and for files without a name that rest on its key: a name that took over an earlier delete left that, and may have gone on. */
 int place_keep_readers(struct op *o) MUST_CHECK;
@@ -195,7 +214,7 @@ int place_take_delete(struct op *o, struct meta_dentry *d) MUST_CHECK;
 /* Under ns: etag is what stands at the name's own key, "": nothing; d follows. -EAGAIN: the name went on. */
 int place_adopt(struct op *o, struct meta_dentry *d, const struct etag *etag) MUST_CHECK;
 /* The store refused because another object than known, or none, stands there. Where none is left of what was to be replaced nobody's bytes are in danger: -EAGAIN, the record says
- * so now. -ESTALE: a conflict. */
+ * so now. So it is, and the next try goes on from there, where what stands at a key that is new to the name is what this one made and got no answer for. -ESTALE: a conflict. */
 int place_look_again(struct op *o, struct meta_dentry *d) MUST_CHECK;
 
 /* ---- publish_sums.c ---- */

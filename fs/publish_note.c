@@ -8,6 +8,7 @@
  * it is the same content with other metadata, and another etag.
  */
 #include "base/crash.h"
+#include "base/log.h"
 #include "publish_internal.h"
 
 #include <stdlib.h>
@@ -66,6 +67,64 @@ int note_copy(struct op *o, const char *token, uint64_t size, uint64_t same_ino)
     g_autofree char *same = same_ino ? g_strdup_printf("\n%" G_GUINT64_FORMAT, same_ino) : g_strdup("");
     g_autofree char *text = g_strdup_printf("copy\n%s\n%" G_GUINT64_FORMAT "%s", token, size, same);
     return note_put(o, text);
+}
+
+struct copy_upload {
+    struct fs *fs;
+    struct meta_upload rec; /* vid 0: there is none */
+};
+
+static int upload_begun(void *ctx, const char *upload_id)
+{
+    struct copy_upload *u = ctx;
+    u->rec.vid = meta_next_ino(
+        u->fs->meta); /* no file of the cache has it, so the next start finds an upload that nobody needs */
+    u->rec.upload_id = g_strdup(upload_id);
+    struct meta_batch *b = meta_batch_new(u->fs->meta);
+    meta_upload_put(b, &u->rec);
+    int r = meta_commit(b, false);
+    meta_batch_free(b);
+    return r;
+}
+
+/* Its record goes: a start that aborts it while the store still completes it could lose the object. */
+static void upload_completing(void *ctx)
+{
+    struct copy_upload *u = ctx;
+    struct meta_batch *b = meta_batch_new(u->fs->meta);
+    meta_upload_del(b, u->rec.vid);
+    int r = meta_commit(b, false);
+    meta_batch_free(b);
+    u->rec.vid = 0;
+    if (r < 0)
+        log_info("publish", "the record of a copy's upload stays key='%s' r=%s", u->rec.key, err_name(r));
+}
+
+/* failed: the store was told to end it, but perhaps did not hear that. */
+static void upload_ended(struct copy_upload *u, bool failed)
+{
+    int r = failed ? objstore_mpu_abort(u->fs->store, u->rec.key, u->rec.upload_id) : 0;
+    if (r == 0 || r == -ENOENT) {
+        struct meta_batch *b = meta_batch_new(u->fs->meta);
+        meta_upload_del(b, u->rec.vid);
+        r = meta_commit(b, false);
+        meta_batch_free(b);
+    }
+    if (r < 0)
+        log_info("publish", "the upload of a copy is left for the next start key='%s' r=%s", u->rec.key, err_name(r));
+}
+
+int note_and_copy(struct op *o, struct obj_copy *copy, struct etag *ret_etag)
+{
+    struct copy_upload u = {.fs = o->p->fs, .rec.key = g_strdup(copy->dst)};
+    copy->begun = upload_begun;
+    copy->completing = upload_completing;
+    copy->ctx = &u;
+    int r = objstore_copy_with(u.fs->store, copy, ret_etag);
+    if (u.rec.vid)
+        upload_ended(&u, r < 0);
+    meta_upload_clear(&u.rec);
+    return r;
 }
 
 void note_clear(struct fs *fs, struct meta_batch *b, const char *key)
@@ -176,9 +235,8 @@ static bool note_is_of(struct fs *fs, const char *text, uint64_t vid, uint64_t i
     return g_strv_length(lines) == N_LINES && g_str_equal(lines[KIND], "copy") && strtoull(lines[INO], NULL, 10) == ino;
 }
 
-int note_newer(void *ctx, uint64_t vid, uint64_t ino, const char *key, struct etag *ret_etag)
+int note_newer(struct fs *fs, uint64_t vid, uint64_t ino, const char *key, struct etag *ret_etag)
 {
-    struct fs *fs = ctx;
     struct obj_info info = {0};
     g_autofree char *text = note_get(fs, key);
     if (!text || !note_is_of(fs, text, vid, ino))

@@ -7,11 +7,16 @@
 #include "base/patience.h"
 #include "publish_internal.h"
 
+#define BUSY_MIN_NS (250 * NS_PER_MS)
+#define BUSY_MAX                                                                                                       \
+    8 /* times: more than the readers of what is replaced are waited for, and the store may always say that it is busy */
+
 struct now {
     struct publisher *p;
     struct inode *in;           /* owned reference */
     uint64_t limit_ns;          /* without progress */
     uint64_t deadline_ns, seen; /* owned by the thread */
+    unsigned n_busy;            /* the same: times that something else was in the way */
     /* guarded by the publisher's mu */
     unsigned refs; /* the thread's and the waiter's */
     struct op *o;  /* being carried out */
@@ -29,6 +34,23 @@ static bool got_on(struct now *n)
     n->seen = now;
     n->deadline_ns = clock_mono_ns() + n->limit_ns;
     return true;
+}
+
+/* The file it replaces is read and could not be brought here. That is tried some times (place_spare_readers()), each after a longer while: 1 after that, -EBUSY after too many. */
+static int wait_for_readers(struct now *n)
+{
+    struct publisher *p = n->p;
+    uint64_t until = clock_mono_ns() + (BUSY_MIN_NS << MIN(n->n_busy, 4u));
+    if (n->n_busy++ >= BUSY_MAX)
+        return -EBUSY;
+    if (until > n->deadline_ns && !got_on(n))
+        return -ETIMEDOUT;
+    mutex_lock(&p->mu);
+    while (!p->stopping && !n->given_up && cond_wait_until(&p->done, &p->mu, until))
+        ;
+    bool stopping = p->stopping;
+    mutex_unlock(&p->mu);
+    return stopping ? -ECANCELED : 1;
 }
 
 /* One step: 1 to go on, else what came of it. */
@@ -70,6 +92,8 @@ static int step(struct now *n)
     n->o = NULL;
     mutex_unlock(&p->mu);
     pubop_finish(o, r);
+    if (r == -EBUSY)
+        return wait_for_readers(n);
     if (r < 0 && r != -EAGAIN)
         return r;
     return r == -EAGAIN && clock_mono_ns() >= n->deadline_ns ? -ETIMEDOUT : 1; /* writers that never pause */

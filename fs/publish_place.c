@@ -6,7 +6,8 @@
  * is published. Then what the delete was for is what the name may replace, and may be gone as well.
  *
  * Programs may still have a file open that had the name before and lost it. Bytes of it that are not here yet are in that object only, so they are brought here before it
- * is deleted or replaced. A delete waits for them as long as it takes, a new version for some tries.
+ * is deleted or replaced, and the file needs no source from then on: what could be fetched again may be taken away at any time. A delete waits for them as long as it takes, a
+ * new version for some tries.
  */
 #include "publish_internal.h"
 
@@ -44,9 +45,37 @@ static bool is_missed(struct fs *fs, uint64_t ino)
     if (!in)
         return false;
     mutex_lock(&in->mu);
-    bool missed = in->cf && !cache_file_complete(in->cf);
+    bool missed = in->cf && (in->rec.nlink == 0 ? cache_file_has_source(in->cf) : !cache_file_complete(in->cf));
     mutex_unlock(&in->mu);
     return missed;
+}
+
+/* All of it is here. -EBUSY: some of it was taken away a moment ago. */
+static int keep_here(struct inode *in, struct cfile *cf)
+{
+    struct cache_source none = {0};
+    content_gate_enter(in);
+    mutex_lock(&in->mu);
+    bool unnamed = in->rec.nlink == 0;
+    mutex_unlock(&in->mu);
+    bool keep = unnamed && cache_file_has_source(cf);
+    int r = keep ? cache_file_set_source(cf, &none) : 0;
+    if (r == 0 && keep)
+        r = content_store(in); /* for the next worker, who opens it by its record */
+    content_gate_leave(in);
+    return r == -EINVAL ? -EBUSY : r;
+}
+
+/* That inode, or 0 where it has another name left whose object its absent bytes come from (tree_leave_object()): nobody misses the one at key then. */
+static uint64_t reader_of(struct fs *fs, uint64_t ino, const char *key)
+{
+    INODE_REF in = find_open(fs, ino);
+    if (!in)
+        return 0;
+    mutex_lock(&in->mu);
+    bool elsewhere = in->rec.nlink > 0 && in->rec.base_key && !g_str_equal(in->rec.base_key, key);
+    mutex_unlock(&in->mu);
+    return elsewhere ? 0 : ino;
 }
 
 int place_bring_here(struct fs *fs, uint64_t ino)
@@ -54,11 +83,13 @@ int place_bring_here(struct fs *fs, uint64_t ino)
     INODE_REF in = find_open(fs, ino);
     if (!in)
         return 0;
-    mutex_lock(&in->mu);
-    struct cfile *cf = in->cf ? cache_file_ref(in->cf) : NULL;
-    mutex_unlock(&in->mu);
-    int r = cf && !cache_file_complete(cf) ? cache_file_fill(cf, true, true, NULL, NULL) : 0;
-    cache_file_unref(cf);
+    struct cfile *cf = content_use_open(in);
+    if (!cf)
+        return 0;
+    int r = cache_file_complete(cf) ? 0 : cache_file_fill(cf, true, true, NULL, NULL);
+    if (r == 0)
+        r = keep_here(in, cf);
+    content_unuse(in, cf);
     if (r == -ESTALE || r == -ENOENT) /* it is gone already */
         return 0;
     return r == -EFBIG ? -EBUSY : r;
@@ -130,7 +161,7 @@ int place_spare_readers(struct op *o, const struct meta_dentry *d)
 
 int place_keep_readers(struct op *o)
 {
-    int r = place_bring_here(o->p->fs, o->keep_ino);
+    int r = place_bring_here(o->p->fs, reader_of(o->p->fs, o->keep_ino, o->key));
     return r < 0 ? r : each_reader(o, bring);
 }
 
@@ -150,7 +181,7 @@ static bool delete_waits(struct publisher *p, const char *key, uint64_t *ret_kee
 int place_ready(struct op *o)
 {
     uint64_t ino;
-    return delete_waits(o->p, o->key, &ino) ? spare(o, ino) : 0;
+    return delete_waits(o->p, o->key, &ino) ? spare(o, reader_of(o->p->fs, ino, o->key)) : 0;
 }
 
 int place_take_delete(struct op *o, struct meta_dentry *d) NO_TSA /* under ns */
@@ -161,7 +192,7 @@ int place_take_delete(struct op *o, struct meta_dentry *d) NO_TSA /* under ns */
     mutex_assert_held(&fs->ns);
     if (is_own(d) || !delete_waits(o->p, o->key, &keep_ino))
         return 0;
-    if (is_missed(fs, keep_ino) && may_pass(o))
+    if (is_missed(fs, reader_of(fs, keep_ino, o->key)) && may_pass(o))
         return -EBUSY;
     struct meta_batch *b = meta_batch_new(fs->meta);
     if (publish_inherit(fs, b, o->key, &etag)) {
@@ -203,14 +234,29 @@ int place_adopt(struct op *o, struct meta_dentry *d, const struct etag *etag)
     return r;
 }
 
+/* Does the name not know yet that this stands at its key? */
+static bool is_news(const struct meta_dentry *d, const struct etag *etag)
+{
+    struct etag known;
+    return !tree_object_at_path(d, &known) || !etag_equal(&known, etag);
+}
+
 int place_look_again(struct op *o, struct meta_dentry *d)
 {
     struct fs *fs = o->p->fs;
     struct obj_info info = {0};
     struct etag etag;
-    if (is_own(d) || !tree_object_at_path(d, &etag))
+    if (is_own(d))
         return -ESTALE;
-    int r = objstore_head(fs->store, o->key, &info);
+    int r = note_find(fs, o->key, &info);
+    if (r == 0)
+        r = is_news(d, &info.etag) ? -EAGAIN : -ESTALE;
+    obj_info_clear(&info);
+    if (r != -ENOENT)
+        return r;
+    if (!tree_object_at_path(d, &etag))
+        return -ESTALE;
+    r = objstore_head(fs->store, o->key, &info);
     obj_info_clear(&info);
     if (r != -ENOENT)
         return r < 0 ? r : -ESTALE;

@@ -3,8 +3,8 @@
  *
  * For every directory that has pending work at it or below there is a node with two sequences by place: publishes and deletes. An op is a member of the node
  * of its directory and of all above. So "everything earlier in my directory or below is done" is "no other of my directory's node has a place before my seq".
- * An op whose file was never closed since its writer's last flush, a metadata-only op and a marker are members of none: they block nobody. Nor does a delete that the store refuses, for
- * want of a permission, say: what is not to be seen is seen longer, which breaks no promise. It stands in a third sequence.
+ * An op whose file was never closed since its writer's last flush, a metadata-only op and a marker are members of none: they block nobody. Nor does a delete that is refused, by
+ * the store for want of a permission, or because the file is still open and does not fit in here: what is not to be seen is seen longer, which breaks no promise. It stands in a third sequence.
  *
  * Place and seq are one but for a file that was closed and then changed before it was published: its new op waits for all that was closed before the last close
  * (seq), and is waited for by all that was closed after the first (place). Where two such waits meet, the later closed one gives up its old place.
@@ -14,10 +14,6 @@
 #include "publish_internal.h"
 
 #include <assert.h>
-
-#define SCAN_LIMIT    1000
-#define RECENT_MAX_NS (600 * NS_PER_S)
-#define CIRCLE_MAX    64 /* ops that wait for each other in a circle, at most looked for */
 
 static gint by_seq_cmp(gconstpointer a, gconstpointer b, gpointer unused)
 {
@@ -121,6 +117,8 @@ void queue_fini(struct publisher *p)
 
 void queue_wake_locked(struct publisher *p)
 {
+    p->rest_until_ns = 0;
+    p->look_again = true;
     cond_signal(&p->work); /* one looks; if it finds an op it wakes the next */
     cond_broadcast(&p->done);
 }
@@ -213,9 +211,8 @@ static bool pubop_blocks(const struct op *o)
     return o->why != PUBLISH_META && o->why != PUBLISH_MARKER && (o->closed || o->content != CONTENT_OPEN);
 }
 
-void queue_relink_locked(struct publisher *p, struct op *o)
+static void relink(struct publisher *p, struct op *o)
 {
-    mutex_assert_held(&p->mu);
     o->closed |= o->content == CONTENT_SEALED || o->content == CONTENT_CLEAN;
     bool linked = o->links->len > 0, want = pubop_blocks(o) && !o->dropped;
     if (linked && !want)
@@ -232,8 +229,14 @@ void queue_set_refused_locked(struct publisher *p, struct op *o, bool refused)
     assert(o->rec.kind == OP_DELETE);
     unlink_all(p, o->links);
     o->refused = refused;
-    queue_relink_locked(p, o);
+    relink(p, o);
     queue_wake_locked(p);
+}
+
+bool queue_delete_replaced_locked(struct publisher *p, const struct op *o)
+{
+    mutex_assert_held(&p->mu);
+    return g_hash_table_lookup(p->tombs, o->key) != o;
 }
 
 void queue_succeed_locked(struct publisher *p, const struct op *old, struct op *next)
@@ -275,14 +278,11 @@ static void base_del(struct publisher *p, struct op *o)
         g_hash_table_remove(p->bases, o->base);
 }
 
-static void set_base(struct publisher *p, struct op *o, const char *base)
+void pubop_set_base(struct op *o, const char *key)
 {
-    bool other = !g_str_equal(base, o->key) && g_strcmp0(base, o->source) != 0;
-    base_del(p, o);
+    bool other = o->based && key && !g_str_equal(key, o->key) && g_strcmp0(key, o->source) != 0;
     g_free(o->base);
-    o->base = other ? g_strdup(base) : NULL;
-    if (other)
-        base_add(p, o);
+    o->base = other ? g_strdup(key) : NULL;
 }
 
 void queue_rebase_locked(struct publisher *p, uint64_t ino, const char *base)
@@ -291,10 +291,56 @@ void queue_rebase_locked(struct publisher *p, uint64_t ino, const char *base)
     const GPtrArray *a = ops_of_ino(p, ino, false);
     for (unsigned i = 0; a && i < a->len; i++) {
         struct op *o = a->pdata[i];
-        if (o->base && !g_str_equal(o->base, base))
-            set_base(p, o, base);
+        if (o->base)
+            base_del(p, o);
+        pubop_set_base(o, base);
+        if (o->base)
+            base_add(p, o);
     }
     queue_wake_locked(p);
+}
+
+/* Is its content settled? Of one that is quarantined, the run makes it parked. */
+static bool pubop_sealed(const struct op *o)
+{
+    return o->rec.kind == OP_DELETE || !S_ISREG(o->type) || o->content == CONTENT_SEALED ||
+           o->content == CONTENT_CLEAN || o->content == CONTENT_QUARANTINED;
+}
+
+bool pubop_wants_run(const struct op *o, uint64_t now, uint64_t *wake)
+{
+    if (o->running || !pubop_sealed(o) || o->rec.state == OPS_PARKED || (o->rec.state == OPS_CONFLICT && !o->settle))
+        return false;
+    if (o->not_before_ns > now) {
+        if (*wake == 0 || o->not_before_ns < *wake)
+            *wake = o->not_before_ns;
+        return false;
+    }
+    return true;
+}
+
+/* The op came, or its content is another: that lets nobody run but it, or (a place in the order that is earlier, a circle) who can wait for the next look. */
+static void wake_for(struct publisher *p, const struct op *o) REQUIRES(p->mu)
+{
+    uint64_t wake = 0;
+    bool wants = !queue_busy_locked(p, o) && pubop_wants_run(o, clock_mono_ns(), &wake);
+    if (p->rest_until_ns && wants && queue_eligible_locked(p, o))
+        p->rest_until_ns = 0;
+    p->look_again |= wants || wake || p->rest_until_ns == 0;
+    cond_signal(&p->work);
+    cond_broadcast(&p->done);
+}
+
+void queue_set_content_locked(struct publisher *p, struct op *o, uint32_t content)
+{
+    mutex_assert_held(&p->mu);
+    bool linked = o->links->len > 0;
+    o->content = content;
+    relink(p, o);
+    if (linked && o->links->len == 0)
+        queue_wake_locked(p);
+    else
+        wake_for(p, o);
 }
 
 void queue_insert_locked(struct publisher *p, struct op *o)
@@ -317,8 +363,8 @@ void queue_insert_locked(struct publisher *p, struct op *o)
     }
     if (o->base)
         base_add(p, o);
-    queue_relink_locked(p, o);
-    queue_wake_locked(p);
+    relink(p, o);
+    wake_for(p, o);
 }
 
 void queue_remove_locked(struct publisher *p, struct op *o)
@@ -326,6 +372,7 @@ void queue_remove_locked(struct publisher *p, struct op *o)
     mutex_assert_held(&p->mu);
     assert(!o->dropped);
     o->dropped = true;
+    bool in_the_way = o->links->len > 0 || o->source || o->base || o->running || o->rec.kind == OP_DELETE;
     unlink_all(p, o->links);
     g_sequence_remove(o->all_iter);
     g_hash_table_remove(p->by_seq, &o->rec.seq);
@@ -346,14 +393,17 @@ void queue_remove_locked(struct publisher *p, struct op *o)
     }
     if (o->base)
         base_del(p, o);
-    queue_wake_locked(p);
+    if (in_the_way)
+        queue_wake_locked(p);
+    else
+        cond_broadcast(&p->done);
     if (!o->running)
         pubop_free(o);
 }
 
 /* ---- order ---- */
 
-static struct op *first_of(GSequence *seq)
+struct op *queue_first(GSequence *seq)
 {
     return g_sequence_is_empty(seq) ? NULL : g_sequence_get(g_sequence_get_begin_iter(seq));
 }
@@ -404,13 +454,14 @@ static uint64_t delete_limit(struct publisher *p, const struct op *o)
     uint64_t limit = o->rec.seq;
     const struct op *above = each_name_above(p, o->key, ordered_at);
     const struct dirnode *n = node_below(p, o->key);
-    const struct op *below = n ? first_of(n->pubs) : NULL;
+    const struct op *below = n ? queue_first(n->pubs) : NULL;
     limit = above ? MIN(limit, above->place) : limit;
     return below ? MIN(limit, below->place) : limit;
 }
 
-static struct op *order_blocker(struct publisher *p, const struct op *o)
+struct op *queue_order_blocker_locked(struct publisher *p, const struct op *o)
 {
+    mutex_assert_held(&p->mu);
     if (o->order == ORDER_NONE || o->hasty || o->why == PUBLISH_META || o->why == PUBLISH_MARKER)
         return NULL;
     struct dirnode *root = link_root(p, o);
@@ -460,9 +511,9 @@ static struct op *leaver_of(struct publisher *p, const char *key)
 /* The same of anything below the directory. */
 static struct op *leaver_below(struct publisher *p, const struct dirnode *n)
 {
-    struct op *o = first_of(n->dels);
-    o = o ? o : first_of(n->sources);
-    return o || !one_name(p, n->prefix) ? o : first_of(n->refused);
+    struct op *o = queue_first(n->dels);
+    o = o ? o : queue_first(n->sources);
+    return o || !one_name(p, n->prefix) ? o : queue_first(n->refused);
 }
 
 /*
@@ -483,9 +534,9 @@ static struct op *leaver_in_the_way(struct publisher *p, const struct op *o)
     return l || !n ? l : leaver_below(p, n);
 }
 
-/* What o waits for whatever its place in the order. */
-static struct op *keeper_of(struct publisher *p, const struct op *o)
+struct op *queue_keeper_locked(struct publisher *p, const struct op *o)
 {
+    mutex_assert_held(&p->mu);
     struct op *src = copier_of(p, o);
     return src ? src : leaver_in_the_way(p, o);
 }
@@ -493,10 +544,10 @@ static struct op *keeper_of(struct publisher *p, const struct op *o)
 struct op *queue_blocker_locked(struct publisher *p, const struct op *o)
 {
     mutex_assert_held(&p->mu);
-    struct op *b = order_blocker(p, o);
+    struct op *b = queue_order_blocker_locked(p, o);
     if (b)
         return b;
-    struct op *src = keeper_of(p, o);
+    struct op *src = queue_keeper_locked(p, o);
     if (src)
         return src;
     struct op *run = g_hash_table_lookup(p->running_keys, o->key);
@@ -506,7 +557,7 @@ struct op *queue_blocker_locked(struct publisher *p, const struct op *o)
 bool queue_waits_for_copy_locked(struct publisher *p, const struct op *o, const struct op *src)
 {
     mutex_assert_held(&p->mu);
-    return !order_blocker(p, o) && keeper_of(p, o) == src;
+    return !queue_order_blocker_locked(p, o) && queue_keeper_locked(p, o) == src;
 }
 
 bool queue_key_busy_locked(struct publisher *p, const char *key)
@@ -519,32 +570,6 @@ bool queue_key_busy_locked(struct publisher *p, const char *key)
 bool queue_eligible_locked(struct publisher *p, const struct op *o)
 {
     return queue_blocker_locked(p, o) == NULL;
-}
-
-/* Is its content settled? Of one that is quarantined, the run makes it parked. */
-static bool pubop_sealed(const struct op *o)
-{
-    return o->rec.kind == OP_DELETE || !S_ISREG(o->type) || o->content == CONTENT_SEALED ||
-           o->content == CONTENT_CLEAN || o->content == CONTENT_QUARANTINED;
-}
-
-/* Could run but for the order; notes when a timed one may. */
-static bool pubop_wants_run(const struct op *o, uint64_t now, uint64_t *wake)
-{
-    if (o->running || !pubop_sealed(o) || o->rec.state == OPS_PARKED || (o->rec.state == OPS_CONFLICT && !o->settle))
-        return false;
-    if (o->not_before_ns > now) {
-        if (*wake == 0 || o->not_before_ns < *wake)
-            *wake = o->not_before_ns;
-        return false;
-    }
-    return true;
-}
-
-static bool pubop_large(const struct op *o)
-{
-    return o->rec.kind == OP_SYNC && S_ISREG(o->type) && o->bytes > o->p->fs->cfg->part_size &&
-           o->content == CONTENT_SEALED;
 }
 
 bool queue_busy_locked(struct publisher *p, const struct op *o)
@@ -569,19 +594,18 @@ static void count_run(struct publisher *p, const struct op *o, int by)
         g_free(dir);
 }
 
-/* A link that does not answer holds up one thread, not those that the others need. */
-static bool waits_for_link(struct publisher *p, const struct op *o) REQUIRES(p->mu)
+GSequenceIter *queue_after_locked(struct publisher *p, uint64_t seq)
 {
-    if (!o->link_len)
-        return false;
-    g_autofree char *dir = g_strndup(o->key, o->link_len);
-    return g_hash_table_contains(p->link_runs, dir) && !links_answers(p->fs, dir);
+    mutex_assert_held(&p->mu);
+    struct op key = {.rec.seq = seq};
+    return g_sequence_search(p->all, &key, by_seq_cmp, NULL);
 }
 
 void queue_take_locked(struct publisher *p, struct op *o)
 {
     assert(!queue_busy_locked(p, o));
     o->running = true;
+    __atomic_store_n(&o->progress_bytes, 0, __ATOMIC_RELAXED); /* of a try before */
     o->given_up = false;
     count_run(p, o, 1);
     g_hash_table_insert(p->running_keys, o->key, o);
@@ -598,161 +622,6 @@ void queue_untake_locked(struct publisher *p, struct op *o)
     o->running = false;
     count_run(p, o, -1);
     queue_wake_locked(p);
-}
-
-/* Will the op, which another waits for, not run for long, or not before that other? */
-static bool stands_in_the_way(struct publisher *p, const struct op *src, const struct op *o, uint64_t now)
-    REQUIRES(p->mu)
-{
-    if (src == o || src->content == CONTENT_OPEN || (src->rec.state == OPS_HELD && src->not_before_ns > now))
-        return true;
-    return src->rec.seq > o->rec.seq && !queue_eligible_locked(p, src);
-}
-
-/*
- * The op that copies from what o, whose turn it is, would overwrite or cannot stand beside, if it has to do without that object. A copy that is being made is waited for. One that
- * runs and waits at its gate, maybe o itself, is told: it leaves and runs again.
- */
-static struct op *find_tangle(struct publisher *p, const struct op *o, uint64_t now, uint64_t *wake) REQUIRES(p->mu)
-{
-    struct op *src = keeper_of(p, o);
-    if (!src || src->rec.kind == OP_DELETE || (src->base && src->content == CONTENT_OPEN) || src->hasty ||
-        src->rec.state == OPS_PARKED || src->rec.state == OPS_CONFLICT ||
-        (queue_busy_locked(p, src) && !src->at_gate) || order_blocker(p, o) || !stands_in_the_way(p, src, o, now))
-        return NULL;
-    if (src->at_gate) {
-        src->untangle = true;
-        cond_broadcast(&p->done);
-        return NULL;
-    }
-    if (src->failures > 0 && src->not_before_ns > now) {
-        *wake = *wake == 0 ? src->not_before_ns : MIN(*wake, src->not_before_ns);
-        return NULL;
-    }
-    src->untangle = true;
-    return src;
-}
-
-/* Heads of directories whose turn it may be though they lie behind a long blocked stretch of the journal. */
-static struct op *pick_from_dirs(struct publisher *p, uint64_t now, uint64_t *wake) REQUIRES(p->mu)
-{
-    GHashTableIter it;
-    struct dirnode *n;
-    g_hash_table_iter_init(&it, p->dirs);
-    while (g_hash_table_iter_next(&it, NULL, (void **)&n)) {
-        struct op *o = first_of(n->pubs);
-        if (o && !queue_busy_locked(p, o) && pubop_wants_run(o, now, wake) && !waits_for_link(p, o) &&
-            queue_eligible_locked(p, o))
-            return o;
-    }
-    return NULL;
-}
-
-static bool waits_for_itself(struct publisher *p, const struct op *o) REQUIRES(p->mu)
-{
-    const struct op *b = queue_blocker_locked(p, o);
-    for (unsigned n = 0; b && b != o && n < CIRCLE_MAX; n++)
-        b = queue_blocker_locked(p, b);
-    return b == o;
-}
-
-/* One that stands at an earlier place than its seq stands there for deletes only from now on. */
-static bool make_late(struct publisher *p, struct op *o) REQUIRES(p->mu)
-{
-    bool can = o->place != o->rec.seq && !o->late && o->links->len > 0;
-    o->late |= can && waits_for_itself(p, o);
-    return can && o->late;
-}
-
-/* A file appears before something older is deleted. */
-static bool let_past_deletes(struct publisher *p, struct op *o) REQUIRES(p->mu)
-{
-    const struct op *b = o->rec.kind == OP_SYNC && !o->past_deletes ? order_blocker(p, o) : NULL;
-    bool can = b && b->rec.kind == OP_DELETE;
-    o->past_deletes |= can && waits_for_itself(p, o);
-    return can && o->past_deletes;
-}
-
-/*
- * True if ops waited for each other, as none do whose place is their seq, and now do no more. What a delete waits for stays: an object that may still be
- * named by a marker is the last thing to go.
- */
-static bool break_circle(struct publisher *p) REQUIRES(p->mu)
-{
-    static bool (*const ways[])(struct publisher * p, struct op * o) = {make_late, let_past_deletes};
-    for (unsigned i = 0; i < G_N_ELEMENTS(ways); i++) {
-        unsigned n = 0;
-        GSequenceIter *it = g_sequence_get_begin_iter(p->all);
-        for (; !g_sequence_iter_is_end(it) && n < SCAN_LIMIT; it = g_sequence_iter_next(it), n++)
-            if (ways[i](p, g_sequence_get(it)))
-                return true;
-    }
-    return false;
-}
-
-struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns)
-{
-    mutex_assert_held(&p->mu);
-    uint64_t now = clock_mono_ns(), wake = 0;
-    struct op *stage = NULL;
-    unsigned n = 0;
-    GSequenceIter *it = g_sequence_get_begin_iter(p->all);
-    for (; !g_sequence_iter_is_end(it) && n < SCAN_LIMIT; it = g_sequence_iter_next(it)) {
-        struct op *o = g_sequence_get(it);
-        if (!o->at_gate && (queue_busy_locked(p, o) || !pubop_wants_run(o, now, &wake) || waits_for_link(p, o)))
-            continue;
-        n++; /* only of those that wait for others: what follows costs something */
-        if (!o->at_gate && queue_eligible_locked(p, o)) {
-            queue_take_locked(p, o);
-            return o;
-        }
-        struct op *tangle = find_tangle(p, o, now, &wake);
-        if (tangle) {
-            queue_take_locked(p, tangle);
-            return tangle;
-        }
-        if (!stage && !o->at_gate && !o->staged && pubop_large(o))
-            stage = o;
-    }
-    struct op *o = n == SCAN_LIMIT ? pick_from_dirs(p, now, &wake) : NULL;
-    o = o ? o : stage;
-    if (!o && break_circle(p))
-        return queue_pick_locked(p, ret_wake_ns);
-    if (o)
-        queue_take_locked(p, o);
-    else
-        *ret_wake_ns = wake;
-    return o;
-}
-
-/* ---- what is on its way out ---- */
-
-static void note_recent(struct publisher *p, char *key, const struct recent *note)
-{
-    g_hash_table_replace(p->recent, key, g_memdup2(note, sizeof(*note)));
-}
-
-/* No listing runs that long; a later one sees the store as it is. */
-static gboolean is_old(void *key, void *value, void *now)
-{
-    return *(uint64_t *)now - ((struct recent *)value)->at_ns > RECENT_MAX_NS;
-}
-
-void queue_note_deleted_locked(struct publisher *p, const char *key)
-{
-    mutex_assert_held(&p->mu);
-    uint64_t now = clock_mono_ns();
-    struct recent note = {.stamp = meta_next_seq(p->fs->meta), .at_ns = now};
-    if (now - p->recent_pruned_ns > RECENT_MAX_NS) {
-        (void)g_hash_table_foreach_remove(p->recent, is_old, &now);
-        p->recent_pruned_ns = now;
-    }
-    note_recent(p, g_strdup(key), &note);
-    for (size_t len = strlen(key); len > 0;) {
-        len = parent_len(key, len - 1);
-        if (len > 0)
-            note_recent(p, g_strndup(key, len), &note);
-    }
 }
 
 bool queue_prefix_leaving_locked(struct publisher *p, const char *prefix)

@@ -10,7 +10,7 @@
 #include "delta.h"
 #include "io_mode.h"
 #include "ns_undo.h"
-#include "publish_internal.h"
+#include "publish_here.h"
 #include "states.h"
 
 #define BACKOFF_MIN_NS (250 * NS_PER_MS)
@@ -25,10 +25,13 @@ struct job {
     struct inode *in; /* owned reference */
     bool snapshot;
     uint64_t deadline_ns;
+    int64_t ctime_ns;  /* of the inode, as of d */
     uint64_t vid, gen; /* content that is uploaded */
     /* of content_sync(), which goes on while parts are sent */
     pthread_t sync_thread;
-    bool syncing; /* to be joined */
+    bool syncing;     /* to be joined */
+    struct cfile *cf; /* of that, borrowed from upload_content() */
+    int hurry;        /* atomic: all else is done, the sync is waited for */
     int sync_r;
     bool unlogged; /* the bytes are on the disk, the journal does not say so for good yet */
 };
@@ -83,15 +86,18 @@ static int gate(void *ctx)
 static void *sync_main(void *arg)
 {
     struct job *j = arg;
+    cache_file_write_out(j->cf, &j->hurry);
     j->sync_r = content_sync(j->in);
     return NULL;
 }
 
 /* Power loss after the sync cannot make the journal promise what the disk does not hold. It is begun at once, whatever the store does, and the
  * upload of several parts does not wait for it. */
-static int begin_sync(struct job *j, uint64_t size)
+static int begin_sync(struct job *j, struct cfile *cf)
 {
-    if (size > j->o->p->fs->cfg->part_size)
+    j->cf = cf;
+    j->hurry = 0;
+    if (cache_file_size(cf) > j->o->p->fs->cfg->part_size)
         j->syncing = thread_start(&j->sync_thread, "sync", sync_main, j) == 0;
     if (!j->syncing)
         j->sync_r = content_sync_bytes(j->in);
@@ -101,6 +107,7 @@ static int begin_sync(struct job *j, uint64_t size)
 
 static int end_sync(struct job *j)
 {
+    __atomic_store_n(&j->hurry, 1, __ATOMIC_RELAXED); /* a flag */
     if (j->syncing)
         (void)pthread_join(j->sync_thread, NULL); /* joinable and ours */
     j->syncing = false;
@@ -197,21 +204,21 @@ static bool is_absent(struct fs *fs, const char *key)
     return objstore_list(fs->store, &req, find_key, &found, NULL) == 0 && !found;
 }
 
-/* Deletes what may be deleted: the object with the etag known, one of ours that was noted but not recorded, or a marker without bytes. */
+/* Deletes what may be deleted: the object with the etag known, one of ours that was noted but not recorded, or a marker without bytes. -ENOENT: none of them is there. */
 static int delete_as_known(struct op *o)
 {
     struct fs *fs = o->p->fs;
-    struct obj_cond cond = {.kind = etag_is_set(&o->rec.etag) ? OBJ_COND_ETAG : OBJ_COND_NONE, .etag = o->rec.etag};
-    bool noted = publish_has_note(fs, o->key) || note_is_marker(o->key);
-    int r = noted && cond.kind == OBJ_COND_NONE ? -ESTALE : objstore_delete(fs->store, o->key, &cond);
-    if (r != -ESTALE || !noted)
+    struct obj_cond cond = {.kind = OBJ_COND_ETAG, .etag = o->rec.etag};
+    bool known = etag_is_set(&o->rec.etag);
+    int r = known ? objstore_delete(fs->store, o->key, &cond) : -ESTALE;
+    if (r != -ESTALE)
         return r;
     struct obj_info info = {0};
     r = note_find(fs, o->key, &info);
     if (r == 0) {
-        cond = (struct obj_cond){.kind = OBJ_COND_ETAG, .etag = info.etag};
+        cond.etag = info.etag;
         r = objstore_delete(fs->store, o->key, &cond);
-    } else if (r == -ENOENT && etag_is_set(&o->rec.etag)) {
+    } else if (r == -ENOENT && known) {
         r = -ESTALE;
     }
     obj_info_clear(&info);
@@ -228,7 +235,15 @@ static int delete_object(struct op *o)
 static int run_delete(struct op *o)
 {
     struct fs *fs = o->p->fs;
+    mutex_lock(&o->p->mu);
+    bool replaced = queue_delete_replaced_locked(o->p, o);
+    mutex_unlock(&o->p->mu);
+    if (replaced)
+        return pubop_forget(o);
     int r = place_keep_readers(o);
+    mutex_lock(&o->p->mu);
+    o->kept_out = r == -EBUSY || r == -ENOSPC;
+    mutex_unlock(&o->p->mu);
     if (r == 0) /* or a power loss brings a record back that counts on the object: of a copy to be made, say */
         r = meta_sync(fs->meta);
     if (r == 0)
@@ -248,7 +263,7 @@ static int run_delete(struct op *o)
     return pubop_forget(o);
 }
 
-/* Puts the marker where no object with bytes has that key. 1: one has, and stays; it shows the directory as well. */
+/* Puts the marker where no object with bytes has that key. 1: one has, and stays; it shows the directory as well. -EBUSY: what stands there changed meanwhile. */
 static int put_marker(struct objstore *st, const char *key, const struct obj_meta *meta, struct etag *ret_etag)
 {
     struct obj_cond cond = {.kind = OBJ_COND_ABSENT};
@@ -258,11 +273,13 @@ static int put_marker(struct objstore *st, const char *key, const struct obj_met
         return r;
     r = objstore_head(st, key, &info);
     bool theirs = r == 0 && info.size > 0;
+    if (r == 0)
+        cond = (struct obj_cond){.kind = OBJ_COND_ETAG, .etag = info.etag};
     obj_info_clear(&info);
     if (theirs || (r < 0 && r != -ENOENT))
         return theirs ? 1 : r;
-    cond.kind = OBJ_COND_NONE;
-    return objstore_put(st, key, "", 0, meta, &cond, ret_etag);
+    r = objstore_put(st, key, "", 0, meta, &cond, ret_etag);
+    return r == -ESTALE ? -EBUSY : r;
 }
 
 static int run_marker(struct job *j)
@@ -358,9 +375,9 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
     out.size = j->in->rec.size;
     out.vid = j->in->rec.vid;
     out.gen = j->in->rec.gen;
-    out.ctime_ns = j->in->rec.ctime_ns;
-    mutex_unlock(&j->in->mu);
     bool in_place = g_str_equal(src, j->o->key), new_meta = in_place || (j->d.flags & DENTRY_META_DIRTY);
+    out.ctime_ns = new_meta ? j->in->rec.ctime_ns : j->ctime_ns; /* what was set since d was read is not sent */
+    mutex_unlock(&j->in->mu);
     struct obj_cond cond = condition(j);
     if (in_place)
         cond = (struct obj_cond){.kind = OBJ_COND_NONE}; /* the source's condition says it */
@@ -370,11 +387,14 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
     if (r == 0)
         r = note_copy(j->o, token, out.size, in_place ? j->d.ino : 0);
     CRASH_POINT(copy_noted);
+    struct obj_copy copy = {
+        .src = src, .dst = j->o->key, .src_etag = src_etag, .meta = new_meta ? &meta : NULL, .dst_cond = &cond};
     if (r == 0)
-        r = objstore_copy(fs->store, src, src_etag, j->o->key, new_meta ? &meta : NULL, &cond, &out.etag);
+        r = note_and_copy(j->o, &copy, &out.etag);
     struct etag again;
+    copy.src_etag = &again;
     if (r == -ESTALE && !in_place && note_content(fs, src, j->d.ino, &out, &again) == 0)
-        r = objstore_copy(fs->store, src, &again, j->o->key, new_meta ? &meta : NULL, &cond, &out.etag);
+        r = note_and_copy(j->o, &copy, &out.etag);
     CRASH_POINT(copy_visible);
     if (r == -ESTALE)
         log_info("publish", "no copy: key='%s' from='%s' etag=%s, there is to be %s", j->o->key, src, src_etag->s,
@@ -481,7 +501,7 @@ static int upload_content(struct job *j, struct cfile *cf)
     if (r == 0)
         r = check_size(j, cache_file_size(cf), closed_size);
     if (r == 0)
-        r = begin_sync(j, cache_file_size(cf));
+        r = begin_sync(j, cf);
     if (r < 0)
         return r;
     char token[TOKEN_MAX + 1];
@@ -566,7 +586,9 @@ static int run_file(struct job *j)
     int r = gate(j);
     if (r < 0)
         return r;
-    return run_copy(j, src, etag);
+    r = run_copy(j, src, etag);
+    bool cannot = (r == -ENOENT || r == -ENOMEDIUM) && !g_str_equal(src, j->o->key);
+    return cannot ? here_copy_failed(j->o, &j->d, in, src, r) : r;
 }
 
 static int read_job(struct job *j)
@@ -582,8 +604,12 @@ static int read_job(struct job *j)
         r = -ENOENT;
     if (r == 0)
         r = inode_get(fs, j->d.ino, &j->in);
-    if (r == 0)
+    if (r == 0) {
+        mutex_lock(&j->in->mu);
+        j->ctime_ns = j->in->rec.ctime_ns;
+        mutex_unlock(&j->in->mu);
         r = place_take_delete(o, &j->d);
+    }
     mutex_unlock(&fs->ns);
     return r;
 }
@@ -645,16 +671,10 @@ static int run_untangle(struct op *o)
 {
     struct job j = {.o = o};
     int r = read_job(&j);
-    bool file = r == 0 && S_ISREG(o->type);
     if (r == -ENOENT) {
         r = pubop_forget(o);
     } else if (r == 0) {
-        r = file ? content_detach(j.in) : 0;
-        bool detached = file && r == 0;
-        if (r == 0)
-            r = pubop_let_go(o, &j.d);
-        if (detached)
-            content_end_detach(j.in);
+        r = here_send(o, &j.d, j.in);
         mutex_lock(&o->p->mu);
         o->untangle = false;
         o->hasty = r == -EFBIG;
@@ -686,7 +706,16 @@ int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns)
 static bool hopeless(const struct op *o, int r)
 {
     return r == -EFBIG || r == -ENAMETOOLONG || r == -EINVAL || r == -EOPNOTSUPP || r == -EUCLEAN || r == -ENODATA ||
-           r == -ENOTDIR || r == -EISDIR || (r == -EBADMSG && o->failures >= BAD_BYTES_MAX);
+           r == -ENOTDIR || r == -EISDIR || r == -EXDEV || (r == -ENOMEDIUM && o->rec.kind == OP_SYNC) ||
+           (r == -EBADMSG && o->failures >= BAD_BYTES_MAX);
+}
+
+/* A delete that the store does not let happen, or that would take bytes from who has the file open and for which there is no room here: nobody knows for how long. What else is busy
+ * or full, of the store or of the database, passes. */
+static bool is_refusal(const struct op *o, int r)
+{
+    bool kept_out = o->kept_out && (r == -EBUSY || r == -ENOSPC);
+    return o->rec.kind == OP_DELETE && (r == -EACCES || kept_out);
 }
 
 static void back_off_locked(struct op *o, int r) /* under the publisher\'s mu */
@@ -742,7 +771,7 @@ void pubop_finish(struct op *o, int r)
         o->not_before_ns = clock_mono_ns() + 20 * NS_PER_MS;
     } else if (r < 0 && r != -ECANCELED) {
         back_off_locked(o, r);
-        queue_set_refused_locked(p, o, o->rec.kind == OP_DELETE && r == -EACCES && o->failures >= REFUSALS);
+        queue_set_refused_locked(p, o, is_refusal(o, r) && o->failures >= REFUSALS);
     }
     mutex_unlock(&p->mu);
 }

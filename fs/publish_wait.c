@@ -24,6 +24,7 @@ static void count_op(struct publish_counts *c, const struct op *o)
         c->files++;
         c->bytes += o->bytes;
         c->uploading += o->running;
+        c->stored += o->running ? MIN(o->bytes, __atomic_load_n(&o->progress_bytes, __ATOMIC_RELAXED)) : 0;
         if (c->oldest_ns == 0 || o->rec.created_ns < c->oldest_ns)
             c->oldest_ns = o->rec.created_ns;
     }
@@ -94,7 +95,8 @@ static bool gets_on_locked(struct publisher *p, const struct op *o, GArray *open
         if (needs_decision(o))
             return false;
         if (o->content == CONTENT_OPEN) {
-            if (waiting && !o->base && !o->hasty && queue_waits_for_copy_locked(p, waiting, o)) /* that is untangled */
+            if (waiting && !pubop_copying(o) && !o->hasty &&
+                queue_waits_for_copy_locked(p, waiting, o)) /* that is untangled */
                 return true;
             g_array_append_val(open, o->ino);
             return false;

@@ -117,7 +117,6 @@ void read_mode_opened(struct handle *h, bool direct)
 {
     h->watch.on = !h->slot->writable && !cache_file_complete(h->in->cf);
     h->watch.direct = direct;
-    h->slot->direct = direct;
 }
 
 /* Between STEP_BYTES and twice that the thread is looked at for the first time, and then again until it is known. */

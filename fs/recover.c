@@ -11,6 +11,7 @@
 
 #include "base/crash.h"
 #include "content.h"
+#include "durable.h"
 #include "local.h"
 #include "states.h"
 #include "tree.h"
@@ -143,6 +144,7 @@ static int settle_open(struct fs *fs, struct meta_batch *b, uint64_t ino)
         log_err("recover", "unpublished content did not survive, it is quarantined ino=%" G_GUINT64_FORMAT, ino);
         (void)content_quarantine(&rec);
     } else if (rec.content == CONTENT_CLOSING) {
+        rec.gen++; /* as below: what came after the snapshot need not show in size and time */
         r = content_move(&rec, CONTENT_SEALED);
         r = r < 0 ? r : journal_names(fs, b, ino);
     } else if (rec.content == CONTENT_OPEN) {
@@ -156,6 +158,7 @@ static int settle_open(struct fs *fs, struct meta_batch *b, uint64_t ino)
             ino);
     else
         meta_value_del(b, name);
+    local_note_again(fs, b, ino);
     meta_inode_put(b, &rec);
     meta_inode_clear(&rec);
     return r;
@@ -192,13 +195,14 @@ static void end_publish(struct fs *fs, const struct meta_inode *rec)
 struct check_dirty {
     struct fs *fs;
     struct meta_batch *b;
+    struct meta_near *near;
 };
 
 static int check_dirty(void *ctx, uint64_t vid, uint64_t ino)
 {
     struct check_dirty *c = ctx;
     struct meta_inode rec = {0};
-    int r = meta_inode_get(c->fs->meta, ino, &rec);
+    int r = meta_near_inode(c->near, ino, &rec);
     if (r == -ENOENT)
         cache_forget(c->fs->cache, vid);
     bool known = r == 0 && S_ISREG(rec.mode) && rec.vid == vid;
@@ -213,6 +217,8 @@ static int check_dirty(void *ctx, uint64_t vid, uint64_t ino)
             ino);
         (void)content_quarantine(&rec);
         meta_inode_put(c->b, &rec);
+    } else if (known && rec.content == CONTENT_SEALED && !(rec.flags & INODE_DATA_SYNCED)) {
+        durable_note(c->fs, ino);
     }
     meta_inode_clear(&rec);
     return r == -ENOENT ? 0 : r;
@@ -220,11 +226,12 @@ static int check_dirty(void *ctx, uint64_t vid, uint64_t ino)
 
 static int settle_dirty(struct fs *fs)
 {
-    struct check_dirty c = {fs, meta_batch_new(fs->meta)};
+    struct check_dirty c = {fs, meta_batch_new(fs->meta), meta_near_new(fs->meta)};
     int r = cache_dirty_each(fs->cache, check_dirty, &c);
     if (r == 0)
         r = meta_commit(c.b, false);
     meta_batch_free(c.b);
+    meta_near_free(c.near);
     return r;
 }
 

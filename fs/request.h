@@ -7,6 +7,11 @@
  * the same. A thread that is not told serves number 0, which none has. */
 void request_begin(uint64_t unique, unsigned place);
 void request_end(void);
+/* After request_begin(): who reads requests has fn called, by request_waits(). */
+void request_on_wait(void (*fn)(void *ctx), void *ctx);
+/* The request is not answered from memory: from here on disk, database, store or another request may be waited for. To be called before that by operations that
+ * fuse_loop.c calls prompt; the others need not. */
+void request_waits(void);
 /* Stays the same when the kernel sends the request again because who had it died. */
 uint64_t request_unique(void);
 unsigned request_place(void);

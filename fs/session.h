@@ -30,7 +30,7 @@ struct sess_handle {
     int32_t tid;       /* who opened it */
     uint8_t writable, dir, virt;
     _Atomic uint8_t wrote, fresh;
-    uint8_t direct; /* reads by direct I/O; 0 where it is not known */
+    uint8_t direct; /* by direct I/O; 0 where it is not known */
 };
 
 enum file_state { FILE_FREE, FILE_USED, FILE_CLOSING };

@@ -140,19 +140,27 @@ static bool is_connected(const struct supervisor *s)
     return s->se && !(poll(&p, 1, 0) == 1 && (p.revents & POLLERR));
 }
 
+static int begin_listen(struct supervisor *s, char **ret_msg)
+{
+    int r = s->listen_fd < 0 ? ctl_listen(s->cfg->mountpoint, &s->listen_fd) : 0;
+    if (r < 0)
+        *ret_msg = g_strdup_printf("cannot open the control socket for %s: %s", s->cfg->mountpoint, err_text(r));
+    return r;
+}
+
+/* The socket first: who sees the mount may ask it something at once. */
 static int connect_mount(struct supervisor *s, char *options, char **ret_msg)
 {
-    int r = s->se ? 0 : mount_at(s, options, ret_msg);
-    if (r < 0 || s->listen_fd >= 0)
+    if (s->notify_fd >= 0)
+        return 0;
+    int r = begin_listen(s, ret_msg);
+    if (r == 0 && !s->se)
+        r = mount_at(s, options, ret_msg);
+    if (r < 0)
         return r;
     r = notifier_start(fuse_session_fd(s->se), &s->notifier, &s->notify_fd);
     if (r < 0) {
         *ret_msg = g_strdup_printf("cannot start a process: %s", err_text(r));
-        return r;
-    }
-    r = ctl_listen(s->cfg->mountpoint, &s->listen_fd);
-    if (r < 0) {
-        *ret_msg = g_strdup_printf("cannot open the control socket for %s: %s", s->cfg->mountpoint, err_text(r));
         return r;
     }
     g_autofree char *failed = ctl_failed_path_of(s->cfg->mountpoint, geteuid());
@@ -205,13 +213,15 @@ static void disconnect(struct supervisor *s, bool unmount)
 
 /* ---- starting a worker ---- */
 
-/* The child: never returns. Only what is safe after a fork. */
+/* The child: never returns. Only what is safe after a fork. A stop waits until the worker, which blocks it too, looks for it: it is to end the mount, not to die of it. */
 static void become_worker(const struct supervisor *s, int channel)
 {
     char fds[64];
-    sigset_t none;
-    sigemptyset(&none);
-    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    sigset_t stops;
+    sigemptyset(&stops);
+    sigaddset(&stops, SIGTERM);
+    sigaddset(&stops, SIGINT);
+    (void)sigprocmask(SIG_SETMASK, &stops, NULL);
     const int keep[] = {channel, s->config_fd, s->session_fd, s->memory_fd};
     for (unsigned i = 0; i < G_N_ELEMENTS(keep); i++)
         (void)fcntl(keep[i], F_SETFD, 0); /* fails where there is none */
@@ -271,12 +281,24 @@ static void answer_connect(struct supervisor *s, char *options)
         log_debug("mount", "the worker is gone already r=%s", err_name(r));
 }
 
+/* The worker ends for good, and takes the time that it takes. */
+static void forget_next_program(struct supervisor *s)
+{
+    s->handing_over = s->trying = false;
+    s->deadline_ns = 0;
+    if (s->next_fd >= 0)
+        (void)close(s->next_fd);
+    s->next_fd = -1;
+}
+
 static void answer_upgrade(struct supervisor *s, const char *path)
 {
     g_autofree char *msg = NULL;
-    int r = s->handing_over || s->trying ? -EBUSY : program_open(path, &s->next_fd, &msg);
+    bool over = s->ending || s->stopping;
+    const char *why = over ? "the mount is being taken away" : "an upgrade is on its way";
+    int r = over || s->handing_over || s->trying ? -EBUSY : program_open(path, &s->next_fd, &msg);
     if (r < 0) {
-        r = channel_send(s->channel, CHANNEL_REFUSED, msg ? msg : "an upgrade is on its way");
+        r = channel_send(s->channel, CHANNEL_REFUSED, msg ? msg : why);
     } else {
         s->handing_over = true;
         s->deadline_ns = clock_mono_ns() + HANDOVER_NS;
@@ -326,11 +348,16 @@ static bool take_message(struct supervisor *s)
         s->memory_fd = m.fds[0];
         m.fds[0] = -1;
         break;
+    case CHANNEL_STORE: /* a text that was cut counts as none */
+        if (!g_setenv(CHANNEL_STORE_ENV, m.text, true))
+            log_err("mount", "the next worker will not know how the store is reached");
+        break;
     case CHANNEL_READY:
         note_ready(s);
         break;
     case CHANNEL_ENDING:
         s->ending = true;
+        forget_next_program(s);
         disconnect(s, true);
         break;
     case CHANNEL_FAILED:
@@ -420,6 +447,16 @@ static int start_other_program(struct supervisor *s, const char *why)
     return start_worker(s);
 }
 
+/* The mount is to go or gone, and the worker made room for another program, or that did not come to serve: what is left to do before, one of ours does. */
+static int start_last(struct supervisor *s)
+{
+    forget_next_program(s);
+    int r = start_worker(s);
+    if (r == 0)
+        (void)kill(s->pid, SIGTERM);
+    return r;
+}
+
 /* As replace_worker(). */
 static int start_next(struct supervisor *s, const char *why, char **ret_msg)
 {
@@ -443,6 +480,8 @@ static int replace_worker(struct supervisor *s, char **ret_msg)
     int status = 0;
     reap(s, &status);
     bool well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if ((s->handing_over || s->trying) && !s->ending && (s->stopping || !is_connected(s)))
+        return start_last(s);
     if (well && (s->ending || s->stopping || !is_connected(s)))
         return 1;
     g_autofree char *why = describe_end(s, status);

@@ -210,18 +210,11 @@ static bool directories_are_small(struct sync_job *job)
     return small;
 }
 
-/* A listing without a delimiter shows nothing of a link but its directory, as if that were empty. */
-static bool has_links(struct fs *fs, uint64_t dir)
-{
-    g_autofree char *path = NULL;
-    return tree_path_of(fs, dir, &path) < 0 || links_below(fs, path);
-}
-
 /* The next directories among the names; the rest is looked through when these are done. */
 static int look_through(struct sync_job *job, const struct work *look)
 {
     g_autoptr(GArray) works = g_array_new(FALSE, FALSE, sizeof(struct work));
-    bool together = directories_are_small(job) && !has_links(job->fs, look->ino);
+    bool together = directories_are_small(job) && sync_group_fits(job->fs, look->ino);
     struct page page = {works, together ? sync_group_new() : NULL, look->after};
     struct work rest = *look;
     g_array_append_val(works, rest);
@@ -321,6 +314,8 @@ static int list_dir(struct worker *w, struct inode *dir, const struct tree_given
     w->tally.changed = w->tally.wrote = false;
     uint64_t before = atomic_load(&w->tally.names);
     int r = tree_list_now(job->fs, dir, job->run.began_ns, given, &w->tally);
+    if (r == -ENOENT && tree_is_removed(dir))
+        return 0;
     if (r < 0) {
         note_failure(job, dir->ino, r);
         return 1; /* what is known of it is looked into all the same */

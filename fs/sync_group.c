@@ -5,6 +5,7 @@
  * Worth it only while most keys are names of these directories: what lies deeper, or between them, comes along. When that is too much, or one of them turns out to be large, the rest is
  * left to be listed one by one.
  */
+#include "links.h"
 #include "sync_internal.h"
 #include "tree.h"
 
@@ -130,6 +131,14 @@ static int on_key(void *ctx, const struct obj_entry *e)
     return run->rows->len > ROWS_OF_ONE || run->stray > run->used + STRAY_KEYS ? STOP_EARLY : 0;
 }
 
+bool sync_group_fits(struct fs *fs, uint64_t parent)
+{
+    g_autofree char *path = NULL;
+    if (!links_below(fs, "")) /* there are none */
+        return true;
+    return tree_path_of(fs, parent, &path) == 0 && !links_below(fs, path);
+}
+
 int sync_group_list(struct fs *fs, const struct sync_group *g, GArray *members, guint *ret_done)
 {
     g_autoptr(GArray) rows = g_array_new(FALSE, FALSE, sizeof(struct obj_entry));
@@ -137,14 +146,17 @@ int sync_group_list(struct fs *fs, const struct sync_group *g, GArray *members, 
     g_array_sort(members, compare_members);
     g_autoptr(GString) last = g_string_new(NULL);
     struct group_run run = {.g = g, .members = members, .rows = rows, .last = last};
-    g_autofree char *prefix = tree_given_begin(fs, g->parent, &run.given);
+    g_autofree char *prefix = tree_given_begin(fs, g->parent, g->claimed, &run.given);
     run.prefix = prefix;
-    g_autofree char *after = g_strconcat(prefix, g_array_index(members, struct sync_member, 0).name, NULL);
-    struct obj_list_req req = {.prefix = prefix, .start_after = after};
-    int r = objstore_list(fs->store, &req, on_key, &run, NULL);
-    while (r == 0 && run.result == 0 && member(&run)) /* nothing comes behind them */
+    const char *first = g_array_index(members, struct sync_member, 0).name;
+    g_autofree char *after =
+        g_strconcat(prefix, first, ".~", NULL); /* just before "first/": not what is in "first-2/" */
+    struct obj_list_req req = {.prefix = prefix, .start_after = after, .max_keys = g->max_keys};
+    bool cut_short = false;
+    int r = objstore_list(fs->store, &req, on_key, &run, &cut_short);
+    while (r == 0 && run.result == 0 && !cut_short && member(&run)) /* nothing comes behind them */
         run.result = next_member(&run);
-    tree_given_end(fs);
+    tree_given_end(fs, g->claimed);
     *ret_done = run.at;
     return r < 0 ? r : run.result;
 }

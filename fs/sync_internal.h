@@ -59,8 +59,12 @@ struct sync_group {
     /* Is given what was listed of a directory; -errno ends the listing. */
     int (*apply)(void *ctx, uint64_t ino, const struct tree_given *given);
     void *ctx;
+    uint32_t max_keys; /* 0: all that it takes; else asks for no more */
+    bool claimed;      /* listings of all members are under way: tree_list_claim() */
 };
 GArray *sync_group_new(void); /* of struct sync_member */
+/* Does a listing of parent without a delimiter show what is in its directories? Of a link it shows nothing but its directory, as if that were empty. */
+bool sync_group_fits(struct fs *fs, uint64_t parent);
 /* Lists directories of one parent together. members, at least one, are sorted; those from *ret_done on were not listed: some may be large, or lie too far apart. */
 int sync_group_list(struct fs *fs, const struct sync_group *g, GArray *members, guint *ret_done) MUST_CHECK;
 

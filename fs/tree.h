@@ -28,11 +28,20 @@ int tree_resolve(struct fs *fs, const char *path, struct inode **ret) MUST_CHECK
  * -EXDEV: one leads out of the mount. */
 int tree_follow(struct fs *fs, const char *path, GPtrArray *links, char **ret_path, struct inode **ret) MUST_CHECK;
 
-/* ---- tree_list.c ---- */
+/* ---- tree_list.c, tree_fresh.c ---- */
 
 /* Sees that dir's names are known and not older than the metadata TTL: one listing however many callers. A directory listed before is served as it is when the
  * store does not answer within 2 s. -errno only when nothing is known. force: list now whatever the TTL. */
 int tree_refresh(struct fs *fs, struct inode *dir, bool force) MUST_CHECK;
+/* The same for commands, which are not to take old names for all there are: 0 only once no name is older than the TTL. It waits as long as the listing gets on, for a store that does not answer
+ * *offline_ns in all, which is lowered; -errno says what became of the listing, and what was known before is known still. -ENOENT: dir is gone. */
+int tree_refresh_sure(struct fs *fs, struct inode *dir, uint64_t *offline_ns) MUST_CHECK;
+#define TREE_OFFLINE_NS (2 * NS_PER_S) /* for all that one command looks at */
+/* The same without force for a program that looks into dir: while the listings that such looks ask for take more time than there is, names that are tree_names_late_ns() older than the
+ * TTL at most serve, and are listed again behind. */
+int tree_serve(struct fs *fs, struct inode *dir) MUST_CHECK;
+/* 0: names are not older than the TTL, as far as the store answers. */
+uint64_t tree_names_late_ns(struct fs *fs);
 /* What listings came to; all but names is valid once they are done. */
 struct tree_tally {
     _Atomic uint64_t names; /* rows that the store gave, counted as they come */
@@ -49,30 +58,50 @@ struct tree_given {
     uint64_t stamp, first_id;
     int64_t began_wall_ns;
 };
-/* Before a listing of parent that gives rows of its directories. Its prefix, owned. */
-char *tree_given_begin(struct fs *fs, uint64_t parent, struct tree_given *ret);
+/* Before a listing of parent that gives rows of its directories. Its prefix, owned. claimed: of none but those that a listing is under way of already, else any may be one of them. */
+char *tree_given_begin(struct fs *fs, uint64_t parent, bool claimed, struct tree_given *ret);
 /* Once all of it was given: what came meanwhile is not older any more (tree_list_running()). */
-void tree_given_end(struct fs *fs);
+void tree_given_end(struct fs *fs, bool claimed);
 /* Lists dir in this thread, or waits for a listing that was begun at since_ns (wall clock) or later. Where nothing changed nothing is written. given: may be NULL, else
- * the store need not be asked, unless dir was moved since. */
+ * the store need not be asked, unless dir was moved since. -ENOENT: dir was removed. */
 int tree_list_now(struct fs *fs, struct inode *dir, int64_t since_ns, const struct tree_given *given,
                   struct tree_tally *tally) MUST_CHECK;
+/* Removed, here or elsewhere, though somebody has it still: nothing of it is asked, what may stand at its path is another's. */
+bool tree_is_removed(struct inode *dir);
 /* Was it listed ever, or made here, or is it removed? Else its names are not all known, and readers follow its first listing: */
 bool tree_is_listed(struct inode *dir);
 /* Waits until that listing has shown other names than as of *pages (which begins as TREE_NO_PAGES: does not wait, or 0: waits for the first ones; noted there), each with a greater
  * id than those before it. 1: it has, and more may come; 0: all names are there; -errno as of tree_refresh(). */
 int tree_list_follow(struct fs *fs, struct inode *dir, uint64_t *pages) MUST_CHECK;
 #define TREE_NO_PAGES UINT64_MAX
-/* The same for everything below. progress may be NULL. */
-int tree_refresh_all(struct fs *fs, struct inode *dir, bool force) MUST_CHECK;
+/* Called after each directory; not 0, -errno: no more. */
+typedef int tree_tick_fn(void *ctx);
+/* The same for everything below. tick may be NULL. */
+int tree_refresh_all(struct fs *fs, struct inode *dir, bool force, tree_tick_fn *tick, void *ctx) MUST_CHECK;
+/* As tree_refresh_sure(); goes on behind a directory that could not be listed, the first failure is returned, or what tick said. */
+int tree_refresh_all_sure(struct fs *fs, struct inode *dir, uint64_t *offline_ns, tree_tick_fn *tick, void *ctx)
+    MUST_CHECK;
 /* Seconds for which the kernel may trust entries of dir. */
 double tree_ttl(struct fs *fs, struct inode *dir);
+/* The same by name: while dir is listed, that long those with ids from shown_from on. */
+struct tree_trust {
+    double ttl, shown_ttl;
+    uint64_t shown_from;
+};
+void tree_trust_of(struct fs *fs, struct inode *dir, struct tree_trust *ret);
+static inline double tree_trust_in(const struct tree_trust *t, uint64_t id)
+{
+    return id >= t->shown_from ? t->shown_ttl : t->ttl;
+}
 
 /* ---- tree_lookup.c ---- */
 
+/* A name that is not older than the metadata TTL, as far as the store answers. */
 int tree_lookup(struct fs *fs, uint64_t parent, const char *name, struct inode **ret) MUST_CHECK;
-/* Asks the store for user metadata of a file when posix-meta says so and it was not seen yet. */
-void tree_want_posix(struct fs *fs, struct inode *in, uint64_t parent);
+/* The same in a directory at hand for a program that looks into it, as tree_serve(); -ENOTDIR: it is none. */
+int tree_lookup_in(struct fs *fs, struct inode *dir, const char *name, struct inode **ret) MUST_CHECK;
+/* Asks the store for user metadata of a file in dir when posix-meta says so and it was not seen yet. */
+void tree_want_posix(struct fs *fs, struct inode *in, struct inode *dir);
 
 /* ---- tree_edit.c, tree_rename.c ---- */
 
@@ -87,6 +116,7 @@ struct node_spec {
 int tree_create(struct fs *fs, const struct node_spec *spec, bool open, struct inode **ret) MUST_CHECK;
 /* Nameless regular file (O_TMPFILE), given a name by tree_link. */
 int tree_tmpfile(struct fs *fs, const struct node_spec *spec, struct inode **ret) MUST_CHECK;
+/* -EXDEV: the file belongs to another bucket, or to the other side of a local-only rule. */
 int tree_link(struct fs *fs, uint64_t ino, uint64_t parent, const char *name, struct inode **ret) MUST_CHECK;
 int tree_unlink(struct fs *fs, uint64_t parent, const char *name) MUST_CHECK;
 /* The same for this very name of a file; -ESTALE: it went, or it is another's. */

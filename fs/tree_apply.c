@@ -2,7 +2,8 @@
  * What a listing says, applied to the names of one directory.
  *
  * The store is believed only where nothing local is newer: a name with a journal record, with unpublished content, or changed here after the
- * listing began keeps what it has (publishing will find out about a conflict by its condition). A name whose object has another etag gets a
+ * listing began keeps what it has (publishing will find out about a conflict by its condition). So does the name of a file that is open for writing: what is written to it would go with
+ * its last name else; when nothing was, it is looked at again after the close (publish_look_again()). A name whose object has another etag gets a
  * new inode; the old one keeps serving its open handles.
  */
 #include "tree_apply.h"
@@ -11,10 +12,6 @@
 #include "pin.h"
 #include "publish.h"
 #include "rules.h"
-
-#define ALL_LOOKED  2
-#define DROP_NAMES  256  /* that go in one batch */
-#define DROP_LOOKED 4096 /* that are looked at for them, while others wait for the namespace */
 
 void list_row_free(struct list_row *row)
 {
@@ -47,13 +44,18 @@ bool tree_row_wants_head(struct fs *fs, uint64_t dir, const struct list_row *row
     return !known;
 }
 
-bool tree_name_is_local(const struct meta_dentry *d, const struct inode *in)
+bool tree_name_is_local(const struct meta_dentry *d, struct inode *in, bool differs)
 {
-    if (d->op_seq || (in->rec.flags & INODE_LOCAL_ONLY))
+    mutex_lock(&in->mu); /* a writer changes one of the flags under it alone */
+    uint32_t flags = in->rec.flags, content = in->rec.content;
+    bool written = S_ISREG(d->type) && in->n_writers > 0;
+    in->passed_over |= written && differs;
+    mutex_unlock(&in->mu);
+    if (d->op_seq || (flags & INODE_LOCAL_ONLY))
         return true;
     if (S_ISDIR(d->type))
-        return (in->rec.flags & INODE_DIR_LOCAL) || (d->flags & DENTRY_LINK);
-    return in->rec.content != CONTENT_CLEAN || !(d->flags & DENTRY_UPSTREAM);
+        return (flags & INODE_DIR_LOCAL) || (d->flags & DENTRY_LINK);
+    return written || content != CONTENT_CLEAN || !(d->flags & DENTRY_UPSTREAM);
 }
 
 void tree_fill_posix(struct fs *fs, struct meta_inode *rec, const struct obj_info *info)
@@ -71,6 +73,19 @@ void tree_fill_posix(struct fs *fs, struct meta_inode *rec, const struct obj_inf
         rec->mtime_ns = p->mtime_ns;
         rec->flags |= INODE_MTIME_KNOWN;
     }
+}
+
+/* What the kernel kept of the directory lacks a name; what it kept of others is right. */
+static void note_listed(struct fs *fs, uint64_t ino)
+{
+    fs->ns_changes++;
+    fs->ns_listed++;
+    INODE_REF dir = inode_find(fs, ino);
+    if (!dir)
+        return;
+    mutex_lock(&dir->mu);
+    dir->dir_seen = 0;
+    mutex_unlock(&dir->mu);
 }
 
 static int insert_at(struct fs *fs, struct meta_batch *b, const struct tree_place *at, const struct list_row *row)
@@ -115,7 +130,7 @@ static int insert_at(struct fs *fs, struct meta_batch *b, const struct tree_plac
     meta_inode_put(b, &rec);
     meta_dentry_put(b, &d);
     meta_inode_clear(&rec);
-    fs->ns_changes++;
+    note_listed(fs, at->dir);
     return 0;
 }
 
@@ -231,9 +246,10 @@ static int apply_known(struct fs *fs, struct meta_batch *b, const struct tree_pl
         mutex_unlock(&in->mu);
         return 0;
     }
-    if (tree_name_is_local(d, in))
+    bool same = is_same(d, row);
+    if (tree_name_is_local(d, in, !same))
         return 0;
-    if (is_same(d, row)) {
+    if (same) {
         note_checked(b, d, row);
         note_archived(fs, b, d, in, row->archived);
         return 0;
@@ -243,10 +259,9 @@ static int apply_known(struct fs *fs, struct meta_batch *b, const struct tree_pl
     return replace_name(fs, b, d, in, row);
 }
 
-/* A row of which there is no name, unless it is one that we are about to delete. */
-static int insert_new(struct fs *fs, struct meta_batch *b, const struct tree_place *at, const struct list_row *row)
-    REQUIRES(fs->ns)
+int tree_insert_new(struct fs *fs, struct meta_batch *b, const struct tree_place *at, const struct list_row *row)
 {
+    mutex_assert_held(&fs->ns);
     if (row_is_leaving(fs, at, row))
         return 0;
     note_created(fs, at->dir, row);
@@ -267,11 +282,17 @@ int tree_apply_row_at(struct fs *fs, struct meta_batch *b, const struct tree_pla
         meta_dentry_clear(&d);
         return r;
     }
-    return r == -ENOENT ? insert_new(fs, b, at, row) : r;
+    return r == -ENOENT ? tree_insert_new(fs, b, at, row) : r;
 }
 
 int tree_apply_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct list_row *row, uint64_t stamp)
 {
+    INODE_REF in = NULL;
+    int r = inode_get(fs, dir, &in);
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    if (in->rec.nlink == 0) /* somebody may be in it still, but a name there would be out of reach */
+        return 0;
     g_autofree char *prefix = tree_dir_prefix(fs, dir);
     return tree_apply_row_at(fs, b, &(struct tree_place){dir, prefix, pin_inherited(fs, dir), stamp}, row);
 }
@@ -344,97 +365,4 @@ int tree_match_rows(struct fs *fs, uint64_t dir, const GPtrArray *rows)
     for (struct list_row *row; (row = next_object(&m)); m.at++)
         row->match = ROW_NEW;
     return 0;
-}
-
-/* Drops what a vanished directory held; *ret_empty tells whether nothing local is left in it. */
-static int drop_below(struct fs *fs, struct meta_batch *b, uint64_t dir, uint64_t stamp, unsigned depth,
-                      bool *ret_empty) REQUIRES(fs->ns);
-
-/* One name that the store no longer has. */
-static int drop_vanished(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, uint64_t stamp, unsigned depth,
-                         bool *ret_dropped) REQUIRES(fs->ns)
-{
-    INODE_REF in = NULL;
-    int r = inode_get(fs, d->ino, &in);
-    if (r < 0)
-        return r == -ENOENT ? 0 : r;
-    if (d->stamp > stamp || tree_name_is_local(d, in))
-        return 0;
-    bool empty = true;
-    if (S_ISDIR(d->type))
-        r = depth < 256 ? drop_below(fs, b, d->ino, stamp, depth + 1, &empty) : -ELOOP;
-    if (r < 0 || !empty)
-        return r;
-    r = tree_drop_name(fs, b, d, true);
-    if (r < 0)
-        return r;
-    metric_inc(M_remote_changes);
-    notify_entry(fs, d->parent, d->name);
-    *ret_dropped = true;
-    return 0;
-}
-
-static int drop_below(struct fs *fs, struct meta_batch *b, uint64_t dir, uint64_t stamp, unsigned depth,
-                      bool *ret_empty) REQUIRES(fs->ns)
-{
-    g_autoptr(GPtrArray) names = NULL;
-    int r = meta_dentry_list(fs->meta, dir, &names);
-    for (unsigned i = 0; r == 0 && i < names->len; i++) {
-        bool dropped = false;
-        r = drop_vanished(fs, b, names->pdata[i], stamp, depth, &dropped);
-        if (!dropped)
-            *ret_empty = false;
-    }
-    return r;
-}
-
-int tree_drop_gone(struct fs *fs, struct meta_batch *b, uint64_t dir, const char *name, uint64_t stamp,
-                   bool *ret_dropped)
-{
-    mutex_assert_held(&fs->ns);
-    struct meta_dentry d = {0};
-    int r = meta_dentry_get(fs->meta, dir, name, &d);
-    if (r == 0)
-        r = drop_vanished(fs, b, &d, stamp, 0, ret_dropped);
-    meta_dentry_clear(&d);
-    return r == -ENOENT ? 0 : r;
-}
-
-struct unseen {
-    const struct tree_shown *shown;
-    GPtrArray *names;
-    unsigned looked;
-    uint64_t last;
-};
-
-static int collect_unseen(void *ctx, const struct meta_dentry *d)
-{
-    struct unseen *u = ctx;
-    if (d->id >= u->shown->first_id)
-        return ALL_LOOKED;
-    u->last = d->id;
-    if (!nameset_has(u->shown->seen, d->name, strlen(d->name), S_ISDIR(d->type)))
-        meta_dentry_collect(u->names, d);
-    return ++u->looked >= DROP_LOOKED || u->names->len >= DROP_NAMES;
-}
-
-int tree_drop_unseen(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct tree_shown *shown, uint64_t *after)
-{
-    mutex_assert_held(&fs->ns);
-    g_autoptr(GPtrArray) names = meta_dentry_array();
-    struct unseen u = {shown, names, 0, *after};
-    int more = meta_dentry_each(fs->meta, dir, *after, collect_unseen, &u);
-    int r = MIN(more, 0);
-    for (unsigned i = 0; r == 0 && i < names->len; i++) {
-        bool dropped = false;
-        const struct meta_dentry *d = names->pdata[i];
-        const struct list_row *instead = g_hash_table_lookup(shown->waiting, d->name);
-        r = drop_vanished(fs, b, names->pdata[i], shown->stamp, 0, &dropped);
-        if (r == 0 && dropped && instead) {
-            g_autofree char *prefix = tree_dir_prefix(fs, dir);
-            r = insert_new(fs, b, &(struct tree_place){dir, prefix, pin_inherited(fs, dir), shown->stamp}, instead);
-        }
-    }
-    *after = u.last;
-    return r < 0 ? r : more == 1;
 }

@@ -1,6 +1,5 @@
-/* What a listing says, applied to the names of one directory. Private to tree_list.c, tree_lookup.c and conflict.c. */
+/* What a listing says, applied to the names of one directory. What it does not show: tree_drop.h. Private to tree_list.c, tree_drop.c, tree_lookup.c and conflict.c. */
 #pragma once
-#include "nameset.h"
 #include "tree.h"
 
 /* One row kept beyond the listing's callback. */
@@ -45,22 +44,13 @@ struct tree_place {
 };
 int tree_apply_row_at(struct fs *fs, struct meta_batch *b, const struct tree_place *at, const struct list_row *row)
     REQUIRES(fs->ns);
+/* A row of which there is no name becomes one, unless it is of something that we are about to delete. */
+int tree_insert_new(struct fs *fs, struct meta_batch *b, const struct tree_place *at, const struct list_row *row)
+    REQUIRES(fs->ns) MUST_CHECK;
 /* Applies one row to dir as of a listing begun at `stamp`: new names appear, changed ones get a new inode, local changes win. Under ns.
- * 1: nothing was done, a directory of that name stands there. */
+ * A directory that was removed gets none. 1: nothing was done, a directory of that name stands there. */
 int tree_apply_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct list_row *row, uint64_t stamp)
     REQUIRES(fs->ns);
-/* What a complete listing, begun at `stamp`, showed of a directory. */
-struct tree_shown {
-    struct nameset *seen; /* objects, and (kind true) directories */
-    GHashTable *
-        waiting; /* name -> struct list_row that was not applied because a directory stands there: it becomes the name once that is gone */
-    uint64_t stamp, first_id;
-};
-/* Names of dir, of ids above *after and below first_id, that were not shown go away, unless something local keeps them: a page of them. 1: there may be more, above *after. */
-int tree_drop_unseen(struct fs *fs, struct meta_batch *b, uint64_t dir, const struct tree_shown *shown, uint64_t *after)
-    REQUIRES(fs->ns);
-/* The store was asked for the name after `stamp` and has nothing there, nor below: it goes away, unless something local keeps it or is newer. */
-int tree_drop_gone(struct fs *fs, struct meta_batch *b, uint64_t dir, const char *name, uint64_t stamp,
-                   bool *ret_dropped) REQUIRES(fs->ns) MUST_CHECK;
-/* Local content, a journal record or a local-only node: the name is not the store's to change. */
-bool tree_name_is_local(const struct meta_dentry *d, const struct inode *in);
+/* Local content, a journal record, a local-only node, or a file that is open for writing: the name is not the store's to change. differs: the store has something else for it, or
+ * nothing, which has to be looked at again when the last writer is gone. */
+bool tree_name_is_local(const struct meta_dentry *d, struct inode *in, bool differs);

@@ -126,6 +126,7 @@ int tree_unref_inode(struct fs *fs, struct meta_batch *b, uint64_t ino)
     int r = inode_get(fs, ino, &in);
     if (r < 0)
         return r == -ENOENT ? 0 : r;
+    uint64_t point = inode_is_dir(in) ? 0 : links_point_of(fs, ino);
     mutex_lock(&in->mu);
     ns_undo_note_locked(in);
     if (in->rec.nlink > 0)
@@ -135,6 +136,7 @@ int tree_unref_inode(struct fs *fs, struct meta_batch *b, uint64_t ino)
         char name[32];
         orphan_name(ino, name);
         in->rec.flags |= INODE_ORPHAN;
+        in->rec.parent = point ? point : in->rec.parent;
         if (in->n_open > 0)
             atomic_store(&fs->removed_open, true);
         meta_value_put(b, name, "", 0);
@@ -389,8 +391,9 @@ int tree_tmpfile(struct fs *fs, const struct node_spec *spec, struct inode **ret
     orphan_name(rec.ino, name);
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
-    int r = check_parent(fs, spec->parent, NULL, NULL);
+    int r = check_parent(fs, spec->parent, &rec.gid, &rec.mode);
     if (r == 0) {
+        rec.parent = links_point_of(fs, spec->parent);
         meta_inode_put(b, &rec);
         meta_value_put(b, name, "", 0);
         replay_note(fs, b, rec.ino);
@@ -423,10 +426,34 @@ static int check_same_side(struct fs *fs, struct inode *in, bool kept) REQUIRES(
     return local_is(fs, key) != kept || (kept && rests) ? -EXDEV : 0;
 }
 
+/* A name elsewhere would be copied from one bucket to another, which nothing does. A loser is brought here before it gets another name. */
+static int check_same_link(struct fs *fs, struct inode *in, uint64_t parent) REQUIRES(fs->ns)
+{
+    if (!links_below(fs, ""))
+        return 0;
+    g_autoptr(GPtrArray) names = NULL;
+    uint64_t point = links_point_of(fs, parent);
+    int r = meta_link_list(fs->meta, in->ino, &names);
+    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+        const struct meta_dentry *d = names->pdata[i];
+        r = d->parent == META_ASIDE_INO || links_point_of(fs, d->parent) == point ? 0 : -EXDEV;
+    }
+    return r == 0 && names->len == 0 && links_point_of(fs, in->ino) != point ? -EXDEV : r;
+}
+
+/* Is there an object without the attributes that the file has? */
+static int note_lack(void *ctx, const struct meta_dentry *d)
+{
+    *(bool *)ctx |= (d->flags & DENTRY_META_DIRTY) != 0;
+    return 0;
+}
+
 static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, uint64_t parent, const char *name)
     REQUIRES(fs->ns)
 {
     int r = check_parent(fs, parent, NULL, NULL);
+    if (r == 0)
+        r = check_same_link(fs, in, parent);
     if (r < 0)
         return r;
     struct meta_dentry d = {0};
@@ -443,8 +470,10 @@ static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, ui
         return r;
     char own[FS_NAME_MAX + 1];
     g_strlcpy(own, name, sizeof(own));
-    bool kept = local_is(fs, key);
+    bool kept = local_is(fs, key), lacks_meta = false;
     r = check_same_side(fs, in, kept);
+    if (r == 0)
+        r = meta_link_each(fs->meta, in->ino, note_lack, &lacks_meta);
     if (r < 0)
         return r;
     mutex_lock(&in->mu);
@@ -457,6 +486,7 @@ static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, ui
     orphan_name(in->ino, orphan);
     ns_undo_note_locked(in);
     in->rec.nlink++;
+    in->rec.parent = 0;
     in->rec.flags &= ~INODE_ORPHAN;
     in->rec.ctime_ns = clock_wall_ns();
     meta_value_del(b, orphan);
@@ -466,13 +496,15 @@ static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, ui
     if (kept)
         local_note(fs, b, in->ino);
     bool closed = S_ISLNK(in->rec.mode) || (in->rec.content != CONTENT_OPEN && in->rec.content != CONTENT_QUARANTINED);
+    bool rests = in->rec.content == CONTENT_OPEN && in->rec.base_key; /* on an object that only the record keeps */
     if (in->rec.content == CONTENT_OPEN)
         note_open(b, in->ino);
     mutex_unlock(&in->mu);
     d.stamp = meta_next_seq(fs->meta);
+    d.flags |= lacks_meta ? DENTRY_META_DIRTY : 0; /* its object will be a copy of one that does */
     if (upstream)
         inherit_key(fs, b, &d, key);
-    if (upstream && closed)
+    if (upstream && (closed || rests))
         publish_name(fs, b, &d, PUBLISH_PLACE);
     meta_dentry_put(b, &d);
     tree_touch_dir(fs, b, parent);

@@ -1,7 +1,7 @@
 /*
  * Listing a directory from the store: one listing however many callers wait, run by the list queue, applied page by page.
  *
- * Callers wait for it with a limit: a directory that was listed before is served as it is when the store does not answer within 2 s. Objects whose
+ * How long what it showed counts, and how long callers wait for the next one: tree_fresh.c. Objects whose
  * type a listing cannot tell (zero bytes: it may be a symbolic link) are asked by HEAD, many at a time; so are those of which a listing cannot tell whether they
  * are still the same, their tags being all alike, by a Last-Modified that is new or too young to tell one version from the next.
  */
@@ -15,15 +15,13 @@
 #include "publish.h"
 #include "rules.h"
 #include "sync.h"
-#include "tree_apply.h"
+#include "tree_drop.h"
+#include "tree_near.h"
 
-#define SLOW_LISTING     2u /* a listing that takes more than this share of the TTL */
-#define STALE_WAIT_NS    (2 * NS_PER_S)
-#define WORN_NS          NS_PER_S
-#define OFFLINE_RETRY_NS (5 * NS_PER_S)
-#define ROWS_PER_BATCH   500
-#define HEADS_AT_ONCE    32
-#define SETTLED_NS       (10 * (int64_t)NS_PER_S) /* stores list whole seconds, and clocks differ */
+#define ROWS_PER_BATCH 500
+#define HEADS_AT_ONCE  32
+#define LISTED_BEHIND  4 /* at a time: the other directories come along, or when one of these is done */
+#define SETTLED_NS     (10 * (int64_t)NS_PER_S) /* stores list whole seconds, and clocks differ */
 
 struct listing {
     struct fs *fs;
@@ -36,12 +34,13 @@ struct listing {
     uint64_t progress; /* rows and HEADs that came */
     uint64_t pages;    /* times that rows became names */
     uint64_t first_id; /* ids of names from this one on were given since it began; 0: not begun */
+    int64_t as_of_ns;  /* wall clock: when that was */
     unsigned heads_left;
     int head_err;
     /* immutable once it is in fs.listings */
-    struct tree_tally *tally;       /* of tree_list_now(), borrowed until done; NULL: nobody's */
-    const struct tree_given *given; /* the same */
+    struct tree_tally *tally; /* of tree_list_now(), borrowed until done; NULL: nobody's */
     /* owned by the worker that runs it */
+    const struct tree_given *given; /* borrowed until done; NULL: the store is asked */
     char *prefix;
     uint64_t stamp;
     int64_t began_wall_ns;
@@ -53,7 +52,8 @@ struct listing {
     bool is_point; /* the directory that a store begins with: the mount's, or that of a link */
     struct etag marker_etag;
     bool changed; /* names appeared, changed or went */
-    uint64_t n_dirs;
+    bool deep;    /* there are keys further down, whether or not they are shown */
+    uint64_t n_dirs, n_keys;
 };
 
 static void listing_unref_locked(struct listing *l) /* under list_mu */
@@ -175,14 +175,23 @@ static void mark_dir_posix(struct listing *l, struct meta_batch *b, struct inode
     mutex_unlock(&dir->mu);
 }
 
+/* -ENOENT: the directory was removed, though somebody may be in it still; what stands at its path is another's. -EAGAIN: it was renamed, what was listed is another place. */
+static int check_place(const struct listing *l, const struct inode *dir) NO_TSA /* under ns */
+{
+    if (dir->gone || dir->rec.nlink == 0)
+        return -ENOENT;
+    g_autofree char *now = tree_dir_prefix(l->fs, l->ino);
+    return g_str_equal(now, l->prefix) ? 0 : -EAGAIN;
+}
+
 /* Where a directory stands in its way the row waits for the end of the listing. */
 static int apply_rows_locked(struct listing *l, struct meta_batch *b, struct inode *dir) NO_TSA /* under ns */
 {
-    g_autofree char *now = tree_dir_prefix(l->fs, l->ino);
-    if (!g_str_equal(now, l->prefix) || dir->gone)
-        return -EAGAIN; /* renamed or removed meanwhile: what was listed is another place */
+    int r = check_place(l, dir);
+    if (r < 0)
+        return r;
     const struct tree_place at = {l->ino, l->prefix, pin_inherited(l->fs, l->ino), l->stamp};
-    int r = tree_match_rows(l->fs, l->ino, l->rows);
+    r = tree_match_rows(l->fs, l->ino, l->rows);
     for (unsigned i = 0; r == 0 && i < l->rows->len; i++) {
         struct list_row *row = l->rows->pdata[i];
         if (row->has_info && row->info.posix.fields)
@@ -267,6 +276,8 @@ static int on_entry(void *ctx, const struct obj_entry *e)
     size_t len = e->name_len;
     if (atomic_load(&l->fs->stopping))
         return -ECANCELED;
+    l->n_keys++;
+    l->deep |= e->is_prefix;
     /* the directory's own marker; with bytes in it, it is somebody's object that cannot be shown */
     if (len == 0 && !e->is_prefix) {
         l->marker = e->size == 0;
@@ -311,9 +322,13 @@ static void note_listed(struct listing *l, struct meta_batch *b, struct inode *d
 {
     uint32_t flags = dir->rec.flags | INODE_DIR_LISTED;
     flags = l->hidden ? flags | INODE_DIR_HIDDEN : flags & ~(uint32_t)INODE_DIR_HIDDEN;
-    dir->list_cost_ns = clock_mono_ns() - l->began_ns;
+    dir->list.cost_ns = clock_mono_ns() - l->began_ns;
+    dir->list.keys = (unsigned)MIN(l->n_keys, UINT_MAX);
+    dir->list.flat = !l->deep;
+    dir->list.asked = false;
     bool doubted = l->began_wall_ns < atomic_load(&l->fs->doubt_ns);
-    dir->seen_ns = doubted ? l->began_wall_ns : clock_wall_ns();
+    bool early = l->given && !l->tally; /* its neighbours were taken out of the same page first, which may take long */
+    dir->seen_ns = doubted || early ? l->began_wall_ns : clock_wall_ns();
     if (l->tally && !l->changed && flags == dir->rec.flags && dir->rec.listed_ns)
         return;
     ns_undo_note_locked(dir);
@@ -324,16 +339,16 @@ static void note_listed(struct listing *l, struct meta_batch *b, struct inode *d
         l->tally->wrote = true;
 }
 
-/* A page of the names that were not shown; 1: there are more, above *after. Then what is known of the directory. */
+/* A batch of the names that were not shown; 1: there are more. Then what is known of the directory. */
 static int finish_locked(struct listing *l, struct meta_batch *b, struct inode *dir,
-                         uint64_t *after) NO_TSA /* under ns */
+                         struct tree_drop *drop) NO_TSA /* under ns */
 {
-    g_autofree char *now = tree_dir_prefix(l->fs, l->ino);
-    if (!g_str_equal(now, l->prefix) || dir->gone)
-        return -EAGAIN;
-    const struct tree_shown shown = {l->seen, l->waiting, l->stamp, l->first_id};
+    int r = check_place(l, dir);
+    if (r < 0)
+        return r;
+    const struct tree_shown shown = {l->seen, l->waiting};
     uint64_t changes = l->fs->ns_changes;
-    int r = tree_drop_unseen(l->fs, b, l->ino, &shown, after);
+    r = tree_drop_unseen(l->fs, b, drop, l->ino, &shown);
     l->changed |= l->fs->ns_changes != changes;
     if (r > 0)
         return r;
@@ -365,9 +380,9 @@ static int note_marker(struct listing *l, struct meta_batch *b)
     return 0;
 }
 
-char *tree_given_begin(struct fs *fs, uint64_t parent, struct tree_given *ret)
+char *tree_given_begin(struct fs *fs, uint64_t parent, bool claimed, struct tree_given *ret)
 {
-    atomic_fetch_add(&fs->n_given, 1);
+    atomic_fetch_add(&fs->n_given, !claimed);
     ret->began_wall_ns = clock_wall_ns();
     mutex_lock(&fs->ns);
     char *prefix = tree_dir_prefix(fs, parent);
@@ -377,9 +392,9 @@ char *tree_given_begin(struct fs *fs, uint64_t parent, struct tree_given *ret)
     return prefix;
 }
 
-void tree_given_end(struct fs *fs)
+void tree_given_end(struct fs *fs, bool claimed)
 {
-    atomic_fetch_sub(&fs->n_given, 1);
+    atomic_fetch_sub(&fs->n_given, !claimed);
 }
 
 static int listing_begin(struct listing *l)
@@ -388,6 +403,8 @@ static int listing_begin(struct listing *l)
     const struct tree_given *given = l->given;
     l->began_ns = clock_mono_ns();
     l->began_wall_ns = given ? given->began_wall_ns : clock_wall_ns();
+    if (given && !l->tally) /* was asked for on account of it, or of a neighbour: the next one would take as long */
+        l->began_ns -= (uint64_t)CLAMP(clock_wall_ns() - given->began_wall_ns, 0, (int64_t)l->began_ns);
     mutex_lock(&fs->ns);
     g_free(l->prefix);
     l->prefix = tree_dir_prefix(fs, l->ino);
@@ -401,6 +418,7 @@ static int listing_begin(struct listing *l)
     l->is_point = l->ino == META_ROOT_INO || links_is_point(fs, l->ino);
     mutex_lock(&fs->list_mu);
     l->first_id = first_id;
+    l->as_of_ns = l->began_wall_ns;
     mutex_unlock(&fs->list_mu);
     return r < 0 ? r : 0;
 }
@@ -413,15 +431,19 @@ static int finish(struct listing *l)
     if (r < 0)
         return r;
     struct meta_batch *b = meta_batch_new(fs->meta);
-    uint64_t after = 0;
+    struct tree_drop drop;
+    tree_drop_init(&drop, l->stamp, l->first_id);
     do {
         mutex_lock(&fs->ns);
-        r = finish_locked(l, b, dir, &after);
+        r = finish_locked(l, b, dir, &drop);
         int committed = r >= 0 ? meta_commit(b, false) : r;
         publish_apply(fs, committed == 0);
         mutex_unlock(&fs->ns);
-        r = committed < 0 ? committed : r;
+        r = committed < 0 ? committed : r > 0 && atomic_load(&fs->stopping) ? -ECANCELED : r;
+        if (r > 0)
+            tree_drop_pause();
     } while (r > 0);
+    tree_drop_fini(&drop);
     meta_batch_free(b);
     return r;
 }
@@ -452,6 +474,19 @@ static int listing_do(struct listing *l)
     return r;
 }
 
+static void listing_end(struct listing *l, int r)
+{
+    struct fs *fs = l->fs;
+    mutex_lock(&fs->list_mu);
+    l->done = true;
+    l->result = r;
+    g_hash_table_remove(fs->listings, &l->ino);
+    fs->list_load.n_ended++;
+    cond_broadcast(&fs->list_done);
+    listing_unref_locked(l);
+    mutex_unlock(&fs->list_mu);
+}
+
 static void listing_run(void *arg)
 {
     struct listing *l = arg;
@@ -460,7 +495,8 @@ static void listing_run(void *arg)
     int r = listing_do(l);
     for (unsigned again = 0; r == -EAGAIN && again < 3; again++) { /* the directory moved while it was listed */
         l->given = NULL;
-        l->marker = l->hidden = false;
+        l->marker = l->hidden = l->deep = false;
+        l->n_dirs = l->n_keys = 0;
         nameset_clear(l->seen);
         g_hash_table_remove_all(l->waiting);
         g_ptr_array_set_size(l->rows, 0);
@@ -476,11 +512,29 @@ static void listing_run(void *arg)
         l->tally->dirs = l->n_dirs;
         l->tally->changed = l->changed;
     }
+    listing_end(l, r);
+}
+
+/* As the list queue runs it, with a reference of its own. */
+static void listing_first(void *arg)
+{
+    struct listing *l = arg;
+    struct fs *fs = l->fs;
+    INODE_REF dir = NULL;
+    int r = inode_get(fs, l->ino, &dir);
+    uint64_t ttl_ns = r == 0 ? tree_late_ttl(fs, dir) : 0;
     mutex_lock(&fs->list_mu);
-    l->done = true;
-    l->result = r;
-    g_hash_table_remove(fs->listings, &l->ino);
-    cond_broadcast(&fs->list_done);
+    uint64_t began_ns = clock_mono_ns();
+    fs->list_load.n_running++;
+    mutex_unlock(&fs->list_mu);
+    if (r < 0 || !tree_near_list(fs, dir, l))
+        listing_run(l);
+    mutex_lock(&fs->list_mu);
+    uint64_t now_ns = clock_mono_ns();
+    if (l->result == 0) /* failures are another matter, and are begun again at once */
+        list_load_add(&fs->list_load, now_ns, (now_ns - began_ns) / fs->list_load.n_running, ttl_ns);
+    fs->list_load.n_running--;
+    fs->list_load.n_jobs--;
     listing_unref_locked(l);
     mutex_unlock(&fs->list_mu);
 }
@@ -525,26 +579,86 @@ static int listing_wait(struct fs *fs, struct listing *l, uint64_t wait_ns, uint
     return 1;
 }
 
-/* Joins or starts the listing of a directory and waits for it, see listing_wait(). */
-static int listing_join(struct fs *fs, uint64_t ino, uint64_t wait_ns, uint64_t *pages)
+/* NULL: no more are begun. */
+static struct listing *begin_behind_locked(struct fs *fs, uint64_t ino) /* under list_mu */
+{
+    struct listing *l = listing_new(fs, ino);
+    g_hash_table_insert(fs->listings, &l->ino, l);
+    l->refs++; /* listing_first()'s */
+    fs->list_load.n_jobs++;
+    if (workq_push(fs->list_q, true, listing_first, l))
+        return l;
+    fs->list_load.n_jobs--;
+    g_hash_table_remove(fs->listings, &l->ino);
+    listing_unref_locked(l);
+    listing_unref_locked(l);
+    return NULL;
+}
+
+uint64_t tree_list_ended(struct fs *fs)
+{
+    mutex_lock(&fs->list_mu);
+    uint64_t n = fs->list_load.n_ended;
+    mutex_unlock(&fs->list_mu);
+    return n;
+}
+
+int tree_list_join(struct fs *fs, uint64_t ino, const uint64_t *ended, uint64_t wait_ns, uint64_t *pages)
 {
     mutex_lock(&fs->list_mu);
     struct listing *l = g_hash_table_lookup(fs->listings, &ino);
-    if (!l) {
-        l = listing_new(fs, ino);
-        g_hash_table_insert(fs->listings, &l->ino, l);
-        if (!workq_push(fs->list_q, true, listing_run, l)) {
-            g_hash_table_remove(fs->listings, &l->ino);
-            listing_unref_locked(l);
-            mutex_unlock(&fs->list_mu);
-            return -ECANCELED;
-        }
+    bool stale = !l && ended && *ended != fs->list_load.n_ended;
+    if (!l && !stale)
+        l = begin_behind_locked(fs, ino);
+    int r = stale ? -EALREADY : -ECANCELED;
+    if (l) {
+        l->refs++;
+        r = listing_wait(fs, l, wait_ns, pages);
+        listing_unref_locked(l);
     }
-    l->refs++;
-    int r = listing_wait(fs, l, wait_ns, pages);
-    listing_unref_locked(l);
     mutex_unlock(&fs->list_mu);
     return r;
+}
+
+void tree_list_behind(struct fs *fs, uint64_t ino, uint64_t ended)
+{
+    mutex_lock(&fs->list_mu);
+    if (fs->list_load.n_jobs < LISTED_BEHIND && fs->list_load.n_ended == ended &&
+        !g_hash_table_contains(fs->listings, &ino))
+        (void)begin_behind_locked(fs, ino);
+    mutex_unlock(&fs->list_mu);
+}
+
+struct listing *tree_list_claim(struct fs *fs, uint64_t ino)
+{
+    struct listing *l = NULL;
+    mutex_lock(&fs->list_mu);
+    if (!g_hash_table_contains(fs->listings, &ino)) {
+        l = listing_new(fs, ino);
+        g_hash_table_insert(fs->listings, &l->ino, l);
+    }
+    mutex_unlock(&fs->list_mu);
+    return l;
+}
+
+void tree_list_run(struct listing *l, const struct tree_given *given)
+{
+    l->given = given;
+    listing_run(l);
+}
+
+void tree_list_leave(struct listing *l)
+{
+    struct fs *fs = l->fs;
+    mutex_lock(&fs->list_mu);
+    bool awaited = l->refs > 1;
+    if (!awaited) {
+        g_hash_table_remove(fs->listings, &l->ino);
+        listing_unref_locked(l);
+    }
+    mutex_unlock(&fs->list_mu);
+    if (awaited && !workq_push(fs->list_q, true, listing_run, l))
+        listing_end(l, -ECANCELED);
 }
 
 int tree_list_now(struct fs *fs, struct inode *dir, int64_t since_ns, const struct tree_given *given,
@@ -580,120 +694,15 @@ int tree_list_now(struct fs *fs, struct inode *dir, int64_t since_ns, const stru
     }
 }
 
-int tree_list_worn(struct inode *dir)
-{
-    mutex_lock(&dir->mu);
-    bool worn = dir->list_worn_ns && clock_mono_ns() - dir->list_worn_ns < WORN_NS;
-    mutex_unlock(&dir->mu);
-    return worn ? -ETIMEDOUT : 0;
-}
-
-void tree_list_note_worn(struct inode *dir)
-{
-    if (!patience_worn())
-        return;
-    mutex_lock(&dir->mu);
-    dir->list_worn_ns = clock_mono_ns();
-    mutex_unlock(&dir->mu);
-}
-
-/* Of listings that are not believed any more: as old as one can be. */
-static int64_t listing_age(struct fs *fs, int64_t listed_ns, int64_t now)
-{
-    return listed_ns < atomic_load(&fs->doubt_ns) ? INT64_MAX : now - listed_ns;
-}
-
-/* How long what is listed of a directory counts: as a rule says, else its link, else the mount. (A rule that says what the mount says anyway gives way to the link.) */
-static int64_t listing_ttl(struct fs *fs, struct inode *dir)
-{
-    uint64_t by_rule = rules_of(dir)->metadata_ttl_ns;
-    struct link_policy policy;
-    links_policy_of(fs, dir, &policy);
-    return (int64_t)(by_rule != fs->rules->base.metadata_ttl_ns ? by_rule : policy.metadata_ttl_ns);
-}
-
-bool tree_is_offline(struct fs *fs, struct inode *dir)
-{
-    struct objstore_at at;
-    mutex_lock(&fs->ns);
-    g_autofree char *prefix = tree_dir_prefix(fs, dir->ino);
-    mutex_unlock(&fs->ns);
-    objstore_at(fs->store, prefix, &at);
-    return at.offline_since_ns != 0;
-}
-
-int tree_refresh_within(struct fs *fs, struct inode *dir, bool force, uint64_t wait_ns)
-{
-    int64_t now = clock_wall_ns(), age = listing_age(fs, sync_listed_ns(fs, dir), now);
-    mutex_lock(&dir->mu);
-    uint32_t flags = dir->rec.flags;
-    uint64_t cost = dir->list_cost_ns;
-    mutex_unlock(&dir->mu);
-    uint64_t mounted_ns = (uint64_t)MAX(now - fs->started_ns, 0);
-    bool known = flags & INODE_DIR_LISTED;
-    if (flags & INODE_DIR_LOCAL)
-        return 0;
-    uint64_t ttl = fs->cfg->immutable ? mounted_ns : (uint64_t)listing_ttl(fs, dir);
-    if (known && !force && age >= 0 && (uint64_t)age < ttl)
-        return 0;
-    bool slow = ttl && cost > ttl / SLOW_LISTING && age >= 0 && (uint64_t)age < 2 * (ttl + cost);
-    if (known && !force && slow)
-        wait_ns =
-            0; /* whoever waited for each listing of a huge directory would do little else: what is known serves until the next one is there */
-    else if (known && tree_is_offline(fs, dir))
-        wait_ns = 0; /* the listing that finds the store again runs behind */
-    else if (known && !force)
-        wait_ns = MIN(wait_ns, STALE_WAIT_NS);
-    int r = known ? 0 : tree_list_worn(dir);
-    if (r == 0)
-        r = listing_join(fs, dir->ino, wait_ns, NULL);
-    if (r < 0 && known && !force)
-        return 0;
-    return r;
-}
-
-/* What a program that waited is told. */
-static int wait_result(struct inode *dir, int r)
-{
-    if (r < 0 && r != -EINTR)
-        tree_list_note_worn(dir);
-    if (r == -EINPROGRESS || r == -EAGAIN)
-        return -ETIMEDOUT;
-    if (r == -ENOENT || r == -ENODEV)
-        return -EIO; /* never "not there" because the store did not answer */
-    return r;
-}
-
-int tree_refresh(struct fs *fs, struct inode *dir, bool force)
-{
-    return wait_result(dir, tree_refresh_within(fs, dir, force, UINT64_MAX));
-}
-
-bool tree_is_listed(struct inode *dir)
-{
-    mutex_lock(&dir->fs->ns); /* the last names of a listing are there with the flag */
-    mutex_lock(&dir->mu);
-    bool listed = dir->gone || dir->rec.nlink == 0 || (dir->rec.flags & (INODE_DIR_LISTED | INODE_DIR_LOCAL));
-    mutex_unlock(&dir->mu);
-    mutex_unlock(&dir->fs->ns);
-    return listed;
-}
-
-int tree_list_follow(struct fs *fs, struct inode *dir, uint64_t *pages)
-{
-    if (tree_is_listed(dir))
-        return 0;
-    int r = tree_list_worn(dir);
-    return wait_result(dir, r < 0 ? r : listing_join(fs, dir->ino, UINT64_MAX, pages));
-}
-
-bool tree_list_shows(struct fs *fs, struct inode *dir, uint64_t id)
+uint64_t tree_list_shows_from(struct fs *fs, struct inode *dir, int64_t *ret_as_of_ns)
 {
     mutex_lock(&fs->list_mu);
     const struct listing *l = g_hash_table_lookup(fs->listings, &dir->ino);
-    bool shows = l && l->first_id && id >= l->first_id;
+    uint64_t from = l && l->first_id ? l->first_id : UINT64_MAX;
+    if (l && ret_as_of_ns)
+        *ret_as_of_ns = l->as_of_ns;
     mutex_unlock(&fs->list_mu);
-    return shows;
+    return from;
 }
 
 bool tree_list_running(struct fs *fs, uint64_t dir)
@@ -702,44 +711,4 @@ bool tree_list_running(struct fs *fs, uint64_t dir)
     bool running = g_hash_table_contains(fs->listings, &dir) || atomic_load(&fs->n_given) > 0;
     mutex_unlock(&fs->list_mu);
     return running;
-}
-
-double tree_ttl(struct fs *fs, struct inode *dir)
-{
-    int64_t age = listing_age(fs, sync_listed_ns(fs, dir), clock_wall_ns());
-    mutex_lock(&dir->mu);
-    bool local = dir->rec.flags & INODE_DIR_LOCAL;
-    mutex_unlock(&dir->mu);
-    int64_t ttl = listing_ttl(fs, dir);
-    int64_t left = local || age < 0 ? ttl : ttl - age;
-    return (double)CLAMP(left, 0, ttl) / (double)NS_PER_S;
-}
-
-static int collect_dir(void *ctx, const struct meta_dentry *d)
-{
-    if (S_ISDIR(d->type))
-        g_array_append_val((GArray *)ctx, d->ino);
-    return 0;
-}
-
-int tree_refresh_all(struct fs *fs, struct inode *dir, bool force)
-{
-    g_autoptr(GArray) todo = g_array_new(FALSE, FALSE, sizeof(uint64_t));
-    g_array_append_val(todo, dir->ino);
-    int r = 0;
-    while (r == 0 && todo->len > 0) {
-        uint64_t ino = g_array_index(todo, uint64_t, todo->len - 1);
-        g_array_set_size(todo, todo->len - 1);
-        INODE_REF in = NULL;
-        r = inode_get(fs, ino, &in);
-        if (r == -ENOENT) {
-            r = 0;
-            continue;
-        }
-        if (r == 0)
-            r = tree_refresh(fs, in, force);
-        if (r == 0)
-            r = meta_dentry_each(fs->meta, ino, 0, collect_dir, todo);
-    }
-    return r;
 }

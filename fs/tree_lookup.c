@@ -77,15 +77,15 @@ static int probe_name(struct fs *fs, struct inode *dir, const char *name)
     return r;
 }
 
-/* Sees that the answer for `name` can be taken from the database, which has it by that id (0: has not). */
-static int refresh_for(struct fs *fs, struct inode *dir, const char *name, uint64_t id)
+/* Sees that the answer for `name` can be taken from the database, which has it by that id (0: has not). late: it may be older than the TTL, as tree_serve(). */
+static int refresh_for(struct fs *fs, struct inode *dir, const char *name, uint64_t id, bool late)
 {
     mutex_lock(&dir->mu);
     bool listed = dir->rec.flags & (INODE_DIR_LISTED | INODE_DIR_LOCAL);
     mutex_unlock(&dir->mu);
     if (listed)
-        return tree_refresh(fs, dir, false);
-    if (id && tree_list_shows(fs, dir, id))
+        return late ? tree_serve(fs, dir) : tree_refresh(fs, dir, false);
+    if (id && id >= tree_list_shows_from(fs, dir, NULL))
         return 0;
     int r = tree_refresh_within(fs, dir, false, FIRST_LIST_WAIT_NS);
     if (r != -EINPROGRESS)
@@ -98,32 +98,46 @@ static int refresh_for(struct fs *fs, struct inode *dir, const char *name, uint6
     return r;
 }
 
-int tree_lookup(struct fs *fs, uint64_t parent, const char *name, struct inode **ret)
+/* The name once the directory's listing is not out of date any more. id, late: as refresh_for(). */
+static int lookup_refreshed(struct fs *fs, struct inode *dir, const char *name, uint64_t id, bool late,
+                            struct inode **ret)
 {
-    INODE_REF dir = NULL;
-    int r = inode_get(fs, parent, &dir);
-    if (r < 0)
-        return r;
+    bool local;
+    int r = strlen(name) > 1024 ? -ENAMETOOLONG : refresh_for(fs, dir, name, id, late);
+    return r < 0 ? r : get_child(fs, dir->ino, name, ret, &local, &id);
+}
+
+static int lookup(struct fs *fs, struct inode *dir, const char *name, bool late, struct inode **ret)
+{
     if (!inode_is_dir(dir))
         return -ENOTDIR;
-    bool local = false;
+    bool fresh = tree_is_fresh(fs, dir),
+         local = false; /* before the name is looked at, which is then as of the listing or newer */
     uint64_t id = 0;
     struct inode *in = NULL;
-    r = get_child(fs, parent, name, &in, &local, &id);
-    if (r == 0 && local) {
+    int r = get_child(fs, dir->ino, name, &in, &local, &id);
+    if (r == 0 && (local || fresh)) {
         *ret = in;
         return 0;
     }
     if (r < 0 && r != -ENOENT)
         return r;
     inode_put(in);
-    r = strlen(name) > 1024 ? -ENAMETOOLONG : refresh_for(fs, dir, name, id);
-    if (r < 0)
-        return r;
-    r = get_child(fs, parent, name, ret, &local, &id);
-    if (r == -ENOENT && strlen(name) > FS_NAME_MAX)
-        return -ENAMETOOLONG;
-    return r;
+    if (!fresh)
+        r = lookup_refreshed(fs, dir, name, id, late, ret);
+    return r == -ENOENT && strlen(name) > FS_NAME_MAX ? -ENAMETOOLONG : r;
+}
+
+int tree_lookup_in(struct fs *fs, struct inode *dir, const char *name, struct inode **ret)
+{
+    return lookup(fs, dir, name, true, ret);
+}
+
+int tree_lookup(struct fs *fs, uint64_t parent, const char *name, struct inode **ret)
+{
+    INODE_REF dir = NULL;
+    int r = inode_get(fs, parent, &dir);
+    return r < 0 ? r : lookup(fs, dir, name, false, ret);
 }
 
 static bool wants_posix(struct fs *fs, struct inode *in, struct inode *dir)
@@ -164,10 +178,9 @@ static int store_posix(struct fs *fs, struct inode *in, const struct obj_info *i
     return r;
 }
 
-void tree_want_posix(struct fs *fs, struct inode *in, uint64_t parent)
+void tree_want_posix(struct fs *fs, struct inode *in, struct inode *dir)
 {
-    INODE_REF dir = NULL;
-    if (inode_get(fs, parent, &dir) < 0 || !wants_posix(fs, in, dir))
+    if (!wants_posix(fs, in, dir))
         return;
     mutex_lock(&in->mu);
     g_autofree char *key = g_strdup(in->rec.base_key);

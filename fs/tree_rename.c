@@ -5,6 +5,7 @@
  * rewrites the records of all names below in the same batch, so that after a crash either all of them are here or none.
  */
 #include "base/crash.h"
+#include "beat.h"
 #include "content.h"
 #include "links.h"
 #include "local.h"
@@ -47,6 +48,19 @@ static bool content_closed(struct fs *fs, const struct meta_dentry *d, GArray *d
         g_array_append_val(dirty, d->ino);
     return content == CONTENT_CLOSING || content == CONTENT_SEALED ||
            (content == CONTENT_CLEAN && !(d->flags & DENTRY_UPSTREAM));
+}
+
+/* Has a writer it open, and are bytes of it in an object that is not at its own key, which only a journal record keeps there? */
+static bool content_rests(struct fs *fs, const struct meta_dentry *d, const char *key)
+{
+    INODE_REF in = NULL;
+    if (!S_ISREG(d->type) || inode_get(fs, d->ino, &in) < 0)
+        return false;
+    mutex_lock(&in->mu);
+    const struct meta_inode *rec = &in->rec;
+    bool rests = rec->content == CONTENT_OPEN && rec->base_key && !g_str_equal(rec->base_key, key);
+    mutex_unlock(&in->mu);
+    return rests;
 }
 
 /* A fifo or socket is a name here only, and leaves alone what is upstream. */
@@ -112,7 +126,7 @@ static void relocate(struct move *m, struct meta_dentry *d, const char *old_key,
     bool new_dir = S_ISDIR(d->type) && (had_op || (local_is(fs, old_key) && !local_is(fs, new_key)));
     if (in_wave && d->ukey && S_ISREG(d->type) && m->dirty->len == n_dirty)
         publish_moved(fs, m->b, d, m->wave);
-    else if (d->ukey || closed || (d->flags & DENTRY_META_DIRTY) || new_dir)
+    else if (d->ukey || closed || (d->flags & DENTRY_META_DIRTY) || new_dir || content_rests(fs, d, new_key))
         publish_name(fs, m->b, d, S_ISDIR(d->type) ? PUBLISH_MARKER : PUBLISH_PLACE);
 }
 
@@ -223,6 +237,7 @@ static int relocate_below(struct move *m, uint64_t dir, const char *old_prefix, 
 static int relocate_one(struct move *m, struct meta_dentry *d, const char *old_prefix, const char *new_prefix,
                         bool in_wave) NO_TSA /* under ns */
 {
+    beat_works(m->fs);
     const char *slash = S_ISDIR(d->type) ? "/" : "";
     g_autofree char *old_key = g_strconcat(old_prefix, d->name, slash, NULL);
     g_autofree char *new_key = g_strconcat(new_prefix, d->name, slash, NULL);
@@ -505,7 +520,7 @@ static int exchange_names(struct move *m, struct inode *other) NO_TSA /* under n
 static int detach_all(struct fs *fs, struct inode *in, GPtrArray *held)
 {
     if (S_ISREG(in->rec.mode)) {
-        int r = content_detach(in);
+        int r = content_detach(in, false);
         if (r == 0)
             g_ptr_array_add(held, inode_ref(in));
         return r;
@@ -624,7 +639,7 @@ static int prepare_lists(struct fs *fs, struct inode *src, struct inode *dst, un
 {
     int r = 0;
     if (inode_is_dir(src))
-        r = tree_refresh_all(fs, src, false);
+        r = tree_refresh_all(fs, src, false, NULL, NULL);
     if (r == 0 && dst && inode_is_dir(dst) && !(flags & RENAME_EXCHANGE)) {
         if (meta_dir_has_entries(fs->meta, dst->ino) == 0)
             r = tree_refresh(fs, dst, true);
@@ -632,7 +647,7 @@ static int prepare_lists(struct fs *fs, struct inode *src, struct inode *dst, un
             r = -ENOTEMPTY;
     }
     if (r == 0 && (flags & RENAME_EXCHANGE) && dst && inode_is_dir(dst))
-        r = tree_refresh_all(fs, dst, false);
+        r = tree_refresh_all(fs, dst, false, NULL, NULL);
     return r;
 }
 

@@ -22,6 +22,7 @@ static void item_free(struct item *it)
 static void event_free(struct warm_event *e)
 {
     g_free(e->path);
+    g_free(e->warning);
     g_free(e);
 }
 
@@ -125,9 +126,9 @@ uint64_t warm_id(const struct warm *w)
     return w->id;
 }
 
-bool warm_is_background(const struct warm *w)
+bool warm_is_kept(const struct warm *w)
 {
-    return w->background;
+    return w->keep;
 }
 
 const char *warm_state_name(enum warm_state state)
@@ -214,20 +215,34 @@ void warm_push_event(struct warm *w, struct warm_event *e)
     mutex_unlock(&w->mu);
 }
 
-/* What nobody watches is told later, as far as there is room. */
-static void note_problem(struct warm *w, const char *path, int err)
+/* What nobody watches is told later, as far as there is room. Takes over text. */
+static void note_problem(struct warm *w, char *text)
 {
     mutex_lock(&w->mu);
-    if (w->problems->len < WARM_PROBLEMS)
-        g_ptr_array_add(w->problems, g_strdup_printf("%s: %s", path, objstore_err_text(err)));
+    bool room = w->problems->len < WARM_PROBLEMS;
+    if (room)
+        g_ptr_array_add(w->problems, text);
     mutex_unlock(&w->mu);
-    log_notice("warm", "not warmed path='%s' r=%s", path, err_name(err));
+    if (!room)
+        g_free(text);
+}
+
+void warm_push_warning(struct warm *w, char *text)
+{
+    log_warn("warm", "%s id=%" G_GUINT64_FORMAT, text, w->id);
+    if (w->background)
+        note_problem(w, g_strdup(text));
+    struct warm_event *e = g_new0(struct warm_event, 1);
+    *e = (struct warm_event){.warning = text};
+    warm_push_event(w, e);
 }
 
 void warm_push_error(struct warm *w, const char *path, int err)
 {
-    if (w->background)
-        note_problem(w, path, err);
+    if (w->background) {
+        note_problem(w, g_strdup_printf("%s: %s", path, objstore_err_text(err)));
+        log_notice("warm", "not warmed path='%s' r=%s", path, err_name(err));
+    }
     struct warm_event *e = g_new0(struct warm_event, 1);
     *e = (struct warm_event){.path = g_strdup(path), .err = err};
     warm_push_event(w, e);
@@ -282,7 +297,7 @@ static enum warm_state result_locked(struct warm *w) REQUIRES(w->mu)
         return WARM_TIMEOUT;
     if (w->stop || w->cancelled || atomic_load(&w->fs->stopping))
         return WARM_STOPPED;
-    return w->sum.errors ? WARM_FAILED : WARM_DONE;
+    return w->sum.errors || w->sum.files_dropped ? WARM_FAILED : WARM_DONE;
 }
 
 /* In the database, unless it was the daemon's end: then the next worker goes on. */
@@ -300,26 +315,33 @@ static void record_end(struct warm *w, enum warm_state state)
         warm_list_remove(w->fs->cache_dir, w->id);
 }
 
+static void settle(struct warm *w)
+{
+    struct warm_progress p;
+    if (w->mode == WARM_FETCH)
+        warm_count_dropped(w);
+    mutex_lock(&w->mu);
+    enum warm_state state = result_locked(w);
+    w->state = state;
+    progress_locked(w, &p);
+    if (state == WARM_DONE || state == WARM_FAILED)
+        check_sums(w, &p);
+    cond_broadcast(&w->changed);
+    mutex_unlock(&w->mu);
+    record_end(w, state);
+    if (w->ended)
+        w->ended(w->ended_ctx, w);
+}
+
 /* The last thread to end settles the result. */
 static void thread_ended(struct warm *w)
 {
     struct fs *fs = w->fs;
     mutex_lock(&w->mu);
     bool last = --w->threads == 0;
-    enum warm_state state = w->state;
-    if (last) {
-        struct warm_progress p;
-        w->state = state = result_locked(w);
-        progress_locked(w, &p);
-        if (state == WARM_DONE || state == WARM_FAILED)
-            check_sums(w, &p);
-    }
-    cond_broadcast(&w->changed);
     mutex_unlock(&w->mu);
     if (last)
-        record_end(w, state);
-    if (last && w->ended)
-        w->ended(w->ended_ctx);
+        settle(w);
     warm_unref(w);
     if (last)
         job_ended(fs);
@@ -334,6 +356,8 @@ static void *count_main(void *arg)
     w->counted = true;
     cond_broadcast(&w->changed);
     mutex_unlock(&w->mu);
+    if (w->mode == WARM_FETCH)
+        warm_warn_of_room(w);
     thread_ended(w);
     return NULL;
 }
@@ -467,6 +491,7 @@ static struct warm *warm_new(struct fs *fs, const struct warm_req *req)
     w->mode = req->mode;
     w->background = req->background;
     w->keep = req->keep;
+    w->for_pins = req->for_pins;
     w->parallel = req->parallel ? req->parallel : 8;
     w->node = req->node;
     w->n_nodes = req->n_nodes;
@@ -476,6 +501,7 @@ static struct warm *warm_new(struct fs *fs, const struct warm_req *req)
     w->ended_ctx = req->ended_ctx;
     w->until_ns = req->until_ns;
     w->begun_ns = clock_wall_ns();
+    w->evicted_bytes = metric_get(M_evicted_bytes);
     if (w->until_ns)
         w->until_mono_ns = clock_mono_ns() + (uint64_t)MAX(w->until_ns - clock_wall_ns(), 1);
     g_autoptr(GStrvBuilder) paths = g_strv_builder_new();

@@ -16,6 +16,7 @@
 enum warm_mode { WARM_FETCH, WARM_CHECK, WARM_EVICT };
 enum warm_state { WARM_RUNNING, WARM_DONE, WARM_FAILED, WARM_STOPPED, WARM_TIMEOUT };
 
+struct warm;
 struct warm_list;
 
 struct warm_req {
@@ -29,8 +30,9 @@ struct warm_req {
     int64_t until_ns;   /* wall clock: begins no further file; 0: none */
     bool background;    /* nobody takes events: they are only counted, the first WARM_PROBLEMS kept */
     bool keep;          /* in the database; needs a list, which is kept too, and no paths */
-    void (*ended)(
-        void *ctx); /* once it has ended, if it was started; on one of its threads, no lock held; NULL: none */
+    bool for_pins;      /* below a path that is pinned only what is pinned too */
+    /* once it has ended, if it was started; on one of its threads, no lock held; NULL: none. w is borrowed */
+    void (*ended)(void *ctx, struct warm *w);
     void *ended_ctx;
 };
 #define WARM_PROBLEMS 20
@@ -42,23 +44,24 @@ struct warm_req {
  * cached: was here before. Bytes of a file that failed count as failed where they are absent. check: files_done are those looked at, files_cached those
  * wholly here, bytes_done = bytes_cached. evict: bytes_done are the bytes freed, files_done the files dropped.
  * errors: of files and of names that were asked for; missing: those of them that are not there.
+ * dropped: of a fetch that is done, files that were here and made room for others before its end, and their absent bytes. It counts as failed.
  */
 struct warm_progress {
     uint64_t files_done, files_total, bytes_done, bytes_total, errors;
     uint64_t files_cached, files_fetched, files_failed;
     uint64_t bytes_cached, bytes_fetched, bytes_failed;
     uint64_t missing;
+    uint64_t files_dropped, bytes_dropped;
     bool counting;
 };
 
-/* One line for the watcher: a file that failed (err != 0), or with WARM_CHECK one that is not wholly here. */
+/* One line for the watcher: a file that failed (err != 0), with WARM_CHECK one that is not wholly here, or a warning. */
 struct warm_event {
     char *path; /* owned */
     int err;
     uint64_t cached_bytes, size;
+    char *warning; /* owned; NULL: none */
 };
-
-struct warm;
 
 /* Starts; *ret has a reference for the caller. -ECANCELED when the daemon stops; kept ones: errors of the database. */
 int warm_start(struct fs *fs, const struct warm_req *req, struct warm **ret) MUST_CHECK;
@@ -69,7 +72,8 @@ void warm_stop(struct warm *w);
 /* The same for good: a kept one is stopped in the database too. */
 void warm_cancel(struct warm *w);
 uint64_t warm_id(const struct warm *w);
-bool warm_is_background(const struct warm *w);
+/* Ordered as a job of its own; others have somebody who waits, or are pins'. */
+bool warm_is_kept(const struct warm *w);
 /* Started again by so many workers after the first. */
 unsigned warm_resumed(const struct warm *w);
 enum warm_state warm_progress_get(struct warm *w, struct warm_progress *ret);
@@ -79,7 +83,7 @@ const char *warm_state_name(enum warm_state state);
 GPtrArray *warm_problems(struct warm *w);
 /* Waits until it has ended, an event is there, or the deadline (monotonic) has passed. True when it has ended. */
 bool warm_wait(struct warm *w, uint64_t deadline_ns);
-/* Takes the oldest event: true, and the caller frees event.path. */
+/* Takes the oldest event: true, and the caller frees event.path and event.warning. */
 bool warm_event_pop(struct warm *w, struct warm_event *ret);
 
 /* All that are known, running or not long finished: references, oldest first. */

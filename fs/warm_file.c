@@ -5,7 +5,7 @@
 #include "tree.h"
 #include "warm_internal.h"
 
-#define BUSY_TRIES   20
+#define BUSY_TRIES   500
 #define BUSY_WAIT_US 10000
 #define PIECE_MIN                                                                                                      \
     (256u << 10) /* of a fetch with a limit: a quarter of what it lets through in a second, within these */
@@ -68,6 +68,8 @@ static int fetch_inode(struct item *it, struct inode *in)
     struct file_facts f = facts_of(in);
     if (is_complete(fs, f.vid))
         return 0;
+    if (it->w->for_pins && cache_pins_yield(fs->cache))
+        return -ENOSPC; /* it would take the room that was just made for a writer; it is tried again later */
     struct cfile *cf = NULL;
     int r = content_use(in, &cf);
     if (r < 0)
@@ -133,6 +135,20 @@ static void settle(struct item *it, uint64_t size, uint64_t have, int r)
     mutex_unlock(&w->mu);
 }
 
+void warm_look_at(struct warm *w, uint64_t ino, struct warm_look *look)
+{
+    struct meta_cached c = {0};
+    INODE_REF in = NULL;
+    if (inode_get(w->fs, ino, &in) < 0)
+        return; /* gone meanwhile */
+    struct file_facts f = facts_of(in);
+    uint64_t here = present_bytes(in, &f);
+    bool held = f.vid && meta_cached_get(w->fs->meta, f.vid, &c) == 0 && (c.flags & (CACHED_PINNED | CACHED_DIRTY));
+    look->files_absent += here < f.size;
+    look->bytes_absent += f.size - here;
+    look->bytes_unpinned += held ? f.size - here : f.size;
+}
+
 static int fetch_file(struct item *it, struct inode **in)
 {
     int r = fetch_inode(it, *in);
@@ -172,12 +188,11 @@ static int check_file(struct item *it, struct inode *in)
     return 0;
 }
 
-/* Neither open, unpublished nor pinned: what keeps its cache file will let go of it soon. */
+/* Neither open, unpublished nor pinned: what keeps its cache file, who has just published it or fetched from it, will let go of it soon. */
 static bool is_idle(struct inode *in)
 {
     mutex_lock(&in->mu);
-    bool idle =
-        in->n_open == 0 && in->n_cf_users == 0 && in->rec.content == CONTENT_CLEAN && !(in->rec.flags & INODE_PINNED);
+    bool idle = in->n_open == 0 && in->rec.content == CONTENT_CLEAN && !(in->rec.flags & INODE_PINNED);
     mutex_unlock(&in->mu);
     return idle;
 }
@@ -193,7 +208,7 @@ static int drop_file(struct item *it, struct inode *in)
     no_open_drop(fs, in->ino);
     int r = cache_evict(fs->cache, f.vid);
     for (unsigned i = 0; r == -EBUSY && i < BUSY_TRIES && is_idle(in); i++) {
-        g_usleep(BUSY_WAIT_US); /* a fetch that has just ended still holds it */
+        g_usleep(BUSY_WAIT_US);
         r = cache_evict(fs->cache, f.vid);
     }
     if (r < 0)

@@ -14,16 +14,17 @@ struct warm {
     struct fs *fs;
     uint64_t id;
     enum warm_mode mode;
-    bool background, keep;
+    bool background, keep, for_pins;
     unsigned node, n_nodes, parallel;
     uint64_t limit_bps, until_mono_ns; /* 0: none */
     int64_t until_ns;
     unsigned resumed;       /* workers that had this job before */
     unsigned hasty;         /* the last of them in a row that had it for less than a minute */
     int64_t begun_ns;       /* wall clock */
+    int64_t evicted_bytes;  /* by the cache before it began */
     char **paths;           /* owned */
     struct warm_list *list; /* owned, NULL: none */
-    void (*ended)(void *ctx);
+    void (*ended)(void *ctx, struct warm *w);
     void *ended_ctx;
 
     struct mutex mu; /* CTL */
@@ -53,6 +54,12 @@ struct item {
     _Atomic uint64_t arrived; /* bytes counted for this file so far */
 };
 
+/* What a look at all that was asked for finds. */
+struct warm_look {
+    uint64_t files_absent, bytes_absent; /* not wholly here; their absent bytes */
+    uint64_t bytes_unpinned;             /* to be here beside what nothing pushes out */
+};
+
 /* ---- warm.c ---- */
 
 bool warm_stopped(struct warm *w);
@@ -68,6 +75,8 @@ void warm_pay(struct warm *w, uint64_t bytes);
 /* Takes over e. Waits while the watcher is behind; in the background nobody watches. */
 void warm_push_event(struct warm *w, struct warm_event *e);
 void warm_push_error(struct warm *w, const char *path, int err);
+/* Takes over text. */
+void warm_push_warning(struct warm *w, char *text);
 /* Queues a file; waits while the queue is full. -ECANCELED when the warm-up was stopped. */
 int warm_feed(struct warm *w, uint64_t ino, const char *path) MUST_CHECK;
 
@@ -75,10 +84,22 @@ int warm_feed(struct warm *w, uint64_t ino, const char *path) MUST_CHECK;
 
 /* Does one file and counts it. */
 void warm_do_item(struct warm *w, struct item *it);
+/* A file is looked at, nothing is done. */
+void warm_look_at(struct warm *w, uint64_t ino, struct warm_look *look);
 
 /* ---- warm_walk.c ---- */
 
 /* Walks all paths: to count (feed false), or to feed the queue. */
 void warm_walk_paths(struct warm *w, bool feed);
+/* Walks what is known by now of all paths. */
+void warm_walk_look(struct warm *w, struct warm_look *ret);
+
 /* Sees that the directory's names are known, of one never listed before the first ones. */
 int warm_list_ahead(struct warm *w, uint64_t ino) MUST_CHECK;
+
+/* ---- warm_room.c ---- */
+
+/* A fetch has counted: is there room for all of it? */
+void warm_warn_of_room(struct warm *w);
+/* A fetch has done all files: what the cache dropped of them meanwhile is counted, and said. */
+void warm_count_dropped(struct warm *w);

@@ -19,9 +19,9 @@ static const struct {
     {                                                                                                                  \
 #field, offsetof(struct warm_progress, field)                                                                  \
     }
-    COUNT(files_done),   COUNT(files_total),  COUNT(bytes_done),    COUNT(bytes_total),
-    COUNT(errors),       COUNT(missing),      COUNT(files_cached),  COUNT(files_fetched),
-    COUNT(files_failed), COUNT(bytes_cached), COUNT(bytes_fetched), COUNT(bytes_failed),
+    COUNT(files_done),    COUNT(files_total),  COUNT(bytes_done),    COUNT(bytes_total),   COUNT(errors),
+    COUNT(missing),       COUNT(files_cached), COUNT(files_fetched), COUNT(files_failed),  COUNT(bytes_cached),
+    COUNT(bytes_fetched), COUNT(bytes_failed), COUNT(files_dropped), COUNT(bytes_dropped),
 #undef COUNT
 };
 
@@ -112,11 +112,27 @@ void warm_job_forget(struct fs *fs, uint64_t id)
         warm_list_remove(fs->cache_dir, id);
 }
 
+static uint64_t id_of(const char *name)
+{
+    return g_ascii_strtoull(name + strlen(RECORD_PREFIX), NULL, 16);
+}
+
+static int take_highest(void *ctx, const char *name, const void *value, size_t len)
+{
+    uint64_t *id = ctx;
+    *id = MAX(*id, id_of(name));
+    return 0;
+}
+
 uint64_t warm_job_last_id(struct fs *fs)
 {
     uint64_t id = 0;
-    int r = meta_value_get_u64(fs->meta, LAST_ID, &id);
-    return r == 0 ? id : 0;
+    if (meta_value_get_u64(fs->meta, LAST_ID, &id) < 0)
+        id = 0;
+    /* Of two that began at once the one with the lower number may have been stored last. */
+    if (meta_value_each(fs->meta, RECORD_PREFIX, take_highest, &id) < 0)
+        log_warn("warm", "background warm-ups of before are not known");
+    return id;
 }
 
 /* ---- going on ---- */
@@ -136,7 +152,7 @@ static void record_free(void *p)
 static int take_record(void *ctx, const char *name, const void *value, size_t len)
 {
     struct record *rec = g_new0(struct record, 1);
-    rec->id = g_ascii_strtoull(name + strlen(RECORD_PREFIX), NULL, 16);
+    rec->id = id_of(name);
     rec->o = json_loadb(value, len, 0, NULL);
     g_ptr_array_add((GPtrArray *)ctx, rec);
     return 0;
@@ -245,7 +261,7 @@ static void resume(struct fs *fs, const struct record *rec)
     warm_job_forget(fs, rec->id);
 }
 
-void warm_jobs_resume(struct fs *fs)
+static void resume_all(struct fs *fs)
 {
     g_autoptr(GPtrArray) records = g_ptr_array_new_with_free_func(record_free);
     int r = meta_value_each(fs->meta, RECORD_PREFIX, take_record, records);
@@ -258,4 +274,26 @@ void warm_jobs_resume(struct fs *fs)
         if (rec->id <= fs->jobs->left_id) /* younger ones are of this worker */
             resume(fs, rec);
     }
+}
+
+void warm_jobs_resume(struct fs *fs)
+{
+    struct jobs *j = fs->jobs;
+    resume_all(fs);
+    mutex_lock(&j->mu);
+    j->resumed = true;
+    cond_broadcast(&j->idle);
+    mutex_unlock(&j->mu);
+}
+
+bool warm_jobs_known(struct fs *fs, uint64_t deadline_ns)
+{
+    struct jobs *j = fs->jobs;
+    mutex_lock(&j->mu);
+    while (!j->resumed && !j->closing)
+        if (!cond_wait_until(&j->idle, &j->mu, deadline_ns))
+            break;
+    bool known = j->resumed || j->closing;
+    mutex_unlock(&j->mu);
+    return known;
 }

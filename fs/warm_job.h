@@ -23,3 +23,5 @@ void warm_job_forget(struct fs *fs, uint64_t id);
 uint64_t warm_job_last_id(struct fs *fs);
 /* What ended is known again, what did not goes on. Once, when cache and publisher are up. */
 void warm_jobs_resume(struct fs *fs);
+/* Waits until that was done, or the daemon stops: commands are answered before. False: the deadline (monotonic) has passed. */
+bool warm_jobs_known(struct fs *fs, uint64_t deadline_ns);

@@ -1,5 +1,5 @@
 /*
- * The walk of a warm-up: once to count, once to feed the queue. Depth first, a page of names at a time, so that a directory of a million names
+ * The walk of a warm-up: once to count, once to feed the queue, where the cache is short of room once more to look. Depth first, a page of names at a time, so that a directory of a million names
  * or a tree of a million directories costs a page of memory for each level.
  */
 #include "tree.h"
@@ -12,6 +12,9 @@
 struct walk {
     struct warm *w;
     bool feed;
+    bool pinned_only;       /* at the path that it is on */
+    uint64_t offline_ns;    /* for tree_refresh_sure() */
+    struct warm_look *look; /* NULL: counts or feeds */
 };
 
 struct page_name {
@@ -49,18 +52,26 @@ unsigned warm_share(const char *path, unsigned n)
 static int visit_file(struct walk *k, uint64_t ino, const char *path)
 {
     struct warm *w = k->w;
+    struct meta_inode rec;
     if (w->n_nodes && warm_share(path, w->n_nodes) != w->node)
         return 0;
-    if (k->feed)
+    if (k->feed && !k->pinned_only)
         return warm_feed(w, ino, path);
-    struct meta_inode rec;
     if (meta_inode_get(w->fs->meta, ino, &rec) < 0)
         return 0; /* gone meanwhile */
     uint64_t size = rec.size;
+    bool wanted = !k->pinned_only || (rec.flags & INODE_PINNED);
     meta_inode_clear(&rec);
+    if (wanted && k->feed)
+        return warm_feed(w, ino, path);
+    if (k->look) {
+        if (wanted)
+            warm_look_at(w, ino, k->look);
+        return 0;
+    }
     mutex_lock(&w->mu);
-    w->counted_files++;
-    w->counted_bytes += size;
+    w->counted_files += wanted;
+    w->counted_bytes += wanted ? size : 0;
     mutex_unlock(&w->mu);
     return 0;
 }
@@ -103,7 +114,7 @@ int warm_list_ahead(struct warm *w, uint64_t ino)
     int r = inode_get(w->fs, ino, &dir);
     if (r < 0)
         return r;
-    if (tree_is_listed(dir))
+    if (tree_is_listed(dir)) /* begun here; the walk waits for it */
         return tree_refresh(w->fs, dir, false);
     r = tree_list_follow(w->fs, dir, &pages);
     return MIN(r, 0);
@@ -121,7 +132,7 @@ static int walk_names(struct walk *k, uint64_t ino, const char *path, unsigned d
             return r;
         if (page->len > 0)
             *after = ((struct page_name *)page->pdata[page->len - 1])->id;
-        if (!k->feed)
+        if (!k->feed && !k->look)
             hint_dirs(k->w, page);
         r = walk_page(k, page, path, depth);
     }
@@ -158,17 +169,25 @@ static int walk_dir(struct walk *k, uint64_t ino, const char *path, unsigned dep
     if (warm_stopped(w))
         return -ECANCELED;
     int list_r = depth > MAX_DEPTH ? -ELOOP : inode_get(w->fs, ino, &dir), r = 0;
-    bool known =
-        w->mode == WARM_EVICT || (list_r == 0 && tree_is_listed(dir)); /* what was never listed is not here either */
+    bool as_known = w->mode == WARM_EVICT || k->look; /* what was never listed is not here either */
+    bool known = list_r == 0 && (as_known || tree_is_listed(dir));
     if (list_r == 0 && !known)
         r = walk_while_listed(k, dir, path, depth, &list_r);
-    else if (list_r == 0 && w->mode != WARM_EVICT)
-        list_r = tree_refresh(w->fs, dir, false);
+    else if (list_r == 0 && !as_known)
+        list_r = tree_refresh_sure(w->fs, dir, &k->offline_ns);
     if (list_r < 0)
         say_unlisted(k, path, depth, list_r);
-    else if (known)
+    if (known)
         r = walk_names(k, ino, path, depth, &after);
     return r;
+}
+
+static bool is_pinned(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool pinned = in->rec.flags & INODE_PINNED;
+    mutex_unlock(&in->mu);
+    return pinned;
 }
 
 /* One of the paths that were asked for. -ECANCELED: no further one. */
@@ -177,6 +196,7 @@ static int walk_path(struct walk *k, const char *asked)
     INODE_REF in = NULL;
     g_autofree char *path = NULL;
     int r = warm_stopped(k->w) ? -ECANCELED : tree_follow(k->w->fs, asked, NULL, &path, &in);
+    k->pinned_only = r == 0 && k->w->for_pins && is_pinned(in);
     if (r == 0 && inode_is_dir(in))
         r = walk_dir(k, in->ino, path, 0);
     else if (r == 0)
@@ -200,14 +220,25 @@ static int walk_list(struct walk *k)
     return r;
 }
 
-void warm_walk_paths(struct warm *w, bool feed)
+static void walk_all(struct walk *k)
 {
-    struct walk *k = &(struct walk){w, feed};
+    struct warm *w = k->w;
     int r = 0;
     for (unsigned i = 0; r == 0 && w->paths[i]; i++)
         r = walk_path(k, w->paths[i]);
     if (r == 0 && w->list)
         r = walk_list(k);
-    if (r < 0 && r != -ECANCELED && feed)
+    if (r < 0 && r != -ECANCELED && k->feed)
         warm_push_error(w, "(the list of paths)", r);
+}
+
+void warm_walk_paths(struct warm *w, bool feed)
+{
+    walk_all(&(struct walk){.w = w, .feed = feed, .offline_ns = TREE_OFFLINE_NS});
+}
+
+void warm_walk_look(struct warm *w, struct warm_look *ret)
+{
+    *ret = (struct warm_look){0};
+    walk_all(&(struct walk){.w = w, .look = ret});
 }

@@ -40,7 +40,9 @@ int meta_sync(struct meta *m) MUST_CHECK;                        /* everything c
 uint64_t meta_written(const struct meta *m);                     /* batches committed so far */
 int meta_sync_from(struct meta *m, uint64_t written) MUST_CHECK; /* meta_sync() unless those survive already */
 bool meta_failed(const struct meta *m);
-bool meta_is_stuck(const struct meta *m);     /* the disk refused a write: nothing more is written by this process */
+bool meta_is_stuck(const struct meta *m); /* the disk refused a write or a read for one: this process writes no more */
+/* If it is: by a read, which meta_try_disk() does not try and which may fail in each process. */
+bool meta_is_stuck_by_read(const struct meta *m);
 int meta_try_disk(struct meta *m) MUST_CHECK; /* 0: the disk would take what opening the database writes */
 /* 32 hex digits, made when the database was: names this cache in version tokens. */
 const char *meta_uuid(const struct meta *m);
@@ -178,6 +180,14 @@ int meta_link_first(struct meta *m, uint64_t ino, struct meta_dentry *ret) MUST_
 /* 1 if the directory has at least one name, 0 if not. */
 int meta_dir_has_entries(struct meta *m, uint64_t parent) MUST_CHECK;
 
+/* Reads the records of many inodes and names, each as meta_inode_get() and meta_dentry_get() do. Where each lies close behind the one before it, inodes by number, names by directory and
+ * name, and nothing is committed meanwhile, that costs what a scan does. One thread, and not for long: it holds on to the database as of its last read. */
+struct meta_near;
+struct meta_near *meta_near_new(struct meta *m);
+void meta_near_free(struct meta_near *n); /* NULL allowed */
+int meta_near_inode(struct meta_near *n, uint64_t ino, struct meta_inode *ret) MUST_CHECK;
+int meta_near_dentry(struct meta_near *n, uint64_t parent, const char *name, struct meta_dentry *ret) MUST_CHECK;
+
 /* ---- extended attributes ---- */
 
 int meta_xattr_get(struct meta *m, uint64_t ino, const char *name, GBytes **ret_value) MUST_CHECK;
@@ -205,7 +215,7 @@ struct meta_op {
     uint64_t parent;    /* OP_SYNC; OP_DELETE: inode whose bytes are to be here first if it is open, 0 none */
     char *name;         /* owned; OP_SYNC */
     char *key;          /* owned; OP_DELETE */
-    struct etag etag;   /* OP_DELETE: what may be deleted, "" = whatever is there */
+    struct etag etag;   /* OP_DELETE: what may be deleted, "" = what note/KEY says is ours, or an empty marker */
     int64_t created_ns; /* wall clock */
     uint64_t place;     /* OP_SYNC: where who waits for it sees it; 0: as seq, and only once its content is closed */
     uint64_t wave;      /* OP_SYNC with a place: it waits for what came before this, not before seq; 0: for that */

@@ -7,7 +7,7 @@
  * instead of being started afresh.
  *
  * Failure: after a write that failed nothing more is written; what the disk holds then is not known, and writing on could put
- * newer records after a hole. meta_is_stuck() tells; a restart reads what was kept. A full disk need not come to that: meta_space.c.
+ * newer records after a hole. So it is after a read that failed while a batch was built. meta_is_stuck() tells; a restart reads what was kept. A full disk need not come to that: meta_space.c.
  *
  * Ranges are removed key by key up to SINGLE_DELETES and by one range tombstone above: many tombstones slow every later read,
  * one is cheap, and most inodes and cache files have only a handful of records.
@@ -30,6 +30,7 @@
 #define MAX_OPEN_FILES    256
 #define SINGLE_DELETES    256u
 #define GROUP_FROM        64 /* records of a batch */
+#define STEPS_BEFORE_SEEK 8  /* seeking costs as many steps */
 /* A block of 1024 keys with 512 deletions is compacted early: seeks over removed names stay short. */
 #define DELETION_WINDOW  1024
 #define DELETION_TRIGGER 512
@@ -49,7 +50,8 @@ struct meta_db {
     /* atomic */
     _Atomic bool failed;                  /* some read or write failed */
     _Atomic bool write_failed;            /* no further writes */
-    _Atomic bool stuck;                   /* because the disk refused one */
+    _Atomic bool stuck;                   /* because the disk refused one, or the read of what one needs */
+    _Atomic bool read_stuck;              /* that read, and no write before it */
     _Atomic uint64_t n_written, n_synced; /* batches: that many are in the log, at least that many on the disk */
 
     struct mutex sync_mu; /* META */
@@ -104,7 +106,12 @@ bool meta_db_failed(const struct meta_db *db)
 
 bool meta_db_is_stuck(const struct meta_db *db)
 {
-    return atomic_load_explicit(&db->stuck, memory_order_relaxed);
+    return atomic_load_explicit(&db->stuck, memory_order_acquire);
+}
+
+bool meta_db_is_stuck_by_read(const struct meta_db *db)
+{
+    return atomic_load_explicit(&db->read_stuck, memory_order_relaxed);
 }
 
 void meta_db_set_failed(struct meta_db *db)
@@ -129,8 +136,16 @@ static int note_write(struct meta_db *db, int r)
     if (r < 0)
         atomic_store_explicit(&db->write_failed, true, memory_order_relaxed);
     if (r < 0 && r != -EBADMSG)
-        atomic_store_explicit(&db->stuck, true, memory_order_relaxed);
+        atomic_store_explicit(&db->stuck, true, memory_order_release);
     return r;
+}
+
+/* A batch could not be built: its change is lost as if it had not been written. Who sees `stuck` knows by what. */
+static void note_unread(struct meta_db *db, int r)
+{
+    if (r != -EBADMSG && !meta_db_is_stuck(db))
+        atomic_store_explicit(&db->read_stuck, true, memory_order_relaxed);
+    (void)note_write(db, r);
 }
 
 /* ---- open and close ---- */
@@ -315,6 +330,12 @@ int meta_db_sync(struct meta_db *db)
     return meta_db_sync_from(db, meta_db_written(db));
 }
 
+/* RocksDB counts for each thread what it compares and reads, which nobody looks at: a seventh of what writing the names of a listing costs. */
+static void count_nothing(void)
+{
+    rocksdb_set_perf_level(rocksdb_disable);
+}
+
 /* ---- reads ---- */
 
 void meta_val_clear(struct meta_val *v)
@@ -327,6 +348,7 @@ void meta_val_clear(struct meta_val *v)
 int meta_db_get(struct meta_db *db, GString *key, struct meta_val *ret)
 {
     char *text = NULL;
+    count_nothing();
     rocksdb_pinnableslice_t *pin = rocksdb_get_pinned(db->rocks, db->reads, key->str, key->len, &text);
     g_string_free(key, TRUE);
     if (text)
@@ -358,6 +380,7 @@ static GString *prefix_end(const GString *prefix)
 
 static void cursor_open(struct cursor *c, struct meta_db *db, const GString *prefix, const GString *from)
 {
+    count_nothing();
     c->end = prefix_end(prefix);
     c->reads = rocksdb_readoptions_create();
     rocksdb_readoptions_set_iterate_upper_bound(c->reads, c->end->str, c->end->len);
@@ -398,6 +421,87 @@ int meta_db_scan(struct meta_db *db, GString *prefix, GString *from, meta_scan_f
     if (from)
         g_string_free(from, TRUE);
     return r != 0 ? r : err;
+}
+
+/*
+ * An iterator is a snapshot, so it serves as long as nothing is committed. The first read after that is by key, and the next one, if it was the only commit, makes
+ * another iterator: who reads beside a writer pays for none.
+ */
+struct meta_db_reader {
+    struct meta_db *db; /* borrowed */
+    enum meta_tag tag;
+    bool open;
+    struct cursor c; /* if open */
+    uint64_t as_of;  /* n_written before the iterator was made, or at the last read by key */
+};
+
+struct meta_db_reader *meta_db_reader_new(struct meta_db *db, enum meta_tag tag)
+{
+    struct meta_db_reader *rd = g_new0(struct meta_db_reader, 1);
+    rd->db = db;
+    rd->tag = tag;
+    rd->as_of = UINT64_MAX;
+    return rd;
+}
+
+static int reader_close(struct meta_db_reader *rd)
+{
+    bool was_open = rd->open;
+    rd->open = false;
+    return was_open ? cursor_close(&rd->c, rd->db) : 0;
+}
+
+void meta_db_reader_free(struct meta_db_reader *rd)
+{
+    if (!rd)
+        return;
+    (void)reader_close(rd); /* what was read was right */
+    g_free(rd);
+}
+
+static int cursor_compare(const struct cursor *c, const GString *key)
+{
+    size_t len;
+    const char *at = rocksdb_iter_key(c->it, &len);
+    int r = memcmp(at, key->str, MIN(len, key->len));
+    return r != 0 ? r : len < key->len ? -1 : len > key->len;
+}
+
+/* Moves to key: true, or to the first one above, or the end. */
+static bool cursor_find(struct cursor *c, const GString *key)
+{
+    int at = -1;
+    for (unsigned i = 0; at < 0 && i < STEPS_BEFORE_SEEK && rocksdb_iter_valid(c->it); i++) {
+        at = cursor_compare(c, key);
+        if (at < 0)
+            rocksdb_iter_next(c->it);
+    }
+    if (at == 0)
+        return true;
+    rocksdb_iter_seek(c->it, key->str, key->len);
+    return rocksdb_iter_valid(c->it) && cursor_compare(c, key) == 0;
+}
+
+int meta_db_read(struct meta_db_reader *rd, GString *key, struct meta_val *ret)
+{
+    uint64_t written = meta_db_written(rd->db);
+    bool quiet = rd->as_of == written;
+    int r = quiet ? 0 : reader_close(rd);
+    rd->as_of = written;
+    if (quiet && !rd->open) {
+        g_autoptr(GString) prefix = meta_key0(rd->tag, NULL);
+        cursor_open(&rd->c, rd->db, prefix, key);
+        rd->open = true;
+    }
+    if (quiet && cursor_find(&rd->c, key)) {
+        ret->data = rocksdb_iter_value(rd->c.it, &ret->len);
+        g_string_free(key, TRUE);
+        return 0;
+    }
+    if (r == 0)
+        return meta_db_get(rd->db, key, ret); /* what an iterator does not find may be damage */
+    g_string_free(key, TRUE);
+    return r;
 }
 
 int meta_db_any(struct meta_db *db, GString *prefix)
@@ -547,6 +651,7 @@ static int batch_write(struct meta_batch *b, bool sync)
     meta_space_look(&b->m->space);
     uint64_t written = meta_db_written(db);
     char *text = NULL;
+    count_nothing();
     rocksdb_write(db->rocks, sync ? db->synced_writes : db->writes, b->wb, &text);
     int r = note_write(db, db_error(db, "commit", text));
     if (r < 0)
@@ -565,7 +670,7 @@ int meta_commit(struct meta_batch *b, bool sync)
     if (r == 0)
         r = batch_write(b, sync);
     else
-        atomic_store_explicit(&b->db->write_failed, true, memory_order_relaxed);
+        note_unread(b->db, r);
     rocksdb_writebatch_clear(b->wb);
     memset(b->n_puts, 0, sizeof(b->n_puts));
     memset(b->n_dels, 0, sizeof(b->n_dels));

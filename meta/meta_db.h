@@ -74,11 +74,18 @@ int meta_db_sync_from(struct meta_db *db, uint64_t written) MUST_CHECK;
 bool meta_db_failed(const struct meta_db *db);
 void meta_db_set_failed(struct meta_db *db);
 bool meta_db_is_stuck(const struct meta_db *db);
+bool meta_db_is_stuck_by_read(const struct meta_db *db);
 
 int meta_db_get(struct meta_db *db, GString *key, struct meta_val *ret) MUST_CHECK;
 typedef int meta_scan_fn(void *ctx, const struct meta_key *key, const void *val, size_t len);
 /* Every record whose key begins with prefix ("": every record) and is not below from (NULL: all), ascending. Non-zero from fn stops and is returned. */
 int meta_db_scan(struct meta_db *db, GString *prefix, GString *from, meta_scan_fn *fn, void *ctx) MUST_CHECK;
+/* Reads records of one kind, each as meta_db_get() does: for many whose keys ascend and are near each other at a sixth of its cost. One thread. */
+struct meta_db_reader;
+struct meta_db_reader *meta_db_reader_new(struct meta_db *db, enum meta_tag tag);
+void meta_db_reader_free(struct meta_db_reader *rd); /* NULL allowed */
+/* The value is the reader's until it is asked for the next one. */
+int meta_db_read(struct meta_db_reader *rd, GString *key, struct meta_val *ret) MUST_CHECK;
 /* 1 when a key begins with prefix, 0 when none does. */
 int meta_db_any(struct meta_db *db, GString *prefix) MUST_CHECK;
 
@@ -89,5 +96,7 @@ void meta_db_del(struct meta_batch *b, GString *key);
 /* Removes all that begins with prefix: what is committed and what this batch put before. */
 void meta_db_del_prefix(struct meta_batch *b, GString *prefix);
 
+int meta_inode_decode(uint64_t ino, const struct meta_val *v, struct meta_inode *ret) MUST_CHECK;
+int meta_dentry_decode(uint64_t parent, const char *name, const struct meta_val *v, struct meta_dentry *ret) MUST_CHECK;
 /* Logs the record that could not be decoded; returns r. */
 int meta_db_bad(GString *key, int r);

@@ -28,15 +28,18 @@ static int decode_checked(const struct meta_key *key, const void *val, size_t le
     return 0;
 }
 
+int meta_dentry_decode(uint64_t parent, const char *name, const struct meta_val *v, struct meta_dentry *ret)
+{
+    struct meta_key key = {.tag = TAG_NAME, .n = {parent}, .name = name, .name_len = strlen(name)};
+    int r = decode_checked(&key, v->data, v->len, ret);
+    return r < 0 ? meta_db_bad(meta_key1(TAG_NAME, parent, name), r) : 0;
+}
+
 int meta_dentry_get(struct meta *m, uint64_t parent, const char *name, struct meta_dentry *ret)
 {
     META_VAL v = {0};
     int r = meta_db_get(m->db, meta_key1(TAG_NAME, parent, name), &v);
-    if (r < 0)
-        return r;
-    struct meta_key key = {.tag = TAG_NAME, .n = {parent}, .name = name, .name_len = strlen(name)};
-    r = decode_checked(&key, v.data, v.len, ret);
-    return r < 0 ? meta_db_bad(meta_key1(TAG_NAME, parent, name), r) : 0;
+    return r < 0 ? r : meta_dentry_decode(parent, name, &v, ret);
 }
 
 void meta_dentry_put(struct meta_batch *b, struct meta_dentry *d)

@@ -1,14 +1,17 @@
 /* Inode records and their extended attributes: thin layer over meta_db, see meta.h. Any thread; callers serialise read-modify-write. */
 #include "meta_db.h"
 
+int meta_inode_decode(uint64_t ino, const struct meta_val *v, struct meta_inode *ret)
+{
+    int r = meta_dec_inode(ino, v->data, v->len, ret);
+    return r < 0 ? meta_db_bad(meta_key1(TAG_INODE, ino, NULL), r) : 0;
+}
+
 int meta_inode_get(struct meta *m, uint64_t ino, struct meta_inode *ret)
 {
     META_VAL v = {0};
     int r = meta_db_get(m->db, meta_key1(TAG_INODE, ino, NULL), &v);
-    if (r < 0)
-        return r;
-    r = meta_dec_inode(ino, v.data, v.len, ret);
-    return r < 0 ? meta_db_bad(meta_key1(TAG_INODE, ino, NULL), r) : 0;
+    return r < 0 ? r : meta_inode_decode(ino, &v, ret);
 }
 
 void meta_inode_put(struct meta_batch *b, const struct meta_inode *in)

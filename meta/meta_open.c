@@ -201,6 +201,11 @@ bool meta_is_stuck(const struct meta *m)
     return meta_db_is_stuck(m->db);
 }
 
+bool meta_is_stuck_by_read(const struct meta *m)
+{
+    return meta_db_is_stuck_by_read(m->db);
+}
+
 /* Logs that were not yet made tables of: opening does. */
 static uint64_t log_bytes(const char *path)
 {

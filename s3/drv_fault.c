@@ -3,11 +3,14 @@
  *
  * Rules are separated by ';', fields of a rule by ',':
  *   op=NAME      get head put delete copy list create part part-copy complete abort parts uploads any (default any)
- *   nth=N        the first call it hits, counted from 1 over the calls of that op (default 1)
+ *   key=KEY      calls for this key only: of a copy the one it makes (default any; listings have none)
+ *   nth=N        the first call it hits, counted from 1 over the calls of that op and key (default 1)
  *   count=N      how many calls from there (default: 1 if nth is given, else all)
  *   prob=P       0..1, chance for each of those calls (default 1; the sequence is the same in every run)
  *   action=A|B.. error:-EIO (not carried out)  lost:-EIO (carried out, then the error)  delay:50ms (ms, s)
  *                short:N (get: N bytes, then -EIO)  corrupt:N (get, put, part: byte N of this call's data is flipped)
+ *
+ * A delay ends when the rules are replaced.
  *
  * The lock covers rules and counters only and is never held over a call of the inner store.
  */
@@ -47,6 +50,7 @@ struct effect { /* what a call meets */
 
 struct rule {
     enum fault_op op;
+    char *key; /* owned, NULL: any */
     uint64_t nth, count;
     double prob;
     struct effect effect;
@@ -59,9 +63,10 @@ struct drv_fault {
     struct objstore *inner; /* owned */
 
     struct mutex mu;
-    struct cond cv; /* stopping */
+    struct cond cv; /* stopping, other rules */
     /* guarded by mu */
-    GArray *rules; /* struct rule */
+    GArray *rules;    /* struct rule */
+    uint64_t version; /* of them */
     uint64_t seed;
     bool stopping;
 };
@@ -141,6 +146,11 @@ static int parse_field(const char *key, const char *value, struct rule *rule)
         }
         return -EINVAL;
     }
+    if (strcmp(key, "key") == 0) {
+        g_free(rule->key);
+        rule->key = g_strdup(value);
+        return 0;
+    }
     if (strcmp(key, "nth") == 0)
         return parse_u64(value, &rule->nth);
     if (strcmp(key, "count") == 0)
@@ -160,6 +170,13 @@ static int parse_field(const char *key, const char *value, struct rule *rule)
     return -EINVAL;
 }
 
+static void rule_clear(void *p)
+{
+    struct rule *rule = p;
+    g_free(rule->key);
+}
+
+/* rule: cleared by the caller, also after a failure. */
 static int parse_rule(const char *text, struct rule *rule)
 {
     g_auto(GStrv) fields = g_strsplit(text, ",", -1);
@@ -180,15 +197,15 @@ static int parse_rule(const char *text, struct rule *rule)
 static int parse_rules(const char *text, GArray **ret)
 {
     g_autoptr(GArray) out = g_array_new(FALSE, FALSE, sizeof(struct rule));
+    g_array_set_clear_func(out, rule_clear);
     g_auto(GStrv) rules = g_strsplit(text ? text : "", ";", -1);
     for (char **p = rules; *p; p++) {
-        struct rule rule;
         if (*g_strstrip(*p) == '\0')
             continue;
-        int r = parse_rule(*p, &rule);
+        g_array_set_size(out, out->len + 1);
+        int r = parse_rule(*p, &g_array_index(out, struct rule, out->len - 1));
         if (r < 0)
             return r;
-        g_array_append_val(out, rule);
     }
     *ret = g_steal_pointer(&out);
     return 0;
@@ -219,14 +236,14 @@ static void effect_merge(struct effect *into, const struct effect *e)
     }
 }
 
-/* Counts the call and sits out its delay. The rule's error or 0. */
-static int meet(struct drv_fault *f, enum fault_op op, struct effect *ret)
+/* Counts the call (key: NULL for listings) and sits out its delay. The rule's error or 0. */
+static int meet(struct drv_fault *f, enum fault_op op, const char *key, struct effect *ret)
 {
     *ret = (struct effect){0};
     mutex_lock(&f->mu);
     for (guint i = 0; i < f->rules->len; i++) {
         struct rule *rule = &g_array_index(f->rules, struct rule, i);
-        if (rule->op != FOP_ANY && rule->op != op)
+        if ((rule->op != FOP_ANY && rule->op != op) || (rule->key && g_strcmp0(rule->key, key) != 0))
             continue;
         uint64_t n = ++rule->n_calls;
         if (n < rule->nth || n - rule->nth >= rule->count)
@@ -234,9 +251,10 @@ static int meet(struct drv_fault *f, enum fault_op op, struct effect *ret)
         if (rule->prob >= 1 || chance_locked(f) < rule->prob)
             effect_merge(ret, &rule->effect);
     }
+    uint64_t version = f->version;
     uint64_t until = clock_mono_ns() + ret->delay_ns;
     int over = 0;
-    while (ret->delay_ns && over == 0 && !f->stopping && clock_mono_ns() < until)
+    while (ret->delay_ns && over == 0 && !f->stopping && f->version == version && clock_mono_ns() < until)
         over = patience_wait(&f->cv, &f->mu, until);
     over = clock_mono_ns() < until ? over : 0;
     int r = f->stopping ? -ECANCELED : over < 0 ? over : ret->error;
@@ -283,7 +301,7 @@ static int fault_head(struct objstore *st, const char *key, struct obj_info *ret
 {
     struct drv_fault *f = fault_of(st);
     struct effect e;
-    int r = meet(f, FOP_HEAD, &e);
+    int r = meet(f, FOP_HEAD, key, &e);
     return r < 0 ? r : after(&e, objstore_head(f->inner, key, ret_info));
 }
 
@@ -293,7 +311,7 @@ static int fault_get(struct objstore *st, const char *key, uint64_t off, uint64_
     struct drv_fault *f = fault_of(st);
     struct effect e;
     struct fault_sink s = {.effect = &e, .fn = sink, .ctx = ctx};
-    int r = meet(f, FOP_GET, &e);
+    int r = meet(f, FOP_GET, key, &e);
     return r < 0 ? r : after(&e, objstore_get(f->inner, key, off, len, if_match, on_data, &s, ret_info));
 }
 
@@ -314,7 +332,7 @@ static int fault_put(struct objstore *st, const char *key, const void *buf, size
     struct drv_fault *f = fault_of(st);
     struct effect e;
     g_autofree void *copy = NULL;
-    int r = meet(f, FOP_PUT, &e);
+    int r = meet(f, FOP_PUT, key, &e);
     return r < 0 ? r : after(&e, objstore_put(f->inner, key, body_of(&e, buf, len, &copy), len, meta, cond, ret_etag));
 }
 
@@ -322,17 +340,16 @@ static int fault_delete(struct objstore *st, const char *key, const struct obj_c
 {
     struct drv_fault *f = fault_of(st);
     struct effect e;
-    int r = meet(f, FOP_DELETE, &e);
+    int r = meet(f, FOP_DELETE, key, &e);
     return r < 0 ? r : after(&e, objstore_delete(f->inner, key, cond));
 }
 
-static int fault_copy(struct objstore *st, const char *src, const struct etag *src_etag, const char *dst,
-                      const struct obj_meta *meta, const struct obj_cond *dst_cond, struct etag *ret_etag)
+static int fault_copy(struct objstore *st, const struct obj_copy *copy, struct etag *ret_etag)
 {
     struct drv_fault *f = fault_of(st);
     struct effect e;
-    int r = meet(f, FOP_COPY, &e);
-    return r < 0 ? r : after(&e, objstore_copy(f->inner, src, src_etag, dst, meta, dst_cond, ret_etag));
+    int r = meet(f, FOP_COPY, copy->dst, &e);
+    return r < 0 ? r : after(&e, objstore_copy_with(f->inner, copy, ret_etag));
 }
 
 static int fault_list(struct objstore *st, const struct obj_list_req *req, obj_list_fn *fn, void *ctx,
@@ -340,7 +357,7 @@ static int fault_list(struct objstore *st, const struct obj_list_req *req, obj_l
 {
     struct drv_fault *f = fault_of(st);
     struct effect e;
-    int r = meet(f, FOP_LIST, &e);
+    int r = meet(f, FOP_LIST, NULL, &e);
     return r < 0 ? r : after(&e, objstore_list(f->inner, req, fn, ctx, ret_truncated));
 }
 
@@ -349,7 +366,7 @@ static int fault_mpu_create(struct objstore *st, const char *key, const struct o
     struct drv_fault *f = fault_of(st);
     struct effect e;
     g_autofree char *id = NULL;
-    int r = meet(f, FOP_CREATE, &e);
+    int r = meet(f, FOP_CREATE, key, &e);
     if (r == 0)
         r = after(&e, objstore_mpu_create(f->inner, key, meta, &id));
     if (r == 0)
@@ -363,7 +380,7 @@ static int fault_mpu_part(struct objstore *st, const char *key, const char *uplo
     struct drv_fault *f = fault_of(st);
     struct effect e;
     g_autofree void *copy = NULL;
-    int r = meet(f, FOP_PART, &e);
+    int r = meet(f, FOP_PART, key, &e);
     return r < 0 ? r
                  : after(&e, objstore_mpu_part(f->inner, key, upload_id, body_of(&e, buf, part->size, &copy), part));
 }
@@ -373,7 +390,7 @@ static int fault_mpu_part_copy(struct objstore *st, const char *key, const char 
 {
     struct drv_fault *f = fault_of(st);
     struct effect e;
-    int r = meet(f, FOP_PART_COPY, &e);
+    int r = meet(f, FOP_PART_COPY, key, &e);
     return r < 0 ? r : after(&e, objstore_mpu_part_copy(f->inner, key, upload_id, src, src_etag, off, part));
 }
 
@@ -382,7 +399,7 @@ static int fault_mpu_complete(struct objstore *st, const char *key, const char *
 {
     struct drv_fault *f = fault_of(st);
     struct effect e;
-    int r = meet(f, FOP_COMPLETE, &e);
+    int r = meet(f, FOP_COMPLETE, key, &e);
     return r < 0 ? r
                  : after(&e, objstore_mpu_complete(f->inner, key, upload_id, parts, n_parts, token, cond, ret_etag));
 }
@@ -391,7 +408,7 @@ static int fault_mpu_abort(struct objstore *st, const char *key, const char *upl
 {
     struct drv_fault *f = fault_of(st);
     struct effect e;
-    int r = meet(f, FOP_ABORT, &e);
+    int r = meet(f, FOP_ABORT, key, &e);
     return r < 0 ? r : after(&e, objstore_mpu_abort(f->inner, key, upload_id));
 }
 
@@ -400,7 +417,7 @@ static int fault_mpu_parts(struct objstore *st, const char *key, const char *upl
 {
     struct drv_fault *f = fault_of(st);
     struct effect e;
-    int r = meet(f, FOP_PARTS, &e);
+    int r = meet(f, FOP_PARTS, key, &e);
     return r < 0 ? r : objstore_mpu_parts(f->inner, key, upload_id, ret_parts, ret_n);
 }
 
@@ -409,7 +426,7 @@ static int fault_mpu_list(struct objstore *st, const char *prefix,
 {
     struct drv_fault *f = fault_of(st);
     struct effect e;
-    int r = meet(f, FOP_UPLOADS, &e);
+    int r = meet(f, FOP_UPLOADS, NULL, &e);
     return r < 0 ? r : after(&e, objstore_mpu_list(f->inner, prefix, fn, ctx));
 }
 
@@ -422,6 +439,11 @@ static void fault_close(struct objstore *st)
     mutex_fini(&f->mu);
     objstore_base_clear(st);
     g_free(f);
+}
+
+static char *fault_resume(const struct objstore *st)
+{
+    return objstore_resume(((const struct drv_fault *)st)->inner);
 }
 
 static void fault_shutdown(struct objstore *st)
@@ -457,6 +479,7 @@ static int64_t fault_offline(const struct objstore *st)
 static const struct objstore_driver drv_fault = {
     .close = fault_close,
     .shutdown = fault_shutdown,
+    .resume = fault_resume,
     .check = fault_check,
     .probe = fault_probe,
     .set_caps = fault_set_caps,
@@ -510,6 +533,8 @@ int objstore_fault_set(struct objstore *st, const char *rules)
     mutex_lock(&f->mu);
     GArray *old = f->rules;
     f->rules = parsed;
+    f->version++;
+    cond_broadcast(&f->cv);
     mutex_unlock(&f->mu);
     g_array_unref(old);
     return 0;

@@ -14,7 +14,8 @@
  * made by PUT (user.sluice.marker) or when the directory is empty. Directories that a DELETE leaves empty and that are no markers go too.
  *
  * What a directory cannot hold: components over 255 bytes, empty, "." or ".." (-EINVAL); object `a` beside `a/x`, markers with a body
- * (-ENOTSUP). Symbolic links and special files are not objects.
+ * (-ENOTSUP). Objects and directories have the permissions that the store was opened with, less what an object's own mode lacks; what stands under .sluice-tmp while they are made
+ * is only its maker's, but the directory is as open as the root, so that daemons of several users work on one store. Symbolic links and special files are not objects, and no key leads through one (drv_file_path.c).
  */
 #include "drv_file.h"
 
@@ -74,7 +75,10 @@ static bool is_marker_key(const char *key)
 
 int file_lock(struct drv_file *f)
 {
-    CLEANUP_FD int fd = RET_ERRNO(openat(f->root_fd, FILE_TMP_DIR "/lock", O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    CLEANUP_FD int fd = file_at(f, FILE_TMP_DIR "/lock", O_RDWR, 0);
+    if (fd ==
+        -ENOENT) /* not at once: with fs.protected_regular nobody opens so what another made in a sticky directory */
+        fd = file_at(f, FILE_TMP_DIR "/lock", O_RDWR | O_CREAT, 0666);
     if (fd < 0)
         return fd;
     int r = RET_ERRNO(TEMP_FAILURE_RETRY(flock(fd, LOCK_EX)));
@@ -84,7 +88,7 @@ int file_lock(struct drv_file *f)
 int file_tmp_open(struct drv_file *f, const char *what, char **ret_path)
 {
     g_autofree char *path = file_tmp_path(f, what);
-    int fd = RET_ERRNO(openat(f->root_fd, path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    int fd = file_at(f, path, O_RDWR | O_CREAT | O_EXCL, 0666);
     if (fd >= 0)
         *ret_path = g_steal_pointer(&path);
     return fd;
@@ -170,6 +174,9 @@ int file_meta_clone(int from, int to)
         if (r < 0)
             return r;
     }
+    struct stat st;
+    if (fstat(from, &st) == 0 && fgetxattr(to, FILE_ACL, NULL, 0) < 0)
+        (void)!fchmod(to, (st.st_mode & 0777) | 0600); /* where there are modes */
     return 0;
 }
 
@@ -190,7 +197,7 @@ void file_etag(const struct stat *st, struct etag *ret)
 int file_is_marker(struct drv_file *f, const char *path)
 {
     char c;
-    CLEANUP_FD int fd = RET_ERRNO(openat(f->root_fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    CLEANUP_FD int fd = file_at(f, path, O_RDONLY | O_DIRECTORY, 0);
     if (fd < 0)
         return file_read_error(fd) == -ENOENT ? 0 : fd;
     ssize_t n = RET_ERRNO(fgetxattr(fd, FILE_XATTR_DIR, &c, 1));
@@ -228,7 +235,7 @@ int file_open_object(struct drv_file *f, const char *key, const struct etag *wan
     struct stat st;
     if (file_key_check(key) < 0)
         return -ENOENT;
-    CLEANUP_FD int fd = RET_ERRNO(openat(f->root_fd, key, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    CLEANUP_FD int fd = file_at(f, key, O_RDONLY | O_NONBLOCK, 0);
     if (fd < 0)
         return file_read_error(fd);
     int r = RET_ERRNO(fstat(fd, &st));
@@ -320,10 +327,10 @@ static void parents_prune(struct drv_file *f, const char *key)
         if (!slash)
             return;
         *slash = '\0';
-        CLEANUP_FD int fd = openat(f->root_fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (fd < 0 && errno == ENOENT)
+        CLEANUP_FD int fd = file_at(f, path, O_RDONLY | O_DIRECTORY, 0);
+        if (fd == -ENOENT)
             continue;
-        if (fd < 0 || fgetxattr(fd, FILE_XATTR_DIR, &c, 1) >= 0 || unlinkat(f->root_fd, path, AT_REMOVEDIR) < 0)
+        if (fd < 0 || fgetxattr(fd, FILE_XATTR_DIR, &c, 1) >= 0 || file_remove(f, path, AT_REMOVEDIR) < 0)
             return;
     }
 }
@@ -370,7 +377,7 @@ int file_commit(struct drv_file *f, int fd, const char *tmp, const char *key, co
     if (r == 0)
         r = lock < 0 ? lock : commit_locked(f, fd, tmp, key, cond);
     if (r < 0) {
-        (void)unlinkat(f->root_fd, tmp, 0); /* a leftover is only waste */
+        (void)file_remove(f, tmp, 0); /* a leftover is only waste */
         return r;
     }
     (void)close(steal_fd(&lock)); /* the name is given */
@@ -402,16 +409,18 @@ static int mark_dir(int fd, const struct obj_meta *meta, struct etag *ret_etag)
 static int new_marker_locked(struct drv_file *f, const char *key, const struct obj_meta *meta, struct etag *ret_etag)
 {
     g_autofree char *tmp = file_tmp_path(f, "marker");
-    int r = RET_ERRNO(mkdirat(f->root_fd, tmp, 0777));
+    int r = file_mkdir(f, tmp);
     if (r < 0)
         return file_write_error(r);
-    CLEANUP_FD int fd = RET_ERRNO(openat(f->root_fd, tmp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    CLEANUP_FD int fd = file_at(f, tmp, O_RDONLY | O_DIRECTORY, 0);
     struct etag etag;
+    if (fd >= 0)
+        file_mode_set(f, fd, meta ? &meta->posix : NULL, 0777);
     r = fd < 0 ? fd : mark_dir(fd, meta, &etag);
     if (r == 0)
         r = file_place(f, tmp, key);
     if (r < 0) {
-        (void)unlinkat(f->root_fd, tmp, AT_REMOVEDIR); /* a leftover is only waste */
+        (void)file_remove(f, tmp, AT_REMOVEDIR); /* a leftover is only waste */
         return file_write_error(r);
     }
     *ret_etag = etag;
@@ -430,7 +439,7 @@ static int put_marker(struct drv_file *f, const char *key, size_t len, const str
     int r = cond_check(f, key, cond);
     if (r < 0)
         return r;
-    CLEANUP_FD int fd = RET_ERRNO(openat(f->root_fd, key, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    CLEANUP_FD int fd = file_at(f, key, O_RDONLY | O_DIRECTORY, 0);
     if (fd == -ENOENT)
         return new_marker_locked(f, key, meta, ret_etag);
     return fd < 0 ? file_write_error(fd) : mark_dir(fd, meta, ret_etag);
@@ -454,9 +463,11 @@ static int file_put(struct objstore *st, const char *key, const void *buf, size_
     if (r == 0)
         r = file_meta_set(fd, meta);
     if (r == 0)
+        file_mode_set(f, fd, meta ? &meta->posix : NULL, 0666);
+    if (r == 0)
         r = file_commit(f, fd, tmp, key, cond, ret_etag);
     else
-        (void)unlinkat(f->root_fd, tmp, 0); /* a leftover is only waste */
+        (void)file_remove(f, tmp, 0); /* a leftover is only waste */
     if (r == 0)
         metric_add(M_uploaded_bytes, (int64_t)len);
     return r;
@@ -464,12 +475,12 @@ static int file_put(struct objstore *st, const char *key, const void *buf, size_
 
 static int delete_marker_locked(struct drv_file *f, const char *key)
 {
-    CLEANUP_FD int fd = openat(f->root_fd, key, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    CLEANUP_FD int fd = file_at(f, key, O_RDONLY | O_DIRECTORY, 0);
     if (fd < 0)
-        return file_read_error(-errno) == -ENOENT ? 0 : -errno;
+        return file_read_error(fd) == -ENOENT ? 0 : fd;
     (void)fremovexattr(fd, FILE_XATTR_DIR); /* absent is as good */
     int r = RET_ERRNO(fsync(fd));
-    if (r == 0 && unlinkat(f->root_fd, key, AT_REMOVEDIR) == 0) {
+    if (r == 0 && file_remove(f, key, AT_REMOVEDIR) == 0) {
         g_autofree char *dir = g_strndup(key, strlen(key) - 1);
         parents_prune(f, dir);
         r = file_dir_sync(f, dir);
@@ -495,7 +506,7 @@ static int file_delete(struct objstore *st, const char *key, const struct obj_co
     CLEANUP_FD int lock = file_lock(f);
     if (lock < 0)
         return lock;
-    int r = RET_ERRNO(fstatat(f->root_fd, key, &sb, AT_SYMLINK_NOFOLLOW));
+    int r = file_stat(f, key, &sb);
     if (r < 0) {
         if (file_read_error(r) != -ENOENT)
             return r;
@@ -510,7 +521,7 @@ static int file_delete(struct objstore *st, const char *key, const struct obj_co
         return r;
     if (is_marker_key(key))
         return delete_marker_locked(f, key);
-    r = RET_ERRNO(unlinkat(f->root_fd, key, 0));
+    r = file_remove(f, key, 0);
     if (r < 0)
         return file_write_error(r);
     parents_prune(f, key);
@@ -528,38 +539,42 @@ static int copy_marker(struct drv_file *f, int src, const char *dst, const struc
     return r;
 }
 
-static int file_copy(struct objstore *st, const char *src, const struct etag *src_etag, const char *dst,
-                     const struct obj_meta *meta, const struct obj_cond *dst_cond, struct etag *ret_etag)
+static int file_copy(struct objstore *st, const struct obj_copy *copy, struct etag *ret_etag)
 {
     struct drv_file *f = file_of(st);
+    const char *dst = copy->dst;
+    const struct obj_meta *meta = copy->meta;
     CLEANUP_FD int in = -1;
     struct stat sb;
     g_autofree char *tmp = NULL;
     metric_inc(M_requests_copy);
     int r = file_key_check(dst);
     if (r == 0)
-        r = file_open_object(f, src, src_etag, &in, &sb);
+        r = file_open_object(f, copy->src, copy->src_etag, &in, &sb);
     if (r < 0)
         return r;
     if (is_marker_key(dst))
-        return sb.st_size ? -ENOTSUP : copy_marker(f, in, dst, meta, dst_cond, ret_etag);
+        return sb.st_size ? -ENOTSUP : copy_marker(f, in, dst, meta, copy->dst_cond, ret_etag);
     CLEANUP_FD int fd = file_tmp_open(f, "copy", &tmp);
     if (fd < 0)
         return fd;
     r = file_copy_range(f, in, 0, fd, 0, (uint64_t)sb.st_size);
     if (r == 0)
         r = meta ? file_meta_set(fd, meta) : file_meta_clone(in, fd);
+    if (r == 0 && meta)
+        file_mode_set(f, fd, &meta->posix, 0666);
     if (r < 0) {
-        (void)unlinkat(f->root_fd, tmp, 0); /* a leftover is only waste */
+        (void)file_remove(f, tmp, 0); /* a leftover is only waste */
         return r;
     }
-    return file_commit(f, fd, tmp, dst, dst_cond, ret_etag);
+    return file_commit(f, fd, tmp, dst, copy->dst_cond, ret_etag);
 }
 
 static void drv_file_close(struct objstore *st)
 {
     file_leave(file_of(st));
-    (void)close(file_of(st)->root_fd); /* a directory: nothing is buffered */
+    if (file_of(st)->root_fd >= 0)
+        (void)close(file_of(st)->root_fd); /* a directory: nothing is buffered */
     objstore_base_clear(st);
     g_free(st);
 }
@@ -571,11 +586,18 @@ static void drv_file_shutdown(struct objstore *st)
 
 static int drv_file_check(struct objstore *st, char **ret_msg)
 {
-    struct stat sb;
-    int r = RET_ERRNO(fstatat(file_of(st)->root_fd, FILE_TMP_DIR, &sb, 0));
-    if (r < 0)
-        *ret_msg = g_strdup_printf("%s: %s", st->source, err_text(r));
-    return r;
+    struct drv_file *f = file_of(st);
+    CLEANUP_FD int fd = file_at(f, f->read_only ? "" : FILE_TMP_DIR, O_RDONLY | O_DIRECTORY, 0);
+    if (fd < 0) {
+        *ret_msg = g_strdup_printf("%s: %s", st->source, err_text(fd));
+        return fd;
+    }
+    if (f->read_only || f->live_fd < 0 ||
+        RET_ERRNO(fsetxattr(f->live_fd, FILE_XATTR "probe", "1", 1, 0)) != -EOPNOTSUPP)
+        return 0;
+    *ret_msg = g_strdup_printf("%s keeps no extended attributes (user.*), which objects need: mount it --read-only",
+                               st->source);
+    return -EOPNOTSUPP;
 }
 
 static int drv_file_probe(struct objstore *st, const char *key_prefix, uint32_t *ret_caps)
@@ -590,23 +612,63 @@ static int64_t drv_file_offline(const struct objstore *st)
     return 0;
 }
 
+static bool root_is_empty(struct drv_file *f)
+{
+    struct dirent *e;
+    int fd = file_at(f, "", O_RDONLY | O_DIRECTORY, 0);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    bool empty = dir && file_dir_next(dir, &e) == 0;
+    if (dir)
+        (void)closedir(dir); /* was only read */
+    else if (fd >= 0)
+        (void)close(fd); /* was only opened */
+    return empty;
+}
+
+/* Its own directory is the mark of a store that was used. Where it could never be made, that there is something has to do. */
+static int settle_in(struct drv_file *f, const struct objstore_config *cfg)
+{
+    CLEANUP_FD int fd = file_at(f, FILE_TMP_DIR, O_PATH | O_DIRECTORY, 0);
+    if (fd != -ENOENT)
+        return fd < 0 ? fd : 0;
+    if (cfg->known && cfg->known(cfg->known_ctx, f->base.identity))
+        return cfg->read_only && !root_is_empty(f) ? 0 : -ENODEV;
+    int r = file_mkdir(f, FILE_TMP_DIR);
+    if (r == -EEXIST || (cfg->read_only && (r == -EROFS || r == -EACCES || r == -EPERM)))
+        return 0;
+    return r;
+}
+
+static char *open_message(const char *dir, int r)
+{
+    if (r == -ENODEV)
+        return g_strdup_printf("'%s' was never used as a store: is it mounted? If it is, and nothing is missing in it: "
+                               "mkdir '%s/" FILE_TMP_DIR "'",
+                               dir, dir);
+    return g_strdup_printf("cannot use directory '%s' as a store: %s", dir, err_text(r));
+}
+
 static int drv_file_open(const struct objstore_config *cfg, struct objstore **ret_store, char **ret_msg)
 {
     struct s3_source src = {0};
     int r = s3_source_parse(cfg->source, &src, ret_msg);
     if (r < 0)
         return r;
-    CLEANUP_FD int fd = RET_ERRNO(open(src.prefix, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    r = fd < 0 ? fd : RET_ERRNO(mkdirat(fd, FILE_TMP_DIR, 0777));
-    if (r < 0 && r != -EEXIST) {
-        *ret_msg = g_strdup_printf("cannot use directory '%s' as a store: %s", src.prefix, err_text(r));
-        s3_source_clear(&src);
-        return r;
-    }
     struct drv_file *f = g_new0(struct drv_file, 1);
     f->base.drv = &drv_file;
+    f->live_fd = -1;
+    f->dir_mode = cfg->dir_mode;
+    f->root_fd = RET_ERRNO(open(src.prefix, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    f->read_only = cfg->read_only;
     f->base.source = s3_source_format(&src);
     f->base.identity = g_strdup(f->base.source);
+    r = f->root_fd < 0 ? f->root_fd : settle_in(f, cfg);
+    if (r < 0) {
+        *ret_msg = open_message(src.prefix, r);
+        s3_source_clear(&src);
+        drv_file_close(&f->base);
+        return r;
+    }
     f->base.limits = (struct objstore_limits){
         .part_min_bytes = FILE_PART_MIN,
         .part_max_bytes = 5ull << 30,
@@ -618,8 +680,6 @@ static int drv_file_open(const struct objstore_config *cfg, struct objstore **re
         .one_name = true,
     };
     (void)drv_file_probe(&f->base, "", &f->base.caps); /* cannot fail */
-    f->root_fd = steal_fd(&fd);
-    f->live_fd = -1;
     file_join(f);
     s3_source_clear(&src);
     *ret_store = &f->base;

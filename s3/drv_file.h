@@ -5,17 +5,21 @@
 #include <dirent.h>
 #include <sys/stat.h>
 
-#define FILE_TMP_DIR   ".sluice-tmp"
-#define FILE_XATTR     "user.x-amz-meta-"
-#define FILE_XATTR_DIR "user.sluice.marker"
-#define FILE_PART_MIN  (64ull << 10)
+#define FILE_TMP_DIR    ".sluice-tmp"
+#define FILE_XATTR      "user.x-amz-meta-"
+#define FILE_XATTR_DIR  "user.sluice.marker"
+#define FILE_ACL        "system.posix_acl_access"
+#define FILE_MPU_PREFIX "mpu-"
+#define FILE_PART_MIN   (64ull << 10)
 
 struct drv_file {
     struct objstore base;
     /* immutable after open */
     int root_fd;
-    char id[17]; /* in the names of its temporary files */
-    int live_fd; /* tells others that it is at work, negative: it cannot write there */
+    bool read_only;
+    mode_t dir_mode; /* of what it makes, 0: as the umask has it */
+    char id[17];     /* in the names of its temporary files */
+    int live_fd;     /* tells others that it is at work, negative: it cannot write there */
     /* atomic */
     int stopping;
     uint64_t n_tmp;
@@ -26,6 +30,12 @@ static inline struct drv_file *file_of(struct objstore *st)
     return (struct drv_file *)st;
 }
 
+/* By paths relative to the root, which lead along no symbolic link (-ELOOP). "" is the root; a '/' at the end is ignored by all but file_at(), for which it stands for a directory. */
+int file_at(struct drv_file *f, const char *path, int flags, mode_t mode) MUST_CHECK; /* openat() */
+int file_stat(struct drv_file *f, const char *path, struct stat *ret) MUST_CHECK;     /* lstat() */
+int file_mkdir(struct drv_file *f, const char *path) MUST_CHECK;
+int file_remove(struct drv_file *f, const char *path, int flags); /* unlinkat() */
+int file_rename(struct drv_file *f, const char *from, const char *to);
 /* -EINVAL for keys that a directory cannot hold. */
 int file_key_check(const char *key) MUST_CHECK;
 /* Where a key that cannot be held is asked for, it does not exist. */
@@ -45,7 +55,12 @@ int file_write_all(int fd, const void *buf, size_t len) MUST_CHECK;
 int file_copy_range(struct drv_file *f, int in, uint64_t off, int out, uint64_t out_off, uint64_t len) MUST_CHECK;
 int file_meta_set(int fd, const struct obj_meta *meta) MUST_CHECK;
 void file_etag(const struct stat *st, struct etag *ret);
-/* Gives the metadata of one object to another. */
+/* Gives what was just made, before it gets its name, the permissions that others are to find, of which own, where it has a mode, may take some away (never from the owner). all: 0666 or
+ * 0777. What has an ACL from where it was made keeps it. */
+void file_mode_set(struct drv_file *f, int fd, const struct posix_attr *own, mode_t all);
+/* Makes something under FILE_TMP_DIR as open to others as the root is: all who may write there are to. */
+void file_share(struct drv_file *f, int fd);
+/* Gives the metadata and permissions of one object to another. */
 int file_meta_clone(int from, int to) MUST_CHECK;
 /* 1 if the directory is an object, 0 if not. */
 int file_is_marker(struct drv_file *f, const char *path_with_slash) MUST_CHECK;

@@ -27,16 +27,52 @@ struct walk {
 
 #define WALK_STOP 1000000 /* max_keys reached; no caller's code is this large */
 
+/* A name, and the bytes behind what all of the directory begin with, as a number: of a million names most are told apart without a look at the names, which lie all over the memory. */
+struct name {
+    uint64_t head;
+    char *text; /* owned */
+};
+
+static void name_clear(void *p)
+{
+    g_free(((struct name *)p)->text);
+}
+
 static int name_cmp(const void *a, const void *b)
 {
-    return strcmp(*(char *const *)a, *(char *const *)b);
+    const struct name *x = a, *y = b;
+    if (x->head != y->head)
+        return x->head < y->head ? -1 : 1;
+    return strcmp(x->text, y->text);
+}
+
+static void add_name(GArray *names, char *text)
+{
+    struct name n = {.text = text};
+    g_array_append_val(names, n);
+}
+
+static void sort_names(GArray *names)
+{
+    struct name *all = (struct name *)(void *)names->data;
+    size_t common = names->len > 0 ? strlen(all[0].text) : 0;
+    for (guint i = 1; i < names->len; i++)
+        for (size_t n = 0; n < common; n++)
+            if (all[i].text[n] != all[0].text[n])
+                common = n;
+    for (guint i = 0; i < names->len; i++) {
+        const char *from = all[i].text + common;
+        uint64_t be = 0;
+        memcpy(&be, from, strnlen(from, sizeof(be)));
+        all[i].head = GUINT64_FROM_BE(be);
+    }
+    g_array_sort(names, name_cmp);
 }
 
 /* Names of a directory (path "" or "a/b/"), directories with '/', sorted. */
-static int dir_names(struct drv_file *f, const char *path, GPtrArray *names)
+static int dir_names(struct drv_file *f, const char *path, GArray *names)
 {
-    CLEANUP_FD int fd =
-        RET_ERRNO(openat(f->root_fd, *path ? path : ".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    CLEANUP_FD int fd = file_at(f, path, O_RDONLY | O_DIRECTORY, 0);
     if (fd < 0)
         return file_read_error(fd);
     DIR *dir = fdopendir(fd);
@@ -56,12 +92,12 @@ static int dir_names(struct drv_file *f, const char *path, GPtrArray *names)
             type = r < 0 ? DT_UNKNOWN : S_ISDIR(st.st_mode) ? DT_DIR : S_ISREG(st.st_mode) ? DT_REG : DT_LNK;
         }
         if (type == DT_DIR)
-            g_ptr_array_add(names, g_strconcat(e->d_name, "/", NULL));
+            add_name(names, g_strconcat(e->d_name, "/", NULL));
         else if (type == DT_REG)
-            g_ptr_array_add(names, g_strdup(e->d_name));
+            add_name(names, g_strdup(e->d_name));
     }
     (void)closedir(dir); /* was only read */
-    g_ptr_array_sort(names, name_cmp);
+    sort_names(names);
     return r;
 }
 
@@ -72,9 +108,9 @@ static int emit(struct walk *w, const char *key, bool is_prefix)
     if (w->req->start_after && strcmp(key, w->req->start_after) <= 0)
         return 0;
     if (!is_prefix) {
-        int r = RET_ERRNO(fstatat(w->f->root_fd, key, &st, AT_SYMLINK_NOFOLLOW));
+        int r = file_stat(w->f, key, &st);
         if (r < 0)
-            return r == -ENOENT || r == -ENOTDIR ? 0 : r; /* gone since */
+            return file_read_error(r) == -ENOENT ? 0 : r; /* gone since */
         row.size = S_ISDIR(st.st_mode) ? 0 : (uint64_t)st.st_size;
         row.mtime_ns = (int64_t)st.st_mtim.tv_sec * (int64_t)NS_PER_S + st.st_mtim.tv_nsec;
         file_etag(&st, &row.etag);
@@ -99,12 +135,13 @@ static bool reaches_past(const struct walk *w, const char *dir)
 
 static int walk_dir(struct walk *w, const char *path)
 {
-    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
+    g_autoptr(GArray) names = g_array_new(FALSE, FALSE, sizeof(struct name));
+    g_array_set_clear_func(names, name_clear);
     int r = dir_names(w->f, path, names);
     if (r < 0)
         return r == -ENOENT ? 0 : r;
     for (guint i = 0; i < names->len && r == 0; i++) {
-        g_autofree char *key = g_strconcat(path, (const char *)names->pdata[i], NULL);
+        g_autofree char *key = g_strconcat(path, g_array_index(names, struct name, i).text, NULL);
         size_t n = strlen(key);
         if (__atomic_load_n(&w->f->stopping, __ATOMIC_RELAXED))
             return -ECANCELED;

@@ -16,7 +16,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#define MPU_PREFIX "mpu-"
+#define REMOVE_TRIES 1000
 
 static bool id_valid(const char *id)
 {
@@ -29,7 +29,7 @@ static bool id_valid(const char *id)
 
 static char *mpu_path(const char *id, const char *name)
 {
-    return g_strconcat(FILE_TMP_DIR "/" MPU_PREFIX, id, "/", name, NULL);
+    return g_strconcat(FILE_TMP_DIR "/" FILE_MPU_PREFIX, id, "/", name, NULL);
 }
 
 static char *part_path(const char *id, uint32_t number)
@@ -39,10 +39,9 @@ static char *part_path(const char *id, uint32_t number)
     return mpu_path(id, name);
 }
 
-static int mpu_remove(struct drv_file *f, const char *id)
+static int remove_once(struct drv_file *f, const char *path)
 {
-    g_autofree char *path = g_strconcat(FILE_TMP_DIR "/" MPU_PREFIX, id, NULL);
-    CLEANUP_FD int fd = RET_ERRNO(openat(f->root_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    CLEANUP_FD int fd = file_at(f, path, O_RDONLY | O_DIRECTORY, 0);
     if (fd < 0)
         return fd;
     DIR *dir = fdopendir(fd);
@@ -55,7 +54,17 @@ static int mpu_remove(struct drv_file *f, const char *id)
             (void)unlinkat(dirfd(dir), e->d_name, 0); /* the rmdir below tells */
     }
     (void)closedir(dir); /* was only read */
-    return RET_ERRNO(unlinkat(f->root_fd, path, AT_REMOVEDIR));
+    return file_remove(f, path, AT_REMOVEDIR);
+}
+
+/* A part that looked for the upload before may come after its directory was read: each does so once. */
+static int mpu_remove(struct drv_file *f, const char *id)
+{
+    g_autofree char *path = g_strconcat(FILE_TMP_DIR "/" FILE_MPU_PREFIX, id, NULL);
+    int r = remove_once(f, path);
+    for (unsigned i = 0; r == -ENOTEMPTY && i < REMOVE_TRIES; i++)
+        r = remove_once(f, path);
+    return r;
 }
 
 /* Opens the "key" file of an upload and checks that it is this key's. */
@@ -65,7 +74,7 @@ static int mpu_open(struct drv_file *f, const char *key, const char *id)
     if (!id_valid(id))
         return -ENOENT;
     g_autofree char *path = mpu_path(id, "key");
-    CLEANUP_FD int fd = RET_ERRNO(openat(f->root_fd, path, O_RDONLY | O_CLOEXEC));
+    CLEANUP_FD int fd = file_at(f, path, O_RDONLY, 0);
     if (fd == -ENOENT)
         (void)mpu_remove(f, id); /* whoever was to remove it was perhaps cut off; there may be nothing */
     if (fd < 0)
@@ -75,6 +84,14 @@ static int mpu_open(struct drv_file *f, const char *key, const char *id)
         return (int)n;
     have[n] = '\0';
     return key && strcmp(have, key) != 0 ? -ENOENT : steal_fd(&fd);
+}
+
+/* Removes an upload whose "key" file is open, which is closed before: NFS keeps what is open, and with it the directory. */
+static int drop(struct drv_file *f, int fd, const char *id)
+{
+    if (fd >= 0)
+        (void)close(fd); /* nothing that counts was written */
+    return mpu_remove(f, id);
 }
 
 int file_mpu_create(struct objstore *st, const char *key, const struct obj_meta *meta, char **ret_upload_id)
@@ -87,17 +104,21 @@ int file_mpu_create(struct objstore *st, const char *key, const struct obj_meta 
         return r;
     if (g_str_has_suffix(key, "/"))
         return -ENOTSUP;
-    g_autofree char *dir = g_strconcat(FILE_TMP_DIR "/" MPU_PREFIX, id, NULL);
+    g_autofree char *dir = g_strconcat(FILE_TMP_DIR "/" FILE_MPU_PREFIX, id, NULL);
     g_autofree char *path = mpu_path(id, "key");
-    r = RET_ERRNO(mkdirat(f->root_fd, dir, 0777));
+    r = file_mkdir(f, dir);
     if (r < 0)
         return r;
-    CLEANUP_FD int fd = RET_ERRNO(openat(f->root_fd, path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    CLEANUP_FD int fd = file_at(f, path, O_RDWR | O_CREAT | O_EXCL, 0666);
     r = fd < 0 ? fd : file_write_all(fd, key, strlen(key));
     if (r == 0)
         r = file_meta_set(fd, meta);
     if (r == 0)
+        file_mode_set(f, fd, meta ? &meta->posix : NULL, 0666);
+    if (r == 0)
         *ret_upload_id = g_steal_pointer(&id);
+    else
+        (void)drop(f, fd < 0 ? -1 : steal_fd(&fd), id); /* nobody knows it */
     return r;
 }
 
@@ -106,7 +127,7 @@ static int part_commit(struct drv_file *f, int fd, const char *tmp, const char *
 {
     struct stat st;
     g_autofree char *path = part_path(id, part->number);
-    int r = RET_ERRNO(renameat(f->root_fd, tmp, f->root_fd, path));
+    int r = file_rename(f, tmp, path);
     if (r == 0)
         r = RET_ERRNO(fstat(fd, &st));
     if (r == 0)
@@ -129,7 +150,7 @@ int file_mpu_part(struct objstore *st, const char *key, const char *upload_id, c
     if (r == 0)
         r = part_commit(f, fd, tmp, upload_id, part);
     if (r < 0) {
-        (void)unlinkat(f->root_fd, tmp, 0); /* a leftover is only waste */
+        (void)file_remove(f, tmp, 0); /* a leftover is only waste */
         return r;
     }
     part->crc32c = crc32c(0, buf, part->size);
@@ -160,7 +181,7 @@ int file_mpu_part_copy(struct objstore *st, const char *key, const char *upload_
     if (r == 0)
         r = part_commit(f, fd, tmp, upload_id, part);
     if (r < 0)
-        (void)unlinkat(f->root_fd, tmp, 0); /* a leftover is only waste */
+        (void)file_remove(f, tmp, 0); /* a leftover is only waste */
     part->crc32c = 0;
     return r;
 }
@@ -171,7 +192,7 @@ static int join_part(struct drv_file *f, int out, uint64_t off, const char *id, 
     struct stat st;
     struct etag have;
     g_autofree char *path = part_path(id, part->number);
-    CLEANUP_FD int in = RET_ERRNO(openat(f->root_fd, path, O_RDONLY | O_CLOEXEC));
+    CLEANUP_FD int in = file_at(f, path, O_RDONLY, 0);
     if (in < 0)
         return in == -ENOENT ? -EBADMSG : in; /* InvalidPart */
     int r = RET_ERRNO(fstat(in, &st));
@@ -208,13 +229,13 @@ int file_mpu_complete(struct objstore *st, const char *key, const char *upload_i
         off += size;
     }
     if (r < 0) {
-        (void)unlinkat(f->root_fd, tmp, 0); /* a leftover is only waste */
+        (void)file_remove(f, tmp, 0); /* a leftover is only waste */
         return r;
     }
     r = file_commit(f, fd, tmp, key, cond, ret_etag);
     CRASH_POINT(store_joined);
     if (r == 0)
-        (void)mpu_remove(f, upload_id); /* the object stands; leftovers are listed by mpu_list or are only waste */
+        (void)drop(f, steal_fd(&upload), upload_id); /* leftovers are listed by mpu_list or are only waste */
     return r;
 }
 
@@ -223,7 +244,7 @@ int file_mpu_abort(struct objstore *st, const char *key, const char *upload_id)
     struct drv_file *f = file_of(st);
     metric_inc(M_requests_multipart);
     CLEANUP_FD int upload = mpu_open(f, key, upload_id);
-    return upload < 0 ? upload : mpu_remove(f, upload_id);
+    return upload < 0 ? upload : drop(f, steal_fd(&upload), upload_id);
 }
 
 static int part_cmp(const void *a, const void *b)
@@ -241,8 +262,8 @@ int file_mpu_parts(struct objstore *st, const char *key, const char *upload_id, 
     CLEANUP_FD int upload = mpu_open(f, key, upload_id);
     if (upload < 0)
         return upload;
-    g_autofree char *path = g_strconcat(FILE_TMP_DIR "/" MPU_PREFIX, upload_id, NULL);
-    CLEANUP_FD int fd = RET_ERRNO(openat(f->root_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    g_autofree char *path = g_strconcat(FILE_TMP_DIR "/" FILE_MPU_PREFIX, upload_id, NULL);
+    CLEANUP_FD int fd = file_at(f, path, O_RDONLY | O_DIRECTORY, 0);
     if (fd < 0)
         return fd;
     DIR *dir = fdopendir(fd);
@@ -280,9 +301,9 @@ int file_mpu_list(struct objstore *st, const char *prefix, int (*fn)(void *ctx, 
 {
     struct drv_file *f = file_of(st);
     metric_inc(M_requests_multipart);
-    CLEANUP_FD int fd = RET_ERRNO(openat(f->root_fd, FILE_TMP_DIR, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    CLEANUP_FD int fd = file_at(f, FILE_TMP_DIR, O_RDONLY | O_DIRECTORY, 0);
     if (fd < 0)
-        return fd;
+        return fd == -ENOENT ? 0 : fd; /* a store that is only read from */
     DIR *dir = fdopendir(fd);
     if (!dir)
         return -errno;
@@ -291,9 +312,9 @@ int file_mpu_list(struct objstore *st, const char *prefix, int (*fn)(void *ctx, 
     for (struct dirent *e; r == 0 && (r = file_dir_next(dir, &e)) > 0;) {
         char key[1025];
         r = 0;
-        if (!g_str_has_prefix(e->d_name, MPU_PREFIX))
+        if (!g_str_has_prefix(e->d_name, FILE_MPU_PREFIX))
             continue;
-        const char *id = e->d_name + strlen(MPU_PREFIX);
+        const char *id = e->d_name + strlen(FILE_MPU_PREFIX);
         CLEANUP_FD int upload = mpu_open(f, NULL, id);
         ssize_t n = upload < 0 ? -1 : pread(upload, key, sizeof key - 1, 0);
         if (n <= 0)

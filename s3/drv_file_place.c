@@ -18,12 +18,35 @@
 
 #define TRIES       8 /* others make directories without our lock */
 #define ACL_DEFAULT "system.posix_acl_default"
-#define ACL_ACCESS  "system.posix_acl_access"
+#define ACL_ACCESS  FILE_ACL
 
 char *file_tmp_path(struct drv_file *f, const char *what)
 {
     uint64_t n = __atomic_add_fetch(&f->n_tmp, 1, __ATOMIC_RELAXED); /* a counter */
     return g_strdup_printf(FILE_TMP_DIR "/%s-%s-%" G_GUINT64_FORMAT, what, f->id, n);
+}
+
+/* Failures are of no account in both: who owns it decides, or the file system has no modes. */
+void file_mode_set(struct drv_file *f, int fd, const struct posix_attr *own, mode_t all)
+{
+    struct stat st;
+    mode_t take = own && (own->fields & POSIX_MODE) ? own->mode | S_IRWXU : all;
+    if (f->dir_mode && fgetxattr(fd, ACL_ACCESS, NULL, 0) < 0 && fstat(fd, &st) == 0)
+        (void)!fchmod(fd, (f->dir_mode & all & take) | (st.st_mode & S_ISGID));
+}
+
+void file_share(struct drv_file *f, int fd)
+{
+    struct stat root, st;
+    char acl[4096];
+    if (fstat(f->root_fd, &root) < 0 || fstat(fd, &st) < 0)
+        return;
+    mode_t mode = (root.st_mode | S_IRWXU) & (S_ISDIR(st.st_mode) ? 03777 : 0666);
+    if (st.st_gid != root.st_gid && fchown(fd, (uid_t)-1, root.st_gid) < 0)
+        mode &= ~(mode_t)S_IRWXG; /* another group than the one that is meant */
+    ssize_t n = fgetxattr(f->root_fd, ACL_ACCESS, acl, sizeof(acl));
+    if (n < 0 || fsetxattr(fd, ACL_ACCESS, acl, (size_t)n, 0) < 0)
+        (void)!fchmod(fd, mode);
 }
 
 int file_dir_sync(struct drv_file *f, const char *key)
@@ -33,7 +56,7 @@ int file_dir_sync(struct drv_file *f, const char *key)
         char *slash = strrchr(path, '/');
         if (slash)
             *slash = '\0';
-        CLEANUP_FD int fd = RET_ERRNO(openat(f->root_fd, slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        CLEANUP_FD int fd = file_at(f, slash ? path : ".", O_RDONLY | O_DIRECTORY, 0);
         int r = fd < 0 ? fd : RET_ERRNO(fsync(fd));
         if (fd >= 0 || !slash || file_read_error(fd) != -ENOENT)
             return r;
@@ -54,7 +77,7 @@ static int missing_dir(struct drv_file *f, const char *key, size_t *ret_len)
     *ret_len = 0;
     for (const char *p = next_dir_end(key); p; p = next_dir_end(p + 1)) {
         g_autofree char *dir = g_strndup(key, (gsize)(p - key));
-        int r = RET_ERRNO(fstatat(f->root_fd, dir, &st, AT_SYMLINK_NOFOLLOW));
+        int r = file_stat(f, dir, &st);
         if (r == -ENOENT) {
             *ret_len = (size_t)(p - key);
             return 0;
@@ -96,10 +119,10 @@ static int take_after_parent(struct drv_file *f, const char *made, const char *p
     struct stat at, above;
     g_autofree char *path = g_strndup(place, strlen(place) - g_str_has_suffix(place, "/"));
     g_autofree char *parent = g_path_get_dirname(path);
-    CLEANUP_FD int from = RET_ERRNO(openat(f->root_fd, parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    CLEANUP_FD int from = file_at(f, parent, O_RDONLY | O_DIRECTORY, 0);
     if (from < 0)
         return from == -EACCES ? 0 : from; /* one that may be entered, not read */
-    CLEANUP_FD int fd = RET_ERRNO(openat(f->root_fd, made, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    CLEANUP_FD int fd = file_at(f, made, O_RDONLY | O_DIRECTORY, 0);
     int r = fd < 0 ? fd : RET_ERRNO(fstat(from, &above));
     if (r >= 0)
         r = RET_ERRNO(fstat(fd, &at));
@@ -114,18 +137,30 @@ static int take_after_parent(struct drv_file *f, const char *made, const char *p
 static int put_in(struct drv_file *f, const char *tmp, const char *to)
 {
     int r = g_str_has_suffix(to, "/") ? take_after_parent(f, tmp, to) : 0;
-    return r < 0 ? r : RET_ERRNO(renameat(f->root_fd, tmp, f->root_fd, to));
+    return r < 0 ? r : file_rename(f, tmp, to);
+}
+
+static int open_up(struct drv_file *f, const char *dir)
+{
+    CLEANUP_FD int fd = file_at(f, dir, O_RDONLY | O_DIRECTORY, 0);
+    if (fd >= 0)
+        file_mode_set(f, fd, NULL, 0777);
+    return fd < 0 ? fd : 0;
 }
 
 /* Directory tree, which is to become top, and below it those that inner, a path in it, needs; there goes tmp. */
 static int build_tree(struct drv_file *f, const char *tmp, const char *tree, const char *inner, const char *top)
 {
-    int r = RET_ERRNO(mkdirat(f->root_fd, tree, 0777));
+    int r = file_mkdir(f, tree);
     if (r == 0)
         r = take_after_parent(f, tree, top);
+    if (r == 0)
+        r = open_up(f, tree);
     for (const char *p = next_dir_end(inner + strlen(tree) + 1); r == 0 && p; p = next_dir_end(p + 1)) {
         g_autofree char *dir = g_strndup(inner, (gsize)(p - inner));
-        r = RET_ERRNO(mkdirat(f->root_fd, dir, 0777));
+        r = file_mkdir(f, dir);
+        if (r == 0)
+            r = open_up(f, dir);
     }
     if (r == 0)
         r = put_in(f, tmp, inner);
@@ -140,11 +175,11 @@ static int build_tree(struct drv_file *f, const char *tmp, const char *tree, con
 /* tmp is where it was, what else was built is gone: leftovers are only waste. */
 static void take_apart(struct drv_file *f, const char *tmp, const char *tree, const char *inner)
 {
-    (void)renameat(f->root_fd, inner, f->root_fd, tmp);
+    (void)file_rename(f, inner, tmp);
     g_autofree char *at = g_strndup(inner, strlen(inner) - g_str_has_suffix(inner, "/"));
     while (strlen(at) > strlen(tree)) {
         *strrchr(at, '/') = '\0';
-        (void)unlinkat(f->root_fd, at, AT_REMOVEDIR);
+        (void)file_remove(f, at, AT_REMOVEDIR);
     }
 }
 
@@ -156,7 +191,7 @@ static int place_in_tree(struct drv_file *f, const char *tmp, const char *key, s
     int r = build_tree(f, tmp, tree, inner, top);
     CRASH_POINT(store_built);
     if (r == 0)
-        r = RET_ERRNO(renameat(f->root_fd, tree, f->root_fd, top));
+        r = file_rename(f, tree, top);
     if (r < 0)
         take_apart(f, tmp, tree, inner);
     return r == 0 ? file_dir_sync(f, top) : r; /* before anybody else finds it there and relies on it */

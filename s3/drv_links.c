@@ -171,10 +171,16 @@ static int links_delete(struct objstore *st, const char *key, const struct obj_c
     return leave(l, r, rc < 0 ? rc : objstore_delete(r->store, key, cond));
 }
 
-/* The store of both keys. -EXDEV: they are in two. */
+/* The store of both keys. -EXDEV: they are in two. Found at once, or one whose store was replaced in between would count as two. */
 static int route_pair(struct drv_links *l, const char **src, const char **dst, struct route **ret)
 {
-    struct route *from = route_get(l, *src, src), *to = route_get(l, *dst, dst);
+    mutex_lock(&l->mu);
+    struct route *from = find_locked(l, *src), *to = find_locked(l, *dst);
+    from->refs++;
+    to->refs++;
+    mutex_unlock(&l->mu);
+    *src += from->len;
+    *dst += to->len;
     int rc = refuse_write(to, *dst);
     if (rc == 0)
         rc = from != to ? -EXDEV : refuse_read(from, *src);
@@ -183,13 +189,13 @@ static int route_pair(struct drv_links *l, const char **src, const char **dst, s
     return rc;
 }
 
-static int links_copy(struct objstore *st, const char *src, const struct etag *src_etag, const char *dst,
-                      const struct obj_meta *meta, const struct obj_cond *dst_cond, struct etag *ret_etag)
+static int links_copy(struct objstore *st, const struct obj_copy *copy, struct etag *ret_etag)
 {
     struct drv_links *l = links_of(st);
+    struct obj_copy inner = *copy;
     struct route *r;
-    int rc = route_pair(l, &src, &dst, &r);
-    return leave(l, r, rc < 0 ? rc : objstore_copy(r->store, src, src_etag, dst, meta, dst_cond, ret_etag));
+    int rc = route_pair(l, &inner.src, &inner.dst, &r);
+    return leave(l, r, rc < 0 ? rc : objstore_copy_with(r->store, &inner, ret_etag));
 }
 
 /* ---- multipart ---- */
@@ -462,6 +468,13 @@ static void links_close(struct objstore *st)
     g_free(l);
 }
 
+/* The root's: links that cannot be opened are tried again anyway. */
+static char *links_resume(const struct objstore *st)
+{
+    const struct objstore *root = ((const struct drv_links *)st)->root->store;
+    return root ? objstore_resume(root) : NULL;
+}
+
 static void links_shutdown(struct objstore *st)
 {
     struct drv_links *l = links_of(st);
@@ -552,6 +565,7 @@ static struct objstore *links_root(struct objstore *st)
 static const struct objstore_driver drv_links = {
     .close = links_close,
     .shutdown = links_shutdown,
+    .resume = links_resume,
     .check = links_check,
     .probe = links_probe,
     .offline_since_ns = links_offline,

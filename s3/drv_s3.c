@@ -7,12 +7,13 @@
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "s3_meta.h"
+#include "s3_sum.h"
 
-#include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
 
 #define SETTLE_TIMEOUT_NS (10 * NS_PER_S)
+#define S3_SSE            "x-amz-server-side-encryption"
 
 int s3_key_check(const struct drv_s3 *d, const char *key)
 {
@@ -81,6 +82,25 @@ static bool ours(const char *meta_name)
     return false;
 }
 
+/* How the object is stored, which the target of any copy forgets that does not say it. An archive's class would take what was restored out of reach again. */
+static void keep_place(const struct http_response *resp, GPtrArray *keep)
+{
+    static const char *const names[] = {S3_SSE, S3_SSE "-aws-kms-key-id", S3_SSE "-bucket-key-enabled"};
+    const char *cls = http_header(resp, "x-amz-storage-class");
+    if (cls && *cls && strcmp(cls, "STANDARD") != 0 && !s3_meta_is_archive(cls))
+        g_ptr_array_add(keep, g_strconcat("x-amz-storage-class: ", cls, NULL));
+    for (size_t i = 0; s3_is_encrypted(resp) && i < G_N_ELEMENTS(names); i++) {
+        const char *v = http_header(resp, names[i]);
+        if (v && *v)
+            g_ptr_array_add(keep, g_strconcat(names[i], ": ", v, NULL));
+    }
+}
+
+bool s3_keep_is_place(const char *header)
+{
+    return g_str_has_prefix(header, "x-amz-") && !g_str_has_prefix(header, "x-amz-meta-");
+}
+
 /* Headers that a copy by parts, or one with new metadata, has to give again. */
 static void keep_fill(const struct http_response *resp, GPtrArray *keep)
 {
@@ -94,6 +114,7 @@ static void keep_fill(const struct http_response *resp, GPtrArray *keep)
         if (v && *v)
             g_ptr_array_add(keep, g_strconcat(names[i], ": ", v, NULL));
     }
+    keep_place(resp, keep);
     g_hash_table_iter_init(&it, resp->headers);
     while (g_hash_table_iter_next(&it, &name, &value)) {
         if (g_str_has_prefix(name, "x-amz-meta-") && !ours((const char *)name + strlen("x-amz-meta-")) &&
@@ -188,9 +209,7 @@ void s3_cond_apply(struct drv_s3 *d, struct s3_call *c, const struct obj_cond *c
 
 void s3_md5_hex(const void *buf, size_t len, unsigned char ret[16], char ret_hex[33])
 {
-    unsigned n = 0;
-    int ok = EVP_Digest(buf, len, ret, &n, EVP_md5(), NULL);
-    g_assert(ok == 1 && n == 16);
+    s3_md5(buf, len, ret);
     for (int i = 0; i < 16; i++)
         g_snprintf(ret_hex + 2 * (size_t)i, 3, "%02x", ret[i]);
 }
@@ -205,9 +224,8 @@ void s3_md5_header(struct s3_req *req, const void *buf, size_t len, char ret_hex
 
 bool s3_is_encrypted(const struct http_response *resp)
 {
-    const char *sse = http_header(resp, "x-amz-server-side-encryption");
-    return (sse && strcmp(sse, "AES256") != 0) ||
-           http_header(resp, "x-amz-server-side-encryption-customer-algorithm") != NULL;
+    const char *sse = http_header(resp, S3_SSE);
+    return (sse && strcmp(sse, "AES256") != 0) || http_header(resp, S3_SSE "-customer-algorithm") != NULL;
 }
 
 bool s3_etag_wrong(const struct drv_s3 *d, const struct http_response *resp, const char *md5_hex)
@@ -322,15 +340,20 @@ static int s3_delete(struct objstore *st, const char *key, const struct obj_cond
 
 /* ---- life cycle ---- */
 
+void s3_call_list_one(struct drv_s3 *d, struct s3_call *c)
+{
+    s3_call_init(d, c, "GET", NULL, M_requests_list);
+    s3_req_query(&c->req, "list-type", "2");
+    s3_req_query(&c->req, "max-keys", "1");
+    s3_req_query(&c->req, "prefix", d->prefix);
+}
+
 static int s3_check(struct objstore *st, char **ret_msg)
 {
     struct drv_s3 *d = s3_of(st);
     struct s3_call c;
     struct s3_list_page page = {0};
-    s3_call_init(d, &c, "GET", NULL, M_requests_list);
-    s3_req_query(&c.req, "list-type", "2");
-    s3_req_query(&c.req, "max-keys", "1");
-    s3_req_query(&c.req, "prefix", d->prefix);
+    s3_call_list_one(d, &c);
     int r = s3_exec(d, &c);
     if (r < 0) {
         *ret_msg = s3_call_message(d, &c, r);
@@ -353,6 +376,11 @@ static void s3_shutdown(struct objstore *st)
     mutex_lock(&d->mu);
     cond_broadcast(&d->cv);
     mutex_unlock(&d->mu);
+}
+
+static char *s3_resume(const struct objstore *st)
+{
+    return s3_cred_choice(((const struct drv_s3 *)st)->cred);
 }
 
 static int64_t s3_offline_since(const struct objstore *st)
@@ -451,6 +479,7 @@ const struct objstore_driver drv_s3 = {
     .open = s3_open,
     .close = s3_close,
     .shutdown = s3_shutdown,
+    .resume = s3_resume,
     .check = s3_check,
     .probe = s3_probe,
     .offline_since_ns = s3_offline_since,

@@ -30,6 +30,7 @@ struct drv_s3 {
     /* guarded by mu */
     struct s3_budget budget;
     struct s3_window window;
+    unsigned n_first; /* calls that wait for a slot of it, and that somebody waits for */
     struct s3_sign_key sign_key;
     char sign_for[65]; /* SHA-256 of the secret that sign_key stems from */
 };
@@ -50,7 +51,7 @@ struct s3_call {
     const uint8_t *sha256;                          /* of the body, NULL: not taken yet */
     const char *claim;                              /* SHA-256 to sign instead of the body's own (probe) */
     bool slow;                                      /* the store may work long before it answers: Complete, Copy */
-    bool once;                                      /* no retries: the failure itself is of interest */
+    bool once;                                      /* the failure itself is of interest: again only if too busy */
     bool body_may_err;                              /* a 200 may carry <Error> */
     uint64_t timeout_ns;                            /* 0: the store's */
     const struct obj_cond *guard;                   /* on the key, by HEAD before each attempt; NULL: none */
@@ -61,6 +62,7 @@ struct s3_call {
     int (*on_done)(void *ctx, const struct http_response *resp); /* 2xx complete. -EIO, -EBADMSG: try again */
     bool (*stopped)(void *ctx);                                  /* the failure is the caller's own wish: no retry */
     int (*settle)(void *ctx); /* after an ambiguous failure: 1 it was carried out, 0 not, -errno give up */
+    uint64_t n_given; /* counted by the sink: bytes that no later attempt asks for again. Each renews the deadline. */
     /* out */
     char md5[33];              /* of the body, if it was sent with its MD5 */
     struct http_response resp; /* of the last attempt */
@@ -77,9 +79,13 @@ int s3_exec(struct drv_s3 *d, struct s3_call *c) MUST_CHECK;
 char *s3_call_message(const struct drv_s3 *d, const struct s3_call *c, int r);
 
 /* drv_s3.c */
+/* A LIST of one key, to be sent: whether bucket and keys are good. */
+void s3_call_list_one(struct drv_s3 *d, struct s3_call *c);
 int s3_key_check(const struct drv_s3 *d, const char *key) MUST_CHECK;
-/* HEAD. keep (may be NULL) gets "Name: value" of what a copy has to carry over by itself. timeout_ns 0: the store's. */
+/* HEAD. keep (may be NULL) gets "name: value" of what a copy has to carry over by itself. timeout_ns 0: the store's. */
 int s3_head_full(struct drv_s3 *d, const char *key, uint64_t timeout_ns, struct obj_info *ret, GPtrArray *keep);
+/* Of these: one that says how the object is stored (class, encryption); a copy that keeps its metadata has to give it too. */
+bool s3_keep_is_place(const char *header);
 void s3_meta_headers(struct s3_req *req, const struct obj_meta *meta);
 /* The tag of an empty object gets its token (NULL: none); those of directory markers stay bare, one is as good as the other. */
 void s3_etag_of_empty(const char *key, const char *token, struct etag *etag);
@@ -137,7 +143,6 @@ int s3_mpu_complete_with(struct drv_s3 *d, const char *key, const char *upload_i
                          struct etag *ret_etag);
 int s3_mpu_abort(struct objstore *st, const char *key, const char *upload_id);
 /* s3_copy.c */
-int s3_copy(struct objstore *st, const char *src, const struct etag *src_etag, const char *dst,
-            const struct obj_meta *meta, const struct obj_cond *dst_cond, struct etag *ret_etag);
+int s3_copy(struct objstore *st, const struct obj_copy *copy, struct etag *ret_etag);
 /* s3_probe.c */
 int s3_probe(struct objstore *st, const char *key_prefix, uint32_t *ret_caps);

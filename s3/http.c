@@ -7,6 +7,10 @@
  * libcurl needs no locking of ours. The pool's lock covers the idle stack, the count of requests running and the two bandwidth buckets;
  * it is never held while libcurl runs.
  *
+ * Names are looked up by a thread of libcurl's, which a resolver that gets no answer holds for half a minute. A request that ends meanwhile (its time
+ * is over, nobody waits for it, shutdown) leaves that thread behind (QUICK_EXIT): it owns what it works on and frees it in the end, or ends with the
+ * process. So many are left behind as requests can time out in that half minute.
+ *
  * There is no limit on the whole transfer time unless asked for: a 5 GiB part over a slow link is fine, silence is not (LOW_SPEED).
  */
 #include "http.h"
@@ -382,6 +386,9 @@ static bool set_transport(CURL *curl, const struct http_pool *pool, const struct
     SET(CURLOPT_LOW_SPEED_LIMIT, limited ? 1L : LOW_SPEED_BYTES_S);
     SET(CURLOPT_LOW_SPEED_TIME, req->low_speed_s ? (long)req->low_speed_s : 30L);
     SET(CURLOPT_TIMEOUT_MS, (long)req->total_timeout_ms);
+#if LIBCURL_VERSION_NUM >= 0x075700
+    (void)curl_easy_setopt(curl, CURLOPT_QUICK_EXIT, 1L); /* a library older than its header has it not */
+#endif
     return ok;
 }
 

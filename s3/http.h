@@ -76,7 +76,7 @@ struct http_request {
     uint32_t connect_timeout_ms; /* 0: 5000 */
     uint32_t low_speed_s;        /* this long below 512 B/s: TIMEOUT; 0: 30 */
     uint32_t total_timeout_ms;   /* 0: none */
-    bool no_proxy;               /* ignore proxy variables (metadata services) */
+    bool no_proxy;               /* ignore proxy variables (metadata services, loopback) */
     bool fresh;                  /* not over a connection used before, and with the name looked up anew */
 };
 

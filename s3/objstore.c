@@ -1,7 +1,7 @@
 /*
  * The object store's front: picks the driver by scheme, checks arguments, counts.
  *
- * No state of its own and no lock; every call is refused (abort) when the thread holds a ranked lock, since all of them may wait for the
+ * No state of its own but a thread's turn, and no lock; every call is refused (abort) when the thread holds a ranked lock, since all of them may wait for the
  * network. Requests and bytes on the wire are counted by the drivers; final failures here.
  */
 #include "base/metric.h"
@@ -12,6 +12,18 @@
 #include "s3_uri.h"
 
 #include <string.h>
+
+static _Thread_local const int *behind_flag; /* objstore_behind() */
+
+void objstore_behind(const int *behind)
+{
+    behind_flag = behind;
+}
+
+bool objstore_is_behind(void)
+{
+    return behind_flag && __atomic_load_n(behind_flag, __ATOMIC_RELAXED) != 0; /* an early or late look costs a turn */
+}
 
 static const struct objstore_driver *const drivers[] = {&drv_s3, &drv_file};
 
@@ -75,6 +87,11 @@ static void assert_call(const struct objstore *st, const char *key)
     mutex_assert_none_held();
 }
 
+bool objstore_known_is(const void *ctx, const char *identity)
+{
+    return g_str_equal(ctx, identity);
+}
+
 int objstore_open(const struct objstore_config *cfg, struct objstore **ret_store, char **ret_msg)
 {
     struct s3_source src = {0};
@@ -99,6 +116,11 @@ void objstore_close(struct objstore *st)
 {
     if (st)
         st->drv->close(st);
+}
+
+char *objstore_resume(const struct objstore *st)
+{
+    return st->drv->resume ? st->drv->resume(st) : NULL;
 }
 
 void objstore_shutdown(struct objstore *st)
@@ -233,18 +255,24 @@ int objstore_delete(struct objstore *st, const char *key, const struct obj_cond 
     return done(st, st->drv->delete (st, key, cond));
 }
 
-int objstore_copy(struct objstore *st, const char *src, const struct etag *src_etag, const char *dst,
-                  const struct obj_meta *meta, const struct obj_cond *dst_cond, struct etag *ret_etag)
+int objstore_copy_with(struct objstore *st, const struct obj_copy *copy, struct etag *ret_etag)
 {
-    assert_call(st, src);
-    assert_call(st, dst);
+    assert_call(st, copy->src);
+    assert_call(st, copy->dst);
     struct etag etag = {0};
-    int r = s3_meta_check(meta);
+    int r = s3_meta_check(copy->meta);
     if (r == 0)
-        r = st->drv->copy(st, src, src_etag, dst, meta, dst_cond, &etag);
+        r = st->drv->copy(st, copy, &etag);
     if (r == 0 && ret_etag)
         *ret_etag = etag;
     return done(st, r);
+}
+
+int objstore_copy(struct objstore *st, const char *src, const struct etag *src_etag, const char *dst,
+                  const struct obj_meta *meta, const struct obj_cond *dst_cond, struct etag *ret_etag)
+{
+    const struct obj_copy copy = {.src = src, .dst = dst, .src_etag = src_etag, .meta = meta, .dst_cond = dst_cond};
+    return objstore_copy_with(st, &copy, ret_etag);
 }
 
 int objstore_list(struct objstore *st, const struct obj_list_req *req, obj_list_fn *fn, void *ctx, bool *ret_truncated)

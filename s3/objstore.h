@@ -134,7 +134,19 @@ struct objstore_config {
     uint64_t op_timeout_ns;
     uint32_t max_connections;
     uint64_t upload_limit_bps, download_limit_bps; /* bytes a second, 0 none */
+    /* objstore_resume() of a process that had the same options: source of the credentials, endpoint, region and CA are what they were there, whatever
+     * files and services say now, and keys that cannot be had now are no reason to fail. NULL, or what is no such text: none. */
+    const char *resume;
+    /* Of a store in a directory: the mode of directories that are made in it, and without x that of files; 0: what the process's umask leaves. A mode in obj_meta takes from it. */
+    unsigned dir_mode;
+    bool read_only; /* nothing will be written: a directory need not be able to take it */
+    /* Whether what the caller has of a store is of this one. A directory that never was a store then is refused with -ENODEV, not made one: what is mounted there is not, yet. NULL: nothing is. */
+    bool (*known)(const void *ctx, const char *identity);
+    const void *known_ctx;
 };
+
+/* For known: it is the one whose identity is ctx. */
+bool objstore_known_is(const void *ctx, const char *identity);
 
 /* Opens the driver of the source's scheme and checks what can be checked without a request (syntax, credentials present).
  * On failure *ret_msg gets a line for the user: what is wrong and what to do next (owned by caller). */
@@ -142,6 +154,8 @@ int objstore_open(const struct objstore_config *cfg, struct objstore **ret_store
 /* Makes the keys in this process's environment, where /proc shows them, empty; stores that are open, or will be, have them all the same. */
 void objstore_forget_env(void);
 void objstore_close(struct objstore *st); /* NULL allowed */
+/* For objstore_config.resume of a process that goes on with this store; no secrets. NULL: nothing is to be told. Owned by the caller. */
+char *objstore_resume(const struct objstore *st);
 /* Makes every call in flight and to come end with -ECANCELED soon. */
 void objstore_shutdown(struct objstore *st);
 /* One request that shows whether bucket and credentials work (LIST of one key). Message as above. */
@@ -170,6 +184,12 @@ void objstore_at(struct objstore *st, const char *key, struct objstore_at *ret);
 struct objstore_limits objstore_limits_of(struct objstore *st, const char *key);
 uint32_t objstore_caps_of(struct objstore *st, const char *key);
 void objstore_set_caps_of(struct objstore *st, const char *key, uint32_t caps);
+
+/* ---- turns ---- */
+
+/* Where only so many requests may run at a time, because the store asked for less, those of this thread let others go first as long as *behind (atomic) is not 0: nobody
+ * waits for them. NULL: no longer. */
+void objstore_behind(const int *behind);
 
 /* ---- objects ---- */
 
@@ -200,9 +220,20 @@ int objstore_put(struct objstore *st, const char *key, const void *buf, size_t l
 int objstore_delete(struct objstore *st, const char *key, const struct obj_cond *cond) MUST_CHECK;
 /* Server-side copy inside the bucket, also above copy_max_bytes (by part copy). src_etag must still be what src has (-ESTALE).
  * meta NULL keeps the source's metadata, else replaces it; src == dst with meta is a metadata update. An ambiguous
- * failure is settled by HEAD: done where the target carries meta's token and attributes. */
+ * failure is settled by HEAD: done where the target carries the token and the attributes that a copy has. */
 int objstore_copy(struct objstore *st, const char *src, const struct etag *src_etag, const char *dst,
                   const struct obj_meta *meta, const struct obj_cond *dst_cond, struct etag *ret_etag) MUST_CHECK;
+/* The same; begun is told, before it holds anything, of the multipart upload at dst that a large copy is made by: what interrupts the copy may leave it. Not 0: the copy ends with that. */
+struct obj_copy {
+    const char *src, *dst;
+    const struct etag *src_etag; /* may be NULL, as the rest */
+    const struct obj_meta *meta;
+    const struct obj_cond *dst_cond;
+    int (*begun)(void *ctx, const char *upload_id);
+    void (*completing)(void *ctx); /* it may become the object from now on: nobody may abort it who does not know */
+    void *ctx;
+};
+int objstore_copy_with(struct objstore *st, const struct obj_copy *copy, struct etag *ret_etag) MUST_CHECK;
 /* Calls fn for each row in key order, page by page. *ret_truncated (may be NULL) tells whether max_keys stopped it. */
 int objstore_list(struct objstore *st, const struct obj_list_req *req, obj_list_fn *fn, void *ctx, bool *ret_truncated)
     MUST_CHECK;

@@ -10,6 +10,7 @@ struct objstore_driver {
     int (*open)(const struct objstore_config *cfg, struct objstore **ret_store, char **ret_msg);
     void (*close)(struct objstore *st);
     void (*shutdown)(struct objstore *st);
+    char *(*resume)(const struct objstore *st); /* NULL: nothing to tell */
     int (*check)(struct objstore *st, char **ret_msg);
     int (*probe)(struct objstore *st, const char *key_prefix, uint32_t *ret_caps);
     void (*set_caps)(struct objstore *st, uint32_t caps); /* NULL: nothing to do beyond st->caps */
@@ -26,8 +27,7 @@ struct objstore_driver {
     int (*put)(struct objstore *st, const char *key, const void *buf, size_t len, const struct obj_meta *meta,
                const struct obj_cond *cond, struct etag *ret_etag);
     int (*delete)(struct objstore *st, const char *key, const struct obj_cond *cond);
-    int (*copy)(struct objstore *st, const char *src, const struct etag *src_etag, const char *dst,
-                const struct obj_meta *meta, const struct obj_cond *dst_cond, struct etag *ret_etag);
+    int (*copy)(struct objstore *st, const struct obj_copy *copy, struct etag *ret_etag);
     int (*list)(struct objstore *st, const struct obj_list_req *req, obj_list_fn *fn, void *ctx, bool *ret_truncated);
     int (*mpu_create)(struct objstore *st, const char *key, const struct obj_meta *meta, char **ret_upload_id);
     int (*mpu_part)(struct objstore *st, const char *key, const char *upload_id, const void *buf,
@@ -56,6 +56,8 @@ struct objstore {
 extern const struct objstore_driver drv_s3;
 extern const struct objstore_driver drv_file;
 
+/* What objstore_behind() said, as of now. */
+bool objstore_is_behind(void);
 /* Frees what the embedded part owns. */
 void objstore_base_clear(struct objstore *st);
 /* What a condition says of a key: exists with etag, or does not (etag NULL). 0 or -ESTALE. */

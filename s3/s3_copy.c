@@ -1,10 +1,11 @@
 /*
  * Server-side copies. Up to copy_max_bytes one CopyObject, beyond it part copies of 1 GiB under a multipart upload, with the source's
- * headers given again. New metadata replaces ours; what other tools wrote beside it and the content headers are kept.
+ * headers given again. New metadata replaces ours; what other tools wrote beside it and the content headers are kept, and so are, in every copy,
+ * storage class and encryption with a key of the user's.
  *
  * No store has conditions on a copy's target that could be relied on, so the target is looked at before. A copy onto itself is a change
  * of metadata; its condition is the version that was read. The token that a copy gives is the content's, and what stands at the target
- * may carry it already: only with the new attributes beside it does it show that a copy was made. No state, no locks.
+ * may carry it already: only with the attributes beside it, new ones or the source's, does it show that a copy was made. No state, no locks.
  */
 #include "drv_s3.h"
 
@@ -16,7 +17,7 @@ struct copy {
     struct drv_s3 *d;
     const char *dst;
     bool in_place;
-    const char *token;              /* NULL: the source's is kept, it tells nothing */
+    const char *token;              /* that it will have; "" or NULL: none, so nobody can tell */
     const struct posix_attr *posix; /* with it */
     struct etag etag;
 };
@@ -56,10 +57,11 @@ static int copy_whole(struct copy *cp, const char *src, const struct etag *src_e
     s3_call_init(cp->d, &c, "PUT", cp->dst, M_requests_copy);
     s3_req_header(&c.req, "x-amz-copy-source", source);
     s3_etag_header(&c.req, "x-amz-copy-source-if-match", src_etag, true);
+    for (guint i = 0; i < keep->len; i++)
+        if (meta || s3_keep_is_place(keep->pdata[i]))
+            g_ptr_array_add(c.req.headers, g_strdup(keep->pdata[i]));
     if (meta) {
         s3_req_header(&c.req, "x-amz-metadata-directive", "REPLACE");
-        for (guint i = 0; i < keep->len; i++)
-            g_ptr_array_add(c.req.headers, g_strdup(keep->pdata[i]));
         s3_meta_headers(&c.req, meta);
     }
     if (!cp->in_place || !(objstore_caps(&cp->d->base) & CAP_COPY_IF_MATCH))
@@ -74,8 +76,15 @@ static int copy_whole(struct copy *cp, const char *src, const struct etag *src_e
     return r < 0 ? r : copied_check(cp, src, src_etag);
 }
 
-static int copy_parts(struct copy *cp, const char *src, const struct obj_info *info, const char *upload_id,
-                      const struct obj_cond *cond)
+/* Whether the store may be making the object of an upload although its Complete failed for us: some that get an abort then lose what they made (Ceph before 17.2.8). */
+static bool may_complete(int r)
+{
+    return r == -EIO || r == -ETIMEDOUT || r == -EBADMSG || r == -ECANCELED || r == -EINTR || r == -EKEYEXPIRED;
+}
+
+/* completing: it may become the object from now on. */
+static int copy_parts(struct copy *cp, const struct obj_copy *req, const struct obj_info *info, const char *upload_id,
+                      const struct obj_cond *cond, bool *completing)
 {
     struct objstore *st = &cp->d->base;
     uint64_t step = PART_BYTES;
@@ -87,19 +96,23 @@ static int copy_parts(struct copy *cp, const char *src, const struct obj_info *i
         uint64_t off = i * step;
         parts[i].number = (uint32_t)i + 1;
         parts[i].size = MIN(step, info->size - off);
-        int r = s3_mpu_part_copy(st, cp->dst, upload_id, src, &info->etag, off, &parts[i]);
+        int r = s3_mpu_part_copy(st, cp->dst, upload_id, req->src, &info->etag, off, &parts[i]);
         if (r < 0)
             return r;
         metric_add(M_copied_bytes, (int64_t)parts[i].size);
     }
+    *completing = true;
+    if (req->completing)
+        req->completing(req->ctx);
     return s3_mpu_complete_with(cp->d, cp->dst, upload_id, parts, n, cp->token, cp->posix, cond, &cp->etag);
 }
 
-static int copy_large(struct copy *cp, const char *src, const struct obj_info *info, const struct obj_meta *meta,
-                      const GPtrArray *keep, const struct obj_cond *cond)
+static int copy_large(struct copy *cp, const struct obj_copy *req, const struct obj_info *info, const GPtrArray *keep,
+                      const struct obj_cond *cond)
 {
     g_autofree char *id = NULL;
-    bool absent = false;
+    bool absent = false, completing = false;
+    const struct obj_meta *meta = req->meta;
     struct obj_meta same = {.posix = info->posix, .symlink = info->symlink, .token = info->token};
     int r = 0;
     if (!cp->in_place)
@@ -108,22 +121,50 @@ static int copy_large(struct copy *cp, const char *src, const struct obj_info *i
         r = s3_mpu_create_with(cp->d, cp->dst, meta ? meta : &same, keep, &id);
     if (r < 0)
         return r;
-    r = copy_parts(cp, src, info, id, cond);
-    if (r < 0)
+    if (req->begun)
+        r = req->begun(req->ctx, id);
+    if (r == 0)
+        r = copy_parts(cp, req, info, id, cond, &completing);
+    if (r < 0 && !(completing && may_complete(r)))
         (void)s3_mpu_abort(&cp->d->base, cp->dst, id); /* what is left over shows in mpu_list */
     return r;
 }
 
-int s3_copy(struct objstore *st, const char *src, const struct etag *src_etag, const char *dst,
-            const struct obj_meta *meta, const struct obj_cond *dst_cond, struct etag *ret_etag)
+/* Some stores tell names of classes that they do not take (MinIO: those of tiers): then it gets the bucket's. */
+static bool drop_class(GPtrArray *keep)
+{
+    for (guint i = 0; i < keep->len; i++)
+        if (g_str_has_prefix(keep->pdata[i], "x-amz-storage-class:"))
+            return g_ptr_array_remove_index(keep, i) != NULL;
+    return false;
+}
+
+/* The copy itself, of one that is not a mere look at it. */
+static int copy_object(struct copy *cp, const struct obj_copy *req, const struct obj_info *info, GPtrArray *keep,
+                       const struct obj_cond *cond)
+{
+    int r;
+    do
+        r = info->size > cp->d->base.limits.copy_max_bytes
+                ? copy_large(cp, req, info, keep, cond)
+                : copy_whole(cp, req->src, &info->etag, req->meta, keep, cond);
+    while (r == -EINVAL && drop_class(keep));
+    return r;
+}
+
+int s3_copy(struct objstore *st, const struct obj_copy *copy, struct etag *ret_etag)
 {
     struct drv_s3 *d = s3_of(st);
+    const char *src = copy->src, *dst = copy->dst;
+    const struct etag *src_etag = copy->src_etag;
+    const struct obj_meta *meta = copy->meta;
+    const struct obj_cond *dst_cond = copy->dst_cond;
+    struct obj_info info = {0};
     struct copy cp = {.d = d,
                       .dst = dst,
                       .in_place = strcmp(src, dst) == 0,
-                      .token = meta ? meta->token : NULL,
-                      .posix = meta ? &meta->posix : NULL};
-    struct obj_info info = {0};
+                      .token = meta ? meta->token : info.token,
+                      .posix = meta ? &meta->posix : &info.posix};
     g_autoptr(GPtrArray) keep = g_ptr_array_new_with_free_func(g_free);
     int r = s3_key_check(d, dst);
     if (r == 0)
@@ -139,10 +180,8 @@ int s3_copy(struct objstore *st, const char *src, const struct etag *src_etag, c
     }
     if (r == 0 && cp.in_place && !meta)
         cp.etag = info.etag;
-    else if (r == 0 && info.size > st->limits.copy_max_bytes)
-        r = copy_large(&cp, src, &info, meta, keep, dst_cond);
     else if (r == 0)
-        r = copy_whole(&cp, src, &info.etag, meta, keep, dst_cond);
+        r = copy_object(&cp, copy, &info, keep, dst_cond);
     if (r == 0 && info.size == 0)
         s3_etag_of_empty(dst, meta ? meta->token : info.token, &cp.etag);
     obj_info_clear(&info);

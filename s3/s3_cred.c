@@ -30,27 +30,20 @@
 #define STAT_EVERY_NS       NS_PER_S
 #define INVALIDATE_QUIET_NS (5 * NS_PER_S)
 #define DEFAULT_REGION      "us-east-1"
-#define IMDS_URL            "http://169.254.169.254"
-#define IMDS_URL_IPV6       "http://[fd00:ec2::254]"
 
-enum source { SOURCE_ANONYMOUS, SOURCE_ENV, SOURCE_WEB, SOURCE_PROFILE, SOURCE_CONTAINER, SOURCE_IMDS };
-
-#define TOKEN_MAX_BYTES (16u << 10)
 struct secrets { /* in pages of its own */
     char access_key[256];
     char secret_key[256];
-    char token[TOKEN_MAX_BYTES]; /* "" if none */
+    char token[CRED_TOKEN_MAX_BYTES]; /* "" if none */
 };
 
 struct s3_cred {
     /* immutable after _open */
     struct cred_env env;
-    enum source source;
+    struct cred_choice choice;
+    bool chosen;  /* it is made: false within _open only */
+    bool resumed; /* by the process before this one, which had keys */
     char *origin;
-    char *region;
-    char *endpoint;
-    char *sts_endpoint;
-    char *ca_bundle;
     struct http_pool *http;
     /* atomic */
     atomic_bool stop;
@@ -71,187 +64,32 @@ struct s3_cred {
     unsigned n_failed;     /* in a row */
     int last_error;
     char *last_why;              /* owned */
-    struct cred_stamp stamps[2]; /* credentials file, config file as last read */
+    struct cred_stamp stamps[2]; /* credentials file, config file as last read for the keys, or in vain */
 };
-
-/* ---- settings ---- */
-
-static const char *const secret_names[] = {"AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
-                                           "AWS_CONTAINER_AUTHORIZATION_TOKEN"};
-
-/* What was in the environment, as secret_names: stores that are opened later (bucket links) look there. It is the environment's place, so there is one in a process. */
-struct kept_env {
-    char values[G_N_ELEMENTS(secret_names)][TOKEN_MAX_BYTES];
-};
-static _Atomic(struct kept_env *) kept_env;
-
-static void *secret_pages(size_t len)
-{
-    void *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-        return NULL;
-    (void)madvise(p, len, MADV_DONTDUMP); /* best effort, as is keeping it out of swap */
-    (void)mlock(p, len);
-    return p;
-}
-
-void s3_cred_forget_env(void)
-{
-    struct kept_env *kept = atomic_load(&kept_env);
-    if (kept == NULL)
-        kept = secret_pages(sizeof(*kept));
-    for (size_t i = 0; i < G_N_ELEMENTS(secret_names); i++) {
-        char *v = getenv(secret_names[i]);
-        if (v == NULL || v[0] == '\0')
-            continue;
-        if (kept != NULL)
-            g_strlcpy(kept->values[i], v, TOKEN_MAX_BYTES);
-        explicit_bzero(v, strlen(v)); /* in place, empty: the array itself may be in use by other threads */
-    }
-    atomic_store(&kept_env, kept);
-}
-
-static const char *env_get(const char *name)
-{
-    const char *v = g_getenv(name);
-    if (v != NULL && v[0] != '\0')
-        return v;
-    const struct kept_env *kept =
-        v != NULL ? atomic_load(&kept_env) : NULL; /* one that was taken away is not looked for */
-    for (size_t i = 0; kept != NULL && i < G_N_ELEMENTS(secret_names); i++)
-        if (strcmp(name, secret_names[i]) == 0 && kept->values[i][0] != '\0')
-            return kept->values[i];
-    return NULL;
-}
-
-static const char *env_first(const char *option, const char *name_a, const char *name_b)
-{
-    if (option != NULL && option[0] != '\0')
-        return option;
-    const char *v = env_get(name_a);
-    return v == NULL && name_b != NULL ? env_get(name_b) : v;
-}
-
-static bool env_true(const char *name)
-{
-    const char *v = env_get(name);
-    return v != NULL && g_ascii_strcasecmp(v, "true") == 0;
-}
-
-static char *env_path(const char *name, const char *home_file)
-{
-    const char *v = env_get(name);
-    if (v != NULL && v[0] == '~' && v[1] == '/')
-        return g_build_filename(g_get_home_dir(), v + 2, NULL);
-    return v != NULL ? g_strdup(v) : g_build_filename(g_get_home_dir(), ".aws", home_file, NULL);
-}
-
-static char *imds_endpoint(void)
-{
-    const char *v = env_get("AWS_EC2_METADATA_SERVICE_ENDPOINT");
-    const char *mode = env_get("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE");
-    if (v == NULL)
-        v = mode != NULL && g_ascii_strcasecmp(mode, "IPv6") == 0 ? IMDS_URL_IPV6 : IMDS_URL;
-    char *url = g_strdup(v);
-    for (size_t len = strlen(url); len > 0 && url[len - 1] == '/'; len--)
-        url[len - 1] = '\0';
-    return url;
-}
-
-static void env_fill(struct cred_env *e, const struct objstore_config *cfg)
-{
-    e->profile_given = cfg->profile != NULL && cfg->profile[0] != '\0';
-    const char *profile = env_first(cfg->profile, "AWS_PROFILE", "AWS_DEFAULT_PROFILE");
-    e->profile_named = profile != NULL;
-    e->profile = g_strdup(profile != NULL ? profile : "default");
-    e->credentials_file = env_path("AWS_SHARED_CREDENTIALS_FILE", "credentials");
-    e->config_file = env_path("AWS_CONFIG_FILE", "config");
-    e->region = g_strdup(env_first(cfg->region, "AWS_REGION", "AWS_DEFAULT_REGION"));
-    e->ignore_endpoints = env_true("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
-    bool use = !e->ignore_endpoints;
-    const char *option = cfg->endpoint_url;
-    e->endpoint = g_strdup(use ? env_first(option, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL") : option);
-    e->sts_endpoint = g_strdup(use ? env_first(NULL, "AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL") : NULL);
-    e->ca_bundle = g_strdup(env_first(cfg->ca_bundle, "AWS_CA_BUNDLE", NULL));
-    e->role_arn = g_strdup(env_get("AWS_ROLE_ARN"));
-    e->web_token_file = g_strdup(env_get("AWS_WEB_IDENTITY_TOKEN_FILE"));
-    const char *name = env_get("AWS_ROLE_SESSION_NAME");
-    e->session_name = name != NULL ? g_strdup(name)
-                                   : g_strdup_printf("sluice-%" G_GINT64_FORMAT, clock_wall_ns() / (int64_t)NS_PER_S);
-    e->container_relative = g_strdup(env_get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"));
-    e->container_full = g_strdup(env_get("AWS_CONTAINER_CREDENTIALS_FULL_URI"));
-    e->container_token_file = g_strdup(env_get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"));
-    e->access_key = g_strdup(env_get("AWS_ACCESS_KEY_ID"));
-    e->secret_key = g_strdup(env_get(secret_names[0]));
-    e->session_token = g_strdup(env_get(secret_names[1]));
-    e->container_token = g_strdup(env_get(secret_names[2]));
-    e->imds_endpoint = imds_endpoint();
-    e->imds_disabled = env_true("AWS_EC2_METADATA_DISABLED");
-    e->allow_plain_http = cfg->allow_plain_http;
-}
-
-static void env_clear(struct cred_env *e)
-{
-    char *const owned[] = {e->profile,
-                           e->credentials_file,
-                           e->config_file,
-                           e->region,
-                           e->endpoint,
-                           e->sts_endpoint,
-                           e->ca_bundle,
-                           e->role_arn,
-                           e->web_token_file,
-                           e->session_name,
-                           e->container_relative,
-                           e->container_full,
-                           e->container_token_file,
-                           e->imds_endpoint};
-    char *const secret[] = {e->access_key, e->secret_key, e->session_token, e->container_token};
-    for (size_t i = 0; i < G_N_ELEMENTS(owned); i++)
-        g_free(owned[i]);
-    for (size_t i = 0; i < G_N_ELEMENTS(secret); i++)
-        cred_wipe_free(secret[i]);
-    memset(e, 0, sizeof(*e));
-}
-
-int cred_env_fetch(const struct cred_run *run, struct s3_keys *ret_keys)
-{
-    const char *access = run->env->access_key;
-    const char *secret = run->env->secret_key;
-    if (access == NULL || secret == NULL) {
-        g_string_append_printf(run->why, "%s is not set. ",
-                               access == NULL ? "AWS_ACCESS_KEY_ID" : "AWS_SECRET_ACCESS_KEY");
-        return access == NULL && secret == NULL ? -ENXIO : -EACCES;
-    }
-    int r = cred_keys_set(ret_keys, access, secret, run->env->session_token, 0, run->why);
-    if (r < 0)
-        g_string_append(run->why, "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN. ");
-    return r;
-}
 
 /* ---- one refresh ---- */
 
 static int source_fetch(struct s3_cred *c, struct s3_keys *ret_keys, GString *why)
 {
     const struct cred_run run = {.env = &c->env,
-                                 .region = c->region,
-                                 .sts_endpoint = c->sts_endpoint,
+                                 .region = c->choice.region,
+                                 .sts_endpoint = c->choice.sts_endpoint,
                                  .http = c->http,
                                  .stop = &c->stop,
                                  .why = why};
     const struct cred_role web = {.arn = c->env.role_arn, .token_file = c->env.web_token_file};
-    switch (c->source) {
-    case SOURCE_ENV:
+    switch (c->choice.source) {
+    case CRED_SOURCE_ENV:
         return cred_env_fetch(&run, ret_keys);
-    case SOURCE_WEB:
+    case CRED_SOURCE_WEB:
         return cred_sts_web_identity(&run, &web, ret_keys);
-    case SOURCE_PROFILE:
+    case CRED_SOURCE_PROFILE:
         return cred_profile_fetch(&run, ret_keys);
-    case SOURCE_CONTAINER:
+    case CRED_SOURCE_CONTAINER:
         return cred_container_fetch(&run, ret_keys);
-    case SOURCE_IMDS:
+    case CRED_SOURCE_IMDS:
         return cred_imds_fetch(&run, ret_keys);
-    case SOURCE_ANONYMOUS:
+    case CRED_SOURCE_ANONYMOUS:
         break;
     }
     memset(ret_keys, 0, sizeof(*ret_keys));
@@ -289,9 +127,13 @@ static void publish_locked(struct s3_cred *c, const struct s3_keys *keys, const 
 }
 
 /* Whether the reason is another than that of the refresh before. */
-static bool failed_locked(struct s3_cred *c, int error, GString *why) REQUIRES(c->mu)
+static bool failed_locked(struct s3_cred *c, int error, GString *why, const struct cred_stamp stamps[2]) REQUIRES(c->mu)
 {
     mutex_assert_held(&c->mu);
+    if (!c->have) { /* keys may come before the pause is over when these are changed */
+        memcpy(c->stamps, stamps, sizeof(c->stamps));
+        c->changed = false;
+    }
     uint64_t pause_ns = NS_PER_S << MIN(c->n_failed, RETRY_MAX_SHIFT);
     c->next_try_ns = clock_mono_ns() + MIN(pause_ns, RETRY_MAX_NS);
     c->n_failed++;
@@ -314,7 +156,7 @@ static int refresh(struct s3_cred *c) EXCLUDES(c->mu)
     cred_stamp_take(c->env.credentials_file, &stamps[0]);
     cred_stamp_take(c->env.config_file, &stamps[1]);
     int r = source_fetch(c, &keys, why);
-    if (r == 0 && keys.session_token != NULL && strlen(keys.session_token) >= TOKEN_MAX_BYTES) {
+    if (r == 0 && keys.session_token != NULL && strlen(keys.session_token) >= CRED_TOKEN_MAX_BYTES) {
         g_string_append(why, "the session token is longer than 16 KiB. ");
         r = -EACCES;
     }
@@ -322,13 +164,15 @@ static int refresh(struct s3_cred *c) EXCLUDES(c->mu)
         g_string_append(why, "the source gave keys that have expired already. ");
         r = -EKEYEXPIRED;
     }
-    bool absent = r == -ENXIO;
+    bool absent = r == -ENXIO && !c->chosen; /* else it was there, and will be */
+    if (r == -ENXIO)
+        r = absent ? -EACCES : -EIO;
     bool news = false;
     mutex_lock(&c->mu);
     if (r == 0)
         publish_locked(c, &keys, stamps);
     else
-        news = failed_locked(c, absent ? -EACCES : r, why);
+        news = failed_locked(c, r, why, stamps);
     r = c->last_error;
     c->refreshing = false;
     cond_broadcast(&c->cv);
@@ -366,17 +210,17 @@ static void copy_locked(struct s3_cred *c, struct s3_keys *ret) REQUIRES(c->mu)
     memcpy(ret->secret_key, c->secrets->secret_key, sizeof(ret->secret_key));
     ret->session_token = c->secrets->token[0] != '\0' ? g_strdup(c->secrets->token) : NULL;
     ret->expires_ns = c->expires_ns;
-    ret->anonymous = c->source == SOURCE_ANONYMOUS;
+    ret->anonymous = c->choice.source == CRED_SOURCE_ANONYMOUS;
 }
 
 /* Looks, at most once a second, whether the shared files are still those last read. */
 static void check_files(struct s3_cred *c) EXCLUDES(c->mu)
 {
-    if (c->source != SOURCE_PROFILE)
+    if (c->choice.source != CRED_SOURCE_PROFILE)
         return;
     mutex_lock(&c->mu);
     uint64_t now = clock_mono_ns();
-    bool look = c->have && !c->refreshing && now >= c->next_stat_ns;
+    bool look = (c->have || c->last_error != 0) && !c->refreshing && now >= c->next_stat_ns;
     if (look)
         c->next_stat_ns = now + STAT_EVERY_NS;
     uint64_t seen_ok = c->last_ok_ns;
@@ -388,8 +232,11 @@ static void check_files(struct s3_cred *c) EXCLUDES(c->mu)
     cred_stamp_take(c->env.config_file, &now_stamps[1]);
     mutex_lock(&c->mu);
     if (c->last_ok_ns == seen_ok &&
-        (!cred_stamp_equal(&now_stamps[0], &c->stamps[0]) || !cred_stamp_equal(&now_stamps[1], &c->stamps[1])))
+        (!cred_stamp_equal(&now_stamps[0], &c->stamps[0]) || !cred_stamp_equal(&now_stamps[1], &c->stamps[1]))) {
         c->changed = true;
+        if (!c->have)
+            c->next_try_ns = 0;
+    }
     mutex_unlock(&c->mu);
 }
 
@@ -428,7 +275,8 @@ int s3_cred_get(struct s3_cred *c, struct s3_keys *ret)
             return 0;
         }
         if (step == STEP_FAIL) {
-            int r = c->have || c->last_error == 0 ? -EKEYEXPIRED : c->last_error;
+            bool had = c->have || (c->resumed && c->last_error != -EIO);
+            int r = had || c->last_error == 0 ? -EKEYEXPIRED : c->last_error;
             mutex_unlock(&c->mu);
             return r;
         }
@@ -453,7 +301,7 @@ int s3_cred_get(struct s3_cred *c, struct s3_keys *ret)
 void s3_cred_invalidate(struct s3_cred *c)
 {
     mutex_lock(&c->mu);
-    if (c->source != SOURCE_ANONYMOUS && c->have && clock_mono_ns() >= c->last_ok_ns + INVALIDATE_QUIET_NS)
+    if (c->choice.source != CRED_SOURCE_ANONYMOUS && c->have && clock_mono_ns() >= c->last_ok_ns + INVALIDATE_QUIET_NS)
         c->invalid = true;
     mutex_unlock(&c->mu);
 }
@@ -475,28 +323,34 @@ char *s3_cred_error(struct s3_cred *c)
     return why;
 }
 
+char *s3_cred_choice(const struct s3_cred *c)
+{
+    return cred_choice_format(&c->choice);
+}
+
 const char *s3_cred_region(const struct s3_cred *c)
 {
-    return c->region;
+    return c->choice.region;
 }
 
 const char *s3_cred_endpoint(const struct s3_cred *c)
 {
-    return c->endpoint;
+    return c->choice.endpoint;
 }
 
 const char *s3_cred_ca_bundle(const struct s3_cred *c)
 {
-    return c->ca_bundle;
+    return c->choice.ca_bundle;
 }
 
 /* ---- opening ---- */
 
-static void choose(struct s3_cred *c, enum source source, char *origin)
+static void choose(struct s3_cred *c, enum cred_source source)
 {
-    c->source = source;
+    bool profile = source == CRED_SOURCE_PROFILE;
+    c->choice.source = source;
     g_free(c->origin);
-    c->origin = origin;
+    c->origin = g_strconcat(cred_source_name(source), profile ? " " : "", profile ? c->env.profile : "", NULL);
 }
 
 /* Region, endpoint and CA file where options and environment leave them open. f may be NULL (files unreadable). */
@@ -507,14 +361,14 @@ static void fill_places(struct s3_cred *c, const struct cred_files *f)
     const char *region = e->region;
     if (region == NULL && f != NULL)
         region = cred_files_get(f, e->profile, "region");
-    c->region = g_strdup(region != NULL ? region : DEFAULT_REGION);
-    c->endpoint = g_strdup(e->endpoint == NULL && use ? cred_files_endpoint(f, e->profile, "s3") : e->endpoint);
-    c->sts_endpoint =
+    c->choice.region = g_strdup(region != NULL ? region : DEFAULT_REGION);
+    c->choice.endpoint = g_strdup(e->endpoint == NULL && use ? cred_files_endpoint(f, e->profile, "s3") : e->endpoint);
+    c->choice.sts_endpoint =
         g_strdup(e->sts_endpoint == NULL && use ? cred_files_endpoint(f, e->profile, "sts") : e->sts_endpoint);
     const char *ca = e->ca_bundle;
     if (ca == NULL && f != NULL)
         ca = cred_files_get(f, e->profile, "ca_bundle");
-    c->ca_bundle = g_strdup(ca);
+    c->choice.ca_bundle = g_strdup(ca);
 }
 
 /* 0 chosen, -ENXIO the profile has nothing, -EACCES it is wrong. */
@@ -530,7 +384,7 @@ static int choose_profile(struct s3_cred *c, const struct cred_files *f, GString
         g_string_append_printf(why, "profile '%s' has no credentials. ", c->env.profile);
         return -ENXIO;
     }
-    choose(c, SOURCE_PROFILE, g_strdup_printf("profile %s", c->env.profile));
+    choose(c, CRED_SOURCE_PROFILE);
     return 0;
 }
 
@@ -544,11 +398,11 @@ static int choose_env(struct s3_cred *c, GString *why)
     int r = cred_env_fetch(&run, &keys);
     s3_keys_clear(&keys);
     if (r == 0)
-        choose(c, SOURCE_ENV, g_strdup("environment"));
+        choose(c, CRED_SOURCE_ENV);
     if (r != -ENXIO)
         return r;
     if (c->env.role_arn != NULL && c->env.web_token_file != NULL) {
-        choose(c, SOURCE_WEB, g_strdup("web identity"));
+        choose(c, CRED_SOURCE_WEB);
         return 0;
     }
     g_string_append(why, "AWS_ROLE_ARN with AWS_WEB_IDENTITY_TOKEN_FILE is not set. ");
@@ -559,11 +413,11 @@ static int choose_env(struct s3_cred *c, GString *why)
 static int choose_host(struct s3_cred *c, GString *why)
 {
     if (c->env.container_relative != NULL || c->env.container_full != NULL) {
-        choose(c, SOURCE_CONTAINER, g_strdup("container"));
+        choose(c, CRED_SOURCE_CONTAINER);
         return 0;
     }
     g_string_append(why, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and _FULL_URI are not set. ");
-    choose(c, SOURCE_IMDS, g_strdup("instance metadata"));
+    choose(c, CRED_SOURCE_IMDS);
     if (c->env.imds_disabled) {
         g_string_append(why, "AWS_EC2_METADATA_DISABLED is set. ");
         return -ENXIO;
@@ -576,16 +430,33 @@ static int choose_host(struct s3_cred *c, GString *why)
     return -EACCES;
 }
 
+/* Whether options and environment leave open where requests go: files that cannot be read might say it. */
+static bool files_decide(const struct cred_env *e)
+{
+    bool web = e->role_arn != NULL && e->web_token_file != NULL;
+    bool endpoint = e->endpoint == NULL || (web && e->sts_endpoint == NULL);
+    return e->region == NULL || (endpoint && !e->ignore_endpoints);
+}
+
+static int open_pool(struct s3_cred *c)
+{
+    const struct http_pool_config hc = {.ca_bundle = c->choice.ca_bundle, .max_connections = 4};
+    return http_pool_new(&hc, &c->http);
+}
+
 static int choose_source(struct s3_cred *c, const struct objstore_config *cfg, GString *why)
 {
     struct cred_files *f = NULL;
     g_autoptr(GString) files_why = g_string_new(NULL);
     int files_r = cred_files_load(&c->env, &f, files_why);
+    if (files_r < 0 && files_decide(&c->env)) {
+        g_string_append_printf(why, "%sIt may name endpoint and region: mend it, or give both. ", files_why->str);
+        return -EACCES;
+    }
     fill_places(c, f);
-    const struct http_pool_config hc = {.ca_bundle = c->ca_bundle, .max_connections = 4};
-    int r = http_pool_new(&hc, &c->http);
+    int r = open_pool(c);
     if (r == 0 && cfg->no_sign_request)
-        choose(c, SOURCE_ANONYMOUS, g_strdup("anonymous"));
+        choose(c, CRED_SOURCE_ANONYMOUS);
     else if (r == 0)
         r = choose_env(c, why);
     if (r == -ENXIO) {
@@ -596,9 +467,17 @@ static int choose_source(struct s3_cred *c, const struct objstore_config *cfg, G
     return r == -ENXIO ? choose_host(c, why) : r;
 }
 
+/* As the process before this one did: it had keys, and the mount is in use. What stands in their way now is looked at when they are needed. */
+static int resume_source(struct s3_cred *c)
+{
+    c->resumed = true;
+    choose(c, c->choice.source);
+    return open_pool(c);
+}
+
 static int secrets_new(struct secrets **ret)
 {
-    *ret = secret_pages(sizeof(struct secrets));
+    *ret = cred_secret_pages(sizeof(struct secrets));
     return *ret == NULL ? -ENOMEM : 0;
 }
 
@@ -607,11 +486,12 @@ int s3_cred_open(const struct objstore_config *cfg, struct s3_cred **ret, char *
     struct s3_cred *c = g_new0(struct s3_cred, 1);
     mutex_init(&c->mu, LOCK_S3_CRED);
     cond_init(&c->cv);
-    env_fill(&c->env, cfg);
+    cred_env_fill(&c->env, cfg);
     g_autoptr(GString) why = g_string_new(NULL);
     int r = secrets_new(&c->secrets);
+    bool known = cfg->resume != NULL && cred_choice_parse(cfg->resume, &c->choice) == 0;
     if (r == 0)
-        r = choose_source(c, cfg, why);
+        r = known ? resume_source(c) : choose_source(c, cfg, why);
     if (r < 0) {
         if (why->len == 0)
             g_string_append_printf(why, "%s. ", err_text(r));
@@ -622,7 +502,8 @@ int s3_cred_open(const struct objstore_config *cfg, struct s3_cred **ret, char *
         s3_cred_close(c);
         return r == -ENXIO ? -EACCES : r;
     }
-    log_debug("cred", "source chosen origin='%s' region='%s'", c->origin, c->region);
+    c->chosen = true;
+    log_debug("cred", "source chosen origin='%s' region='%s'", c->origin, c->choice.region);
     *ret = c;
     return 0;
 }
@@ -636,12 +517,9 @@ void s3_cred_close(struct s3_cred *c)
         explicit_bzero(c->secrets, sizeof(*c->secrets));
         (void)munmap(c->secrets, sizeof(*c->secrets));
     }
-    env_clear(&c->env);
+    cred_env_clear(&c->env);
     g_free(c->origin);
-    g_free(c->region);
-    g_free(c->endpoint);
-    g_free(c->sts_endpoint);
-    g_free(c->ca_bundle);
+    cred_choice_clear(&c->choice);
     g_free(c->last_why);
     cond_fini(&c->cv);
     mutex_fini(&c->mu);

@@ -35,9 +35,11 @@ struct s3_keys {
     bool anonymous;      /* do not sign; the rest is empty */
 };
 
-/* Chooses the source. Asks no server except the instance metadata service, that one when nothing else is there. *ret_msg (owned by the
+/* Chooses the source, or goes on with the one of cfg->resume, whatever stands in its way now. Asks no server except the instance metadata service, that one when nothing else is there. *ret_msg (owned by the
  * caller) says on failure what was looked at and what to do next. -EACCES no credentials or unusable ones. */
 int s3_cred_open(const struct objstore_config *cfg, struct s3_cred **ret, char **ret_msg) MUST_CHECK;
+/* What was chosen, for objstore_config.resume; no secrets. NULL: it cannot be told. Owned by the caller. */
+char *s3_cred_choice(const struct s3_cred *c);
 /* NULL allowed. No other call may be running. */
 void s3_cred_close(struct s3_cred *c);
 /* Calls in flight and to come end with -ECANCELED soon. */
@@ -47,7 +49,7 @@ void s3_cred_shutdown(struct s3_cred *c);
 void s3_cred_forget_env(void);
 
 /* Keys that are valid now, renewed if due; s3_keys_clear() them. -EKEYEXPIRED expired and not renewable, -EACCES refused by
- * the source, else what the transport said. ret is untouched on failure. */
+ * the source, -EIO none yet and the source does not answer: later perhaps; else what the transport said. ret is untouched on failure. */
 int s3_cred_get(struct s3_cred *c, struct s3_keys *ret) MUST_CHECK;
 /* The store called the keys expired or unknown: the next get asks the source again. Ignored within 5 s of a renewal, so that
  * many requests signed with the same old keys cause one. */

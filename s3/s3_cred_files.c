@@ -39,13 +39,13 @@ void cred_stamp_take(const char *path, struct cred_stamp *ret_stamp)
     ret_stamp->dev = st.st_dev;
     ret_stamp->ino = st.st_ino;
     ret_stamp->size = st.st_size;
-    ret_stamp->mtime = st.st_mtim;
+    ret_stamp->ctime = st.st_ctim;
 }
 
 bool cred_stamp_equal(const struct cred_stamp *a, const struct cred_stamp *b)
 {
     return a->exists == b->exists && a->dev == b->dev && a->ino == b->ino && a->size == b->size &&
-           a->mtime.tv_sec == b->mtime.tv_sec && a->mtime.tv_nsec == b->mtime.tv_nsec;
+           a->ctime.tv_sec == b->ctime.tv_sec && a->ctime.tv_nsec == b->ctime.tv_nsec;
 }
 
 /* ---- reading ---- */
@@ -70,11 +70,18 @@ static int check_owner(const char *path, const struct stat *st, struct openness 
     return 0;
 }
 
-/* Reads the whole file. An absent one gives an empty string. */
-static int read_file(const char *path, GString *text, struct openness *ret_open, GString *why)
+/* In somebody else's home, as HOME says after a change of user: AWS tools see nothing there. */
+static bool is_out_of_reach(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) != 0 && errno == EACCES;
+}
+
+/* Reads the whole file. An absent one gives an empty string, and so does one out of reach that was not asked for. */
+static int read_file(const char *path, bool named, GString *text, struct openness *ret_open, GString *why)
 {
     CLEANUP_FD int fd = RET_ERRNO(open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-    if (fd == -ENOENT || fd == -ENOTDIR)
+    if (fd == -ENOENT || fd == -ENOTDIR || (fd == -EACCES && !named && is_out_of_reach(path)))
         return 0;
     if (fd < 0) {
         g_string_append_printf(why, "%s cannot be read: %s. ", path, err_text(fd));
@@ -220,11 +227,11 @@ static bool holds(GHashTable *sections, const char *key)
     return false;
 }
 
-static int load_one(const char *path, GHashTable *sections, GString *why)
+static int load_one(const char *path, bool named, GHashTable *sections, GString *why)
 {
     struct openness open = {0};
     GString *text = g_string_new(NULL);
-    int r = read_file(path, text, &open, why);
+    int r = read_file(path, named, text, &open, why);
     if (r == 0 && strlen(text->str) != text->len) {
         g_string_append_printf(why, "%s holds a NUL byte. ", path);
         r = -EBADMSG;
@@ -281,9 +288,9 @@ int cred_files_load(const struct cred_env *env, struct cred_files **ret_files, G
     f->config_path = env->config_file;
     f->credentials = sections_new();
     g_autoptr(GHashTable) raw = sections_new();
-    int r = load_one(env->credentials_file, f->credentials, why);
+    int r = load_one(env->credentials_file, env->credentials_file_named, f->credentials, why);
     if (r == 0)
-        r = load_one(env->config_file, raw, why);
+        r = load_one(env->config_file, env->config_file_named, raw, why);
     if (r < 0) {
         cred_files_free(f);
         return r;

@@ -14,6 +14,8 @@
 #include <sys/types.h>
 #include <time.h>
 
+#define CRED_TOKEN_MAX_BYTES (16u << 10)
+
 struct http_pool;
 
 /* Options and environment, read once. */
@@ -23,9 +25,10 @@ struct cred_env {
     bool profile_named; /* by option or environment: it must exist */
     char *credentials_file;
     char *config_file;
-    char *region;       /* NULL: see the profile */
-    char *endpoint;     /* NULL: see the profile */
-    char *sts_endpoint; /* NULL: see the profile, else AWS */
+    bool credentials_file_named, config_file_named; /* else they are where AWS tools look */
+    char *region;                                   /* NULL: see the profile */
+    char *endpoint;                                 /* NULL: see the profile */
+    char *sts_endpoint;                             /* NULL: see the profile, else AWS */
     char *ca_bundle;
     char *role_arn;
     char *web_token_file;
@@ -49,8 +52,40 @@ struct cred_run {
     GString *why;
 };
 
+/* ---- options and environment ---- */
+void cred_env_fill(struct cred_env *e, const struct objstore_config *cfg);
+void cred_env_clear(struct cred_env *e);
+/* This process's environment as it was before s3_cred_forget_env(), for a program that looks for keys there. */
+char **cred_child_env_new(void);
+void cred_child_env_free(char **env); /* wipes it */
+
+/* ---- the choice ---- */
+enum cred_source {
+    CRED_SOURCE_ANONYMOUS,
+    CRED_SOURCE_ENV,
+    CRED_SOURCE_WEB,
+    CRED_SOURCE_PROFILE,
+    CRED_SOURCE_CONTAINER,
+    CRED_SOURCE_IMDS
+};
+#define N_CRED_SOURCES (CRED_SOURCE_IMDS + 1)
+const char *cred_source_name(enum cred_source source);
+struct cred_choice { /* where keys come from, and where requests go */
+    enum cred_source source;
+    char *region;       /* owned, as all; never NULL once chosen */
+    char *endpoint;     /* NULL: AWS */
+    char *sts_endpoint; /* NULL: AWS of the region */
+    char *ca_bundle;    /* NULL: the system's */
+};
+/* JSON without secrets; NULL: something in it is not UTF-8. */
+char *cred_choice_format(const struct cred_choice *ch);
+/* -EBADMSG: it is no such text; *ret is untouched then. */
+int cred_choice_parse(const char *text, struct cred_choice *ret) MUST_CHECK;
+void cred_choice_clear(struct cred_choice *ch);
+
 /* ---- keys ---- */
-void cred_wipe_free(char *secret); /* wipes a string before freeing it; NULL allowed */
+void *cred_secret_pages(size_t len); /* zeroed memory that core dumps leave out, NULL if there is none; munmap() it */
+void cred_wipe_free(char *secret);   /* wipes a string before freeing it; NULL allowed */
 void cred_wipe_gstring(GString *s);
 /* Checks that the parts are fit for a header. token may be NULL or "". */
 int cred_keys_set(struct s3_keys *ret_keys, const char *access_key, const char *secret_key, const char *token,
@@ -67,7 +102,7 @@ struct cred_stamp { /* what tells whether a file was replaced or changed */
     dev_t dev;
     ino_t ino;
     int64_t size;
-    struct timespec mtime;
+    struct timespec ctime; /* of rights too */
 };
 void cred_stamp_take(const char *path, struct cred_stamp *ret_stamp);
 bool cred_stamp_equal(const struct cred_stamp *a, const struct cred_stamp *b);

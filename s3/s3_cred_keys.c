@@ -1,5 +1,5 @@
 /*
- * Keys as values: checking, parsing, wiping. Pure: no I/O, no clock.
+ * Keys as values: checking, parsing, wiping, and memory for them. Pure but for that: no I/O, no clock.
  *
  * Everything secret passes through here on its way in, so this is where it is checked to be fit for an HTTP header and where the
  * intermediate copies (JSON tree, strings) are wiped.
@@ -9,6 +9,17 @@
 
 #include <jansson.h>
 #include <string.h>
+#include <sys/mman.h>
+
+void *cred_secret_pages(size_t len)
+{
+    void *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    (void)madvise(p, len, MADV_DONTDUMP); /* best effort, as is keeping it out of swap */
+    (void)mlock(p, len);
+    return p;
+}
 
 void cred_wipe_free(char *secret)
 {

@@ -2,7 +2,7 @@
  * credential_process: runs the command of a profile and reads its JSON.
  *
  * The command is split like a shell would (quotes, backslashes) but not run by one. It gets its own process group, no stdin, stderr
- * to nowhere (what it prints there may hold secrets) and no descriptor of ours; after 60 s or at shutdown the group is killed.
+ * to nowhere (what it prints there may hold secrets), the environment with the secrets that we took out of ours, and no descriptor of ours; after 60 s or at shutdown the group is killed.
  * Blocking, any thread, no lock. posix_spawn instead of fork: the daemon has many threads and a large heap.
  */
 #include "base/cleanup.h"
@@ -38,7 +38,9 @@ static int spawn(char **argv, int out_fd, pid_t *ret_pid)
     posix_spawnattr_setpgroup(&at, 0);
     posix_spawnattr_setsigmask(&at, &none);
     posix_spawnattr_setsigdefault(&at, &all);
-    int r = -posix_spawnp(ret_pid, argv[0], &fa, &at, argv, environ);
+    char **env = cred_child_env_new();
+    int r = -posix_spawnp(ret_pid, argv[0], &fa, &at, argv, env);
+    cred_child_env_free(env);
     posix_spawnattr_destroy(&at);
     posix_spawn_file_actions_destroy(&fa);
     return r;

@@ -196,22 +196,29 @@ static void form_add(GString *form, const char *name, const char *value)
     s3_uri_encode(form, value, strlen(value), false);
 }
 
+struct sts_request {
+    const char *action;
+    const GString *form;        /* the body */
+    const struct s3_keys *keys; /* the source's; NULL: unsigned */
+    const char *url, *host, *path;
+};
+
 /* Signs the POST with the source's keys. */
-static void sts_sign(const struct cred_run *run, const struct s3_keys *keys, const char *host, const char *path,
-                     const GString *form, GPtrArray *headers)
+static void sts_sign(const struct cred_run *run, const struct sts_request *sts, int64_t now_ns, GPtrArray *headers)
 {
+    const struct s3_keys *keys = sts->keys;
     char hash[65], amz_date[17], date[9];
-    s3_sha256_hex(form->str, form->len, hash);
-    s3_amz_date(clock_wall_ns() / (int64_t)NS_PER_S, amz_date);
+    s3_sha256_hex(sts->form->str, sts->form->len, hash);
+    s3_amz_date(now_ns / (int64_t)NS_PER_S, amz_date);
     g_strlcpy(date, amz_date, sizeof(date));
-    g_ptr_array_add(headers, g_strconcat("Host: ", host, NULL));
+    g_ptr_array_add(headers, g_strconcat("Host: ", sts->host, NULL));
     g_ptr_array_add(headers, g_strconcat("X-Amz-Date: ", amz_date, NULL));
     if (keys->session_token != NULL)
         g_ptr_array_add(headers, g_strconcat("X-Amz-Security-Token: ", keys->session_token, NULL));
     struct s3_sign_key key;
     s3_sign_key_derive(keys->secret_key, date, run->region, "sts", &key);
     struct s3_sign_in in = {.method = "POST",
-                            .path = path,
+                            .path = sts->path,
                             .query = "",
                             .headers = headers,
                             .payload_hash = hash,
@@ -236,6 +243,56 @@ static char *sts_url(const struct cred_run *run)
                            g_str_has_prefix(run->region, "cn-") ? ".cn" : "");
 }
 
+/* Sends it as of now_ns by the clock of STS. */
+static int sts_send(const struct cred_run *run, const struct sts_request *sts, int64_t now_ns,
+                    struct http_response *resp)
+{
+    GPtrArray *headers = headers_new();
+    g_ptr_array_add(headers, g_strdup("Content-Type: application/x-www-form-urlencoded; charset=utf-8"));
+    if (sts->keys != NULL)
+        sts_sign(run, sts, now_ns, headers);
+    struct http_request req = {.method = "POST",
+                               .url = sts->url,
+                               .headers = headers,
+                               .body = sts->form->str,
+                               .body_len = sts->form->len,
+                               .total_timeout_ms = SERVICE_TIMEOUT_MS,
+                               .no_proxy = strncmp(sts->url, "http://", strlen("http://")) == 0};
+    int r = http_perform(run->http, &req, resp);
+    headers_wipe_free(headers);
+    return r;
+}
+
+/* The service's clock minus ours, 0 when that is no reason to refuse a signature. */
+static int64_t sts_skew_ns(const struct http_response *resp)
+{
+    int64_t ahead = resp->date_ns != 0 ? resp->date_ns - clock_wall_ns() : 0;
+    return ahead > S3_SKEW_MAX_NS || ahead < -S3_SKEW_MAX_NS ? ahead : 0;
+}
+
+/* Where our clock is wrong a signed request is sent again by that of STS, and its keys expire by ours. */
+static int sts_exchange(const struct cred_run *run, const struct sts_request *sts, struct s3_keys *ret_keys)
+{
+    struct http_response resp = {0};
+    int r = sts_send(run, sts, clock_wall_ns(), &resp);
+    int64_t skew_ns = r == 0 && resp.status != 200 && sts->keys != NULL ? sts_skew_ns(&resp) : 0;
+    if (skew_ns != 0) {
+        response_wipe(&resp);
+        r = sts_send(run, sts, clock_wall_ns() + skew_ns, &resp);
+    }
+    if (r == 0)
+        r = sts_result(&resp, sts->action, ret_keys, run->why);
+    else
+        g_string_append_printf(run->why, "STS %s at %s: %s. ", sts->action, sts->host, resp.error);
+    if (r == 0)
+        ret_keys->expires_ns -= skew_ns;
+    else if (skew_ns != 0)
+        g_string_append_printf(run->why, "(Its clock and ours differ by %" G_GINT64_FORMAT " s: set ours.) ",
+                               skew_ns / (int64_t)NS_PER_S);
+    response_wipe(&resp);
+    return r;
+}
+
 /* form is the body; keys NULL: unsigned. */
 static int sts_call(const struct cred_run *run, const char *action, const GString *form, const struct s3_keys *keys,
                     struct s3_keys *ret_keys)
@@ -248,26 +305,9 @@ static int sts_call(const struct cred_run *run, const char *action, const GStrin
     const char *host = strstr(url, "://") + 3;
     const char *path = strchr(host, '/');
     g_autofree char *host_only = g_strndup(host, (size_t)(path - host));
-    GPtrArray *headers = headers_new();
-    g_ptr_array_add(headers, g_strdup("Content-Type: application/x-www-form-urlencoded; charset=utf-8"));
-    if (keys != NULL)
-        sts_sign(run, keys, host_only, path, form, headers);
-    struct http_request req = {.method = "POST",
-                               .url = url,
-                               .headers = headers,
-                               .body = form->str,
-                               .body_len = form->len,
-                               .total_timeout_ms = SERVICE_TIMEOUT_MS,
-                               .no_proxy = strncmp(url, "http://", strlen("http://")) == 0};
-    struct http_response resp = {0};
-    int r = http_perform(run->http, &req, &resp);
-    if (r == 0)
-        r = sts_result(&resp, action, ret_keys, run->why);
-    else
-        g_string_append_printf(run->why, "STS %s at %s: %s. ", action, host_only, resp.error);
-    response_wipe(&resp);
-    headers_wipe_free(headers);
-    return r;
+    const struct sts_request sts = {
+        .action = action, .form = form, .keys = keys, .url = url, .host = host_only, .path = path};
+    return sts_exchange(run, &sts, ret_keys);
 }
 
 static GString *sts_form(const struct cred_run *run, const char *action, const struct cred_role *role)

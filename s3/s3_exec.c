@@ -1,7 +1,7 @@
 /*
  * One call to the store with everything around it: window, credentials, signature, verdict, clock repair, retries.
  *
- * An operation goes on until its deadline, which moves with each body byte that arrives. After a failure that may hide a success
+ * An operation goes on until its deadline, which moves with each body byte that arrives for good. After a failure that may hide a success
  * (a lost reply, a 500) the call's settle hook looks at the store before anything is sent again, so a request is not carried out twice
  * and its own success is not taken for somebody else's change. A condition that the store does not know is looked at before every
  * attempt, since others may have changed the object while this one waited to be sent again. The lock covers window, budget and signing key and is never held over I/O.
@@ -20,7 +20,6 @@
 #define UPLOAD_MIN_BYTES (1u << 20)     /* bodies of this size may take long: a failed attempt renews the deadline, */
 #define UPLOAD_RENEWALS  4u             /* at most so often */
 #define LAST_TRY_NS      (2 * NS_PER_S) /* before the deadline, or an eighth of the time limit */
-#define SKEW_MAX_NS      (5 * 60 * (int64_t)NS_PER_S)
 
 void s3_call_init(struct drv_s3 *d, struct s3_call *c, const char *method, const char *key, enum metric metric)
 {
@@ -35,17 +34,44 @@ void s3_call_fini(struct s3_call *c)
     http_response_clear(&c->resp);
 }
 
+struct progress { /* of one call over its attempts */
+    uint64_t timeout_ns, deadline_ns, n_given;
+    unsigned attempt, problems, renewals;
+    bool clock_fixed, creds_fixed, keys_good, ambiguous, fresh;
+};
+
 static bool stopping(struct drv_s3 *d)
 {
     return __atomic_load_n(&d->stopping, __ATOMIC_RELAXED) != 0; /* a flag */
 }
 
-static int window_enter(struct drv_s3 *d, uint64_t deadline_ns)
+/* Whoever nobody waits for comes after all that wait. */
+static bool enter_locked(struct drv_s3 *d, bool *counted) REQUIRES(d->mu)
+{
+    bool behind = objstore_is_behind();
+    if ((!behind || d->n_first == 0) && s3_window_enter(&d->window))
+        return true;
+    d->n_first += !behind && !*counted;
+    *counted |= !behind;
+    return false;
+}
+
+static int window_enter(struct drv_s3 *d, struct progress *p)
 {
     int r = 0;
+    bool counted = false;
     mutex_lock(&d->mu);
-    while (!stopping(d) && r == 0 && !s3_window_enter(&d->window))
-        r = patience_wait(&d->cv, &d->mu, deadline_ns);
+    while (!stopping(d) && r == 0 && !enter_locked(d, &counted)) {
+        bool behind = objstore_is_behind();
+        r = patience_wait(&d->cv, &d->mu, p->deadline_ns);
+        if (!behind)
+            continue;
+        p->deadline_ns = clock_mono_ns() + p->timeout_ns; /* to let others go first takes none of its time */
+        r = r == -ETIMEDOUT ? 0 : r;
+    }
+    d->n_first -= counted;
+    if (counted && d->n_first == 0)
+        cond_broadcast(&d->cv);
     if (stopping(d) && r == 0)
         r = -ECANCELED; /* the slot is not given back: nobody asks any more */
     mutex_unlock(&d->mu);
@@ -136,19 +162,20 @@ static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_ha
     s3_req_build(&c->req, &site, &url, &headers);
     s3_keys_clear(&keys);
     uint64_t timeout_s = (c->timeout_ns ? c->timeout_ns : d->op_timeout_ns) / NS_PER_S;
-    struct http_request hr = {.method = c->req.method,
-                              .url = url,
-                              .headers = headers,
-                              .body = c->body,
-                              .body_len = c->body_len,
-                              .on_head = c->on_head,
-                              .sink = c->sink,
-                              .ctx = c->ctx,
-                              .body_cap = c->reply_cap,
-                              .connect_timeout_ms = (uint32_t)CLAMP(timeout_s * 500, 500, 5000),
-                              .low_speed_s =
-                                  (uint32_t)(c->slow ? CLAMP(timeout_s * 2, 1, 600) : CLAMP(timeout_s / 2, 1, 30)),
-                              .fresh = fresh};
+    struct http_request hr = {
+        .method = c->req.method,
+        .url = url,
+        .headers = headers,
+        .body = c->body,
+        .body_len = c->body_len,
+        .on_head = c->on_head,
+        .sink = c->sink,
+        .ctx = c->ctx,
+        .body_cap = c->reply_cap,
+        .connect_timeout_ms = (uint32_t)CLAMP(timeout_s * 500, 500, 5000),
+        .low_speed_s = (uint32_t)(c->slow ? CLAMP(timeout_s * 2, 1, 600) : CLAMP(timeout_s / 2, 1, 30)),
+        .no_proxy = d->ep.loopback, /* another host's loopback is not meant, and no proxy is to see it */
+        .fresh = fresh};
     metric_inc(c->metric);
     return http_perform(d->pool, &hr, &c->resp);
 }
@@ -199,7 +226,7 @@ static void verdict_of_bare(struct drv_s3 *d, const struct s3_call *c, struct s3
     if (resp->status != 400 && resp->status != 403)
         return;
     int64_t ahead = resp->date_ns ? resp->date_ns - server_now_ns(d) : 0;
-    if (ahead > SKEW_MAX_NS || ahead < -SKEW_MAX_NS)
+    if (ahead > S3_SKEW_MAX_NS || ahead < -S3_SKEW_MAX_NS)
         v->retry = S3_RETRY_CLOCK;
     else if (resp->status == 400)
         v->retry = S3_RETRY_CREDENTIALS;
@@ -236,15 +263,9 @@ static struct s3_verdict judge(struct drv_s3 *d, struct s3_call *c, int r)
     return v;
 }
 
-struct progress { /* of one call over its attempts */
-    uint64_t timeout_ns, deadline_ns;
-    unsigned attempt, problems, renewals;
-    bool clock_fixed, creds_fixed, ambiguous, fresh;
-};
-
 static struct s3_verdict attempt(struct drv_s3 *d, struct s3_call *c, struct progress *p, const char *payload_hash)
 {
-    int r = window_enter(d, p->deadline_ns);
+    int r = window_enter(d, p);
     if (r < 0)
         return (struct s3_verdict){.err = r, .retry = S3_RETRY_NO};
     if (c->prepare) {
@@ -253,8 +274,8 @@ static struct s3_verdict attempt(struct drv_s3 *d, struct s3_call *c, struct pro
     }
     uint64_t started = clock_mono_ns();
     r = send_once(d, c, payload_hash, p->fresh);
-    struct s3_verdict v = {.err = r, .retry = S3_RETRY_NO};
-    if (c->resp.headers) { /* else it failed before http_perform(): no usable credentials */
+    struct s3_verdict v = {.err = r, .retry = r == -EIO ? S3_RETRY_TRANSIENT : S3_RETRY_NO};
+    if (c->resp.headers) { /* else it failed before http_perform(): no usable credentials, with -EIO: not now */
         v = judge(d, c, r);
         note_reachability(d, &c->resp);
     }
@@ -263,8 +284,10 @@ static struct s3_verdict attempt(struct drv_s3 *d, struct s3_call *c, struct pro
     if (v.retry == S3_RETRY_THROTTLE)
         metric_inc(M_store_slowdowns);
     window_leave(d, v.retry == S3_RETRY_THROTTLE, v.err == 0, started);
-    if (c->resp.n_sunk) {
+    if (c->resp.n_sunk)
         metric_add(M_downloaded_bytes, (int64_t)c->resp.n_sunk);
+    if (c->n_given > p->n_given) {
+        p->n_given = c->n_given;
         p->deadline_ns = clock_mono_ns() + p->timeout_ns;
         p->attempt = 0;
     }
@@ -275,8 +298,27 @@ static struct s3_verdict attempt(struct drv_s3 *d, struct s3_call *c, struct pro
     return v;
 }
 
-/* Whether this failure is worth another attempt; repairs clock and credentials. */
-static bool may_retry(struct drv_s3 *d, struct s3_call *c, struct progress *p, const struct s3_verdict *v)
+/* Why a HEAD is refused without a word, by keys that worked and were looked for anew: a LIST of one key is told. -EACCES: they are good, so it is the object (encrypted by a
+ * key of its owner's, say); -EKEYEXPIRED: they are not; else the store does not say now. */
+static int ask_why(struct drv_s3 *d, const struct progress *p)
+{
+    struct s3_call c;
+    uint64_t now = clock_mono_ns();
+    s3_call_list_one(d, &c);
+    c.once = true;
+    c.timeout_ns = MAX(p->deadline_ns > now ? p->deadline_ns - now : 0, NS_PER_S);
+    int r = s3_exec(d, &c);
+    s3_call_fini(&c);
+    return r == -EKEYEXPIRED || r == -EIO || r == -ETIMEDOUT || r == -ECANCELED || r == -EINTR ? r : -EACCES;
+}
+
+static bool is_without_a_word(const struct s3_call *c)
+{
+    return c->resp.status == 400 && !c->error.code[0];
+}
+
+/* Whether this failure is worth another attempt; repairs clock and credentials, and finds out what a HEAD could not tell. */
+static bool may_retry(struct drv_s3 *d, struct s3_call *c, struct progress *p, struct s3_verdict *v)
 {
     switch (v->retry) {
     case S3_RETRY_NO:
@@ -295,6 +337,13 @@ static bool may_retry(struct drv_s3 *d, struct s3_call *c, struct progress *p, c
     case S3_RETRY_CREDENTIALS:
         if (p->creds_fixed && !(v->err == -EKEYEXPIRED && keys_worked(d)))
             return false; /* keys that worked and expired are renewed by somebody, perhaps a little late */
+        if (p->creds_fixed && is_without_a_word(c)) {
+            v->err = p->keys_good ? -EACCES : ask_why(d, p);
+            if (v->err == -EACCES && !p->keys_good) /* with those of that LIST, which somebody may just have renewed */
+                return p->keys_good = true;
+            if (v->err == -EACCES)
+                return false;
+        }
         p->creds_fixed = true;
         s3_cred_invalidate(d->cred);
         return true;
@@ -373,7 +422,7 @@ int s3_exec(struct drv_s3 *d, struct s3_call *c)
         log_debug("s3", "%s '%s' attempt failed r=%s status=%ld code=%s net=%s", c->req.method,
                   c->req.key ? c->req.key : "", err_name(v.err), c->resp.status, c->error.code, c->resp.error);
         p.fresh = c->resp.fail != HTTP_FAIL_NONE; /* the store may be elsewhere by now */
-        if (c->once || !may_retry(d, c, &p, &v))
+        if ((c->once && v.retry != S3_RETRY_THROTTLE) || !may_retry(d, c, &p, &v))
             return give_up(d, c, &p, v.err);
         if (v.ambiguous && c->settle && settle(c, &r) != 0)
             return r;

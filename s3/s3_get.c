@@ -15,6 +15,7 @@
  */
 struct get {
     struct drv_s3 *d;
+    struct s3_call *call;
     const char *key;
     uint64_t off, len; /* as asked */
     uint64_t pos;      /* next byte for the sink */
@@ -133,6 +134,7 @@ static int get_data(void *ctx, const void *buf, size_t len)
         return r;
     }
     g->pos += len;
+    g->call->n_given += len;
     return 0;
 }
 
@@ -207,7 +209,8 @@ int s3_get(struct objstore *st, const char *key, uint64_t off, uint64_t len, con
 {
     struct drv_s3 *d = s3_of(st);
     struct s3_call c;
-    struct get g = {.d = d, .key = key, .off = off, .len = len, .pos = off, .sink = sink, .ctx = ctx, .info = ret_info};
+    struct get g = {
+        .d = d, .call = &c, .key = key, .off = off, .len = len, .pos = off, .sink = sink, .ctx = ctx, .info = ret_info};
     if (s3_key_check(d, key) < 0)
         return -ENOENT;
     if (len > UINT64_MAX - off)

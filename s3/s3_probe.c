@@ -1,9 +1,10 @@
 /*
  * Finds out what a store really does with conditions and checksums. Stores ignore headers they do not know, so each capability is shown
  * by a request that must be refused and, where a refusal could have other reasons, by its twin that must succeed. A request that got no
- * answer shows nothing: it fails the probe, which is made again later.
+ * answer shows nothing, nor does sending it again, since it may have been carried out: its whole step is taken again from a known state, a few times; then
+ * the probe fails and is made again later. Only what the store was too busy to look at is sent again (call.once).
  *
- * A few requests on two keys below the given prefix; both are removed at the end, whatever happened. No retries (call.once), no state.
+ * A few requests on two keys below the given prefix; both are removed at the end, whatever happened. No state.
  */
 #include "base/crc32c.h"
 #include "base/log.h"
@@ -16,6 +17,7 @@ static const char body[] = "sluice capability probe";
 #define BODY_CRC64NVME "yG+fb2ReKjE="
 #define WRONG_ETAG     "00000000000000000000000000000000"
 #define SIGNED_SUM     "x-amz-content-sha256" /* set by the signature */
+#define STEP_TRIES     4
 
 struct probe {
     struct drv_s3 *d;
@@ -30,7 +32,7 @@ struct probe {
 
 enum answer { ANSWER_OK, ANSWER_REFUSED, ANSWER_BAD, ANSWER_UNKNOWN };
 
-/* Sends once. REFUSED: the condition or digest did its work; BAD: the store does not take such a request. */
+/* Sends it. REFUSED: the condition or digest did its work; BAD: the store does not take such a request. */
 static enum answer ask(struct probe *p, struct s3_call *c)
 {
     c->once = true;
@@ -248,6 +250,27 @@ static int clean_up(struct probe *p)
     return r;
 }
 
+/* a stands there with a known etag, b does not: as before the first step that needs both so. */
+static void start_again(struct probe *p)
+{
+    struct objstore *st = &p->d->base;
+    int r = st->drv->delete (st, p->b, NULL);
+    p->r = r == -EACCES ? 0 : r;
+    if (p->r == 0)
+        (void)put(p, p->a, NULL, NULL);
+}
+
+/* Without an answer it is taken again, if the store is there at all. What it found is kept: only good answers are noted. */
+static void take(struct probe *p, void (*step)(struct probe *p))
+{
+    step(p);
+    for (int i = 1; i < STEP_TRIES && p->r == -EIO && objstore_offline_since_ns(&p->d->base) == 0; i++) {
+        start_again(p);
+        if (p->r == 0)
+            step(p);
+    }
+}
+
 int s3_probe(struct objstore *st, const char *key_prefix, uint32_t *ret_caps)
 {
     struct probe p = {.d = s3_of(st)};
@@ -256,7 +279,7 @@ int s3_probe(struct objstore *st, const char *key_prefix, uint32_t *ret_caps)
     static void (*const steps[])(struct probe *) = {probe_put,  probe_checksums, probe_range,
                                                     probe_copy, probe_multipart, probe_delete};
     for (size_t i = 0; i < G_N_ELEMENTS(steps) && p.r == 0; i++)
-        steps[i](&p);
+        take(&p, steps[i]);
     int r = clean_up(&p);
     r = p.r ? p.r : r;
     if (r == 0)

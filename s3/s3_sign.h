@@ -16,6 +16,8 @@
 
 #define S3_HASH_EMPTY    "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 #define S3_HASH_UNSIGNED "UNSIGNED-PAYLOAD"
+#define S3_SKEW_MAX_NS                                                                                                 \
+    G_GINT64_CONSTANT(300000000000) /* of clocks; services refuse what is signed by one that is farther off */
 
 struct s3_sign_key {
     char date[9]; /* YYYYMMDD */

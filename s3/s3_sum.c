@@ -13,7 +13,6 @@
 
 #define MIB         (1ull << 20)
 #define BLOCK_BYTES (256u << 10)
-#define MD5_BYTES   16
 
 /* Of parts, the usual first: AWS tools, us and MinIO, rclone, s3cmd, others. */
 static const unsigned part_mib[] = {8, 16, 5, 15, 10, 4, 6, 12, 20, 25, 32, 50, 64, 100, 128};
@@ -38,34 +37,48 @@ bool objstore_etag_is_sum(const struct etag *etag)
     return s3_etag_is_md5(etag->s) || n_parts_of(etag->s) > 0;
 }
 
-static void to_hex(const unsigned char md[MD5_BYTES], char ret[33])
+static void to_hex(const unsigned char md[S3_MD5_BYTES], char ret[33])
 {
-    for (size_t i = 0; i < MD5_BYTES; i++)
+    for (size_t i = 0; i < S3_MD5_BYTES; i++)
         g_snprintf(ret + 2 * i, 3, "%02x", md[i]);
 }
 
-static int md5_of(uint64_t off, uint64_t len, obj_read_fn *read, void *ctx, unsigned char ret[MD5_BYTES])
+/* GLib's, which is as fast as OpenSSL's: that has none on hosts where MD5 is forbidden for security (FIPS), and this is a checksum only. */
+static void md5_end(GChecksum *md5, unsigned char ret[S3_MD5_BYTES])
+{
+    gsize n = S3_MD5_BYTES;
+    g_checksum_get_digest(md5, ret, &n);
+    g_checksum_free(md5);
+}
+
+void s3_md5(const void *buf, size_t len, unsigned char ret[S3_MD5_BYTES])
+{
+    GChecksum *md5 = g_checksum_new(G_CHECKSUM_MD5);
+    g_checksum_update(md5, buf, (gssize)len);
+    md5_end(md5, ret);
+}
+
+static int md5_of(uint64_t off, uint64_t len, obj_read_fn *read, void *ctx, unsigned char ret[S3_MD5_BYTES])
 {
     g_autofree void *buf = g_malloc(BLOCK_BYTES);
-    EVP_MD_CTX *md = EVP_MD_CTX_new();
-    bool ok = md && EVP_DigestInit_ex(md, EVP_md5(), NULL) == 1;
+    GChecksum *md5 = g_checksum_new(G_CHECKSUM_MD5);
     int r = 0;
-    for (uint64_t at = off; r == 0 && ok && at < off + len;) {
+    for (uint64_t at = off; r == 0 && at < off + len;) {
         size_t n = (size_t)MIN(BLOCK_BYTES, off + len - at);
         r = read(ctx, at, buf, n);
-        ok = EVP_DigestUpdate(md, buf, n) == 1;
+        if (r == 0)
+            g_checksum_update(md5, buf, (gssize)n);
         at += n;
     }
-    ok = ok && EVP_DigestFinal_ex(md, ret, NULL) == 1;
-    EVP_MD_CTX_free(md);
-    return r < 0 ? r : ok ? 0 : -EIO;
+    md5_end(md5, ret);
+    return r;
 }
 
 /* The ETag, without its number, of parts of this size. */
 static int md5_of_parts(uint64_t size, uint64_t part, obj_read_fn *read, void *ctx, char ret[33])
 {
     g_autoptr(GByteArray) all = g_byte_array_new();
-    unsigned char md[MD5_BYTES];
+    unsigned char md[S3_MD5_BYTES];
     int r = 0;
     for (uint64_t off = 0; r == 0 && off < size; off += part) {
         r = md5_of(off, MIN(part, size - off), read, ctx, md);
@@ -73,9 +86,9 @@ static int md5_of_parts(uint64_t size, uint64_t part, obj_read_fn *read, void *c
     }
     if (r < 0)
         return r;
-    int ok = EVP_Digest(all->data, all->len, md, NULL, EVP_md5(), NULL);
+    s3_md5(all->data, all->len, md);
     to_hex(md, ret);
-    return ok == 1 ? 0 : -EIO;
+    return 0;
 }
 
 static int sum_of_parts(const struct etag *etag, uint64_t size, obj_read_fn *read, void *ctx, char ret_md5[33])
@@ -101,7 +114,7 @@ static int sum_of_parts(const struct etag *etag, uint64_t size, obj_read_fn *rea
 
 int objstore_sum(const struct etag *etag, uint64_t size, obj_read_fn *read, void *ctx, char ret_md5[33])
 {
-    unsigned char md[MD5_BYTES];
+    unsigned char md[S3_MD5_BYTES];
     ret_md5[0] = '\0';
     if (!s3_etag_is_md5(etag->s))
         return sum_of_parts(etag, size, read, ctx, ret_md5);
@@ -118,11 +131,11 @@ void objstore_digest(const void *buf, size_t len, uint8_t ret[OBJ_DIGEST_BYTES])
     g_assert(ok == 1);
 }
 
-bool objstore_etag_md5(struct objstore *st, const char *key, const struct etag *etag, uint8_t ret[MD5_BYTES])
+bool objstore_etag_md5(struct objstore *st, const char *key, const struct etag *etag, uint8_t ret[S3_MD5_BYTES])
 {
     if (!(objstore_caps_of(st, key) & CAP_ETAG_IS_MD5) || !s3_etag_is_md5(etag->s))
         return false;
-    for (size_t i = 0; i < MD5_BYTES; i++)
+    for (size_t i = 0; i < S3_MD5_BYTES; i++)
         ret[i] = (uint8_t)(g_ascii_xdigit_value(etag->s[2 * i]) << 4 | g_ascii_xdigit_value(etag->s[2 * i + 1]));
     return true;
 }

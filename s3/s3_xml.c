@@ -27,6 +27,7 @@ struct walker {
     start_fn *on_start; /* may be NULL */
     end_fn *on_end;
     void *ctx;
+    bool blank; /* keys are not read: what XML cannot hold may be in them */
     xmlParserCtxtPtr parser;
     char root[64];
     GString *path;
@@ -100,7 +101,35 @@ static void on_error(void *ctx, const xmlError *error)
     /* the parse result tells; nothing is to be printed */
 }
 
-static int walk(struct walker *w, const char *buf, size_t len)
+/* Length of a reference at the start ("&#x1;", "&#01;") to a character that no document may have; 0: there is none. */
+static size_t control_ref(const char *buf, size_t len)
+{
+    unsigned code = 0, base = len > 2 && buf[2] == 'x' ? 16 : 10;
+    size_t first = base == 16 ? 3 : 2, n = first;
+    if (len < 4 || buf[0] != '&' || buf[1] != '#')
+        return 0;
+    for (; n < len && (base == 16 ? g_ascii_isxdigit(buf[n]) : g_ascii_isdigit(buf[n])) && code < 0x20; n++)
+        code = code * base + (unsigned)g_ascii_xdigit_value(buf[n]);
+    bool whole = n > first && n < len && buf[n] == ';';
+    bool allowed = code >= 0x20 || code == '\t' || code == '\n' || code == '\r';
+    return whole && !allowed ? n + 1 : 0;
+}
+
+/* The document with spaces in place of those, NULL: it has none. Ceph repeats a key so where the name has control characters, for which there is no other way. */
+static char *blank_controls(const char *buf, size_t len)
+{
+    char *copy = NULL;
+    for (size_t i = 0; i + 3 < len; i++) {
+        size_t n = control_ref(buf + i, len - i);
+        if (n > 0 && !copy)
+            copy = g_memdup2(buf, len);
+        if (n > 0)
+            memset(copy + i, ' ', n);
+    }
+    return copy;
+}
+
+static int parse(struct walker *w, const char *buf, size_t len)
 {
     xmlSAXHandler sax = {
         .initialized = XML_SAX2_MAGIC,
@@ -140,6 +169,12 @@ static int walk(struct walker *w, const char *buf, size_t len)
     return ok ? 0 : -EBADMSG;
 }
 
+static int walk(struct walker *w, const char *buf, size_t len)
+{
+    g_autofree char *copy = w->blank ? blank_controls(buf, len) : NULL;
+    return parse(w, copy ? copy : buf, len);
+}
+
 void s3_xml_init(void)
 {
     xmlInitParser();
@@ -163,7 +198,7 @@ static int error_end(void *ctx, const char *path, const char *text, size_t len)
 int s3_xml_error_parse(const char *buf, size_t len, struct s3_xml_error *ret)
 {
     struct s3_xml_error e = {0};
-    struct walker w = {.on_end = error_end, .ctx = &e};
+    struct walker w = {.on_end = error_end, .ctx = &e, .blank = true};
     if (len > S3_XML_ERROR_CAP)
         return -EBADMSG;
     int r = walk(&w, buf, len);
@@ -192,7 +227,7 @@ static int text_end(void *ctx, const char *path, const char *text, size_t len)
 int s3_xml_text(const char *buf, size_t len, const char *name, char **ret_text)
 {
     struct text_ctx t = {.name = name};
-    struct walker w = {.on_end = text_end, .ctx = &t};
+    struct walker w = {.on_end = text_end, .ctx = &t, .blank = true};
     int r = len > S3_XML_ERROR_CAP ? -EBADMSG : walk(&w, buf, len);
     if (r == 0 && !t.found)
         r = -ENOMSG;
@@ -389,7 +424,8 @@ static int rows_finish(struct list_ctx *l)
 int s3_xml_list_parse(const char *buf, size_t len, const char *root, struct s3_list_page *ret)
 {
     struct list_ctx l = {.page.rows = g_array_new(FALSE, TRUE, sizeof(struct s3_list_row))};
-    struct walker w = {.on_start = list_start, .on_end = list_end, .ctx = &l};
+    struct walker w = {
+        .on_start = list_start, .on_end = list_end, .ctx = &l, .blank = strcmp(root, S3_ROOT_PARTS) == 0};
     g_array_set_clear_func(l.page.rows, row_clear);
     int r = len > S3_XML_LIST_CAP ? -EBADMSG : walk(&w, buf, len);
     row_clear(&l.row);

@@ -20,6 +20,7 @@ lanes=${SLUICE_LANES:-}
 suites=()
 scratch=
 pass=0 fail=0 skip=0
+failed=() # suites
 declare -A running=() began=() # by process, by suite
 # shellcheck source=tests/suites.sh
 . tests/suites.sh
@@ -82,6 +83,7 @@ reap() {
     [ ${#suites[@]} -eq 1 ] || cat "$results/$s.log"
     { read -r p f n <"$results/$s.sums"; } 2>/dev/null || { say "FAIL: $s could not run"; p=0 f=1 n=0; }
     pass=$((pass + p)) fail=$((fail + f)) skip=$((skip + n))
+    [ "$f" = 0 ] || failed+=("$s")
     say "suite $s ended in $((SECONDS - began[$s])) s: $p passed, $f failed, $n skipped; so far $pass, $fail, $skip"
 }
 
@@ -95,6 +97,16 @@ run_lanes() {
     done
     while [ ${#running[@]} -gt 0 ]; do
         reap
+    done
+}
+
+# What failed once more, below all the logs: some lines of each suite.
+failures() {
+    local s
+    for s in "${failed[@]}"; do
+        say "failed in $s ($results/$s.log):"
+        grep -E '^E  ' "$results/$s.log" | head -n 30
+        grep -E -A 25 '(^|: )(FAILED|FAIL:?|ERROR) |^not ok ' "$results/$s.log" | head -n 60
     done
 }
 
@@ -146,6 +158,7 @@ main() {
         tests/setup.sh build test $(needs_ceph "${suites[@]}" && echo ceph) || { echo "run.sh: setup failed" >&2; exit 1; }
     fi
     run_lanes
+    failures
     echo "$pass passed, $fail failed, $skip skipped"
     [ "$fail" -eq 0 ]
 }

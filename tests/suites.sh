@@ -6,8 +6,8 @@
 # shellcheck disable=SC2034,SC2154,SC2317  # $here, $results, $scratch and who reads the lists are run.sh's; suites are called by name
 
 # Longest first, so that no lane is left with a long one at the end.
-all_suites=(coverage e2e-ceph e2e-asan tsan asan posix bench-smoke power fuzz unit lint)
-named_suites=(unit-quick e2e-quick e2e-file e2e-tsan crash fault model) # coverage has e2e-file's tests
+all_suites=(coverage e2e-ceph e2e-asan tsan crash fault asan model posix power fuzz unit bench-smoke lint)
+named_suites=(unit-quick e2e-quick e2e-file e2e-tsan) # coverage has e2e-file's tests
 gateways=(e2e-ceph fault bench-smoke) # who takes one
 py=/usr/bin/python3
 clang=$(command -v ccache >/dev/null && echo "ccache ")clang # for gcc meson looks itself
@@ -147,11 +147,20 @@ suite_posix() {
     count_line "$log"
 }
 
+# Suites that count what the kernel keeps (-s) do not run beside one that makes it forget (-x).
+caches_lock() { # -s|-x
+    exec 8>"$scratch/caches.lock"
+    flock "$1" 8
+}
+caches_unlock() { exec 8>&-; }
+
 run_pytest() { # DIR PYTEST-ARGS...
     local dir=$1 seconds=${SLUICE_NIGHT:+7200} ended=0
     shift
+    [ "$dir" != tests/e2e ] || caches_lock -s
     rm -f "$results/$suite.xml"
     $py -m pytest -p no:cacheprovider --timeout="${seconds:-240}" --junitxml="$results/$suite.xml" -ra -W error::pytest.PytestUnhandledThreadExceptionWarning "$@" "$dir" || ended=$?
+    [ "$dir" != tests/e2e ] || caches_unlock
     count_file pytest "$results/$suite.xml"
     [ "$ended" -le 1 ] || broken "pytest ended with $ended" # 1: tests failed, which are counted
 }
@@ -223,12 +232,11 @@ suite_crash() {
     has_fuse || return
     build_for_e2e || return
     for i in 0 1; do
-        $py tests/crash/kill_loop.py --cycles $((${kills:-1000} / 2)) --seed $((seed + i)) >"$results/crash-$i.log" 2>&1 &
-        pids+=($!)
+        $py tests/crash/kill_loop.py --cycles $((${kills:-1000} / 2)) --seed $((seed + i)) 2>&1 | tee "$results/crash-$i.log" &
+        pids+=($!) # its status is the loop's: pipefail
     done
     for i in 0 1; do
         if wait "${pids[i]}"; then count 1 0 0; else count 0 1 0; fi
-        tail -n 12 "$results/crash-$i.log"
     done
 }
 
@@ -247,6 +255,7 @@ suite_bench_smoke() {
         return
     fi
     build_plain || return
+    caches_lock -x
     start_ceph || return
     run_pytest tests/bench
     local again

@@ -70,7 +70,7 @@ static bool take_option(struct args *args, const char *verb, int argc, char **ar
     }
     if (o->arg && !optional && !value && *i + 1 < argc)
         value = argv[++*i];
-    if (o->arg && !optional && !value) {
+    if (o->arg && !optional && (!value || !*value)) {
         complain("%s: '%s' needs a value: %s", verb, a, o->arg);
         return false;
     }
@@ -138,6 +138,10 @@ bool args_seconds(const struct args *args, const char *name, uint64_t *ret_s)
     uint64_t ns = 0;
     if (text && *text && parse_duration(text, &ns) < 0) {
         complain("--%s '%s': not a duration such as 30s or 10m", name, text);
+        return false;
+    }
+    if (text && *text && ns == 0) { /* some mean not at all by that, and some for ever */
+        complain("--%s '%s': give 1s or more", name, text);
         return false;
     }
     *ret_s = ns / NS_PER_S + (ns % NS_PER_S != 0);

@@ -331,8 +331,15 @@ static int publish_big(struct bench *b)
     progress_erase(&b->o->progress);
     if (code != EXIT_DONE)
         return -EIO; /* ctl_request complained */
-    const struct bench_result result = {
-        .row = {"write-published", 1, 1, b->o->size_bytes, ns, ns, ns}, .unit = "MB/s", .io = b->io};
+    const struct bench_result result = {.row = {.op = "write-published",
+                                                .threads = 1,
+                                                .n_ops = 1,
+                                                .bytes = b->o->size_bytes,
+                                                .elapsed_ns = ns,
+                                                .p50_ns = ns,
+                                                .p99_ns = ns},
+                                        .unit = "MB/s",
+                                        .io = b->io};
     bench_report_row(b->o, &result);
     return 0;
 }

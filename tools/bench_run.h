@@ -28,6 +28,7 @@ struct bench_row {
     const char *op; /* static */
     unsigned threads;
     uint64_t n_ops, bytes, elapsed_ns, p50_ns, p99_ns;
+    uint64_t cpu_ns; /* of this process, meanwhile */
 };
 
 /* Fills everything of the row but its bytes. -EINTR, or the error of the call that failed first; the row is untouched then. */

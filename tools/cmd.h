@@ -51,7 +51,7 @@ bool args_parse(struct args *args, int argc, char **argv, unsigned min_words, un
 void args_clear(struct args *args);
 bool args_has(const struct args *args, const char *name);
 const char *args_get(const struct args *args, const char *name); /* NULL if not given */
-/* Seconds of a duration option, rounded up; 0 if not given. False after printing what is wrong. */
+/* Seconds of a duration option, rounded up, at least 1; 0 if not given. False after printing what is wrong. */
 bool args_seconds(const struct args *args, const char *name, uint64_t *ret_s);
 bool args_number(const struct args *args, const char *name, uint64_t min, uint64_t max, uint64_t *ret_n);
 /* 1 .. max bytes; standard is the text that stands for an option that was not given. */

@@ -21,6 +21,7 @@
 
 #define MAX_SIZE_BYTES  (1ull << 40)
 #define MAX_SMALL       100000
+#define AT_ONCE_US      200000
 #define REMOVE_ATTEMPTS 3 /* a listing may miss names while others are removed */
 #define NFTW_FDS        16
 
@@ -57,22 +58,33 @@ static bool remove_tree(const char *path)
     return access(path, F_OK) < 0 && errno == ENOENT;
 }
 
+/* The second Ctrl-C ends this process too: the filesystem may hang. What comes at once is still the first: timeout(1) sends it to the
+ * process and to its group. */
+static void allow_second_interrupt(void)
+{
+    const struct timespec no_time = {0};
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    (void)usleep(AT_ONCE_US); /* only a pause */
+    while (sigtimedwait(&set, NULL, &no_time) > 0)
+        ;
+    (void)sigprocmask(SIG_UNBLOCK, &set, NULL);
+}
+
 /* Waits for the end of the child; true when a signal to this process ended it. */
 static bool wait_for(pid_t child, const sigset_t *set, int *ret_status)
 {
     bool interrupted = false;
     for (;;) {
         int sig = sigwaitinfo(set, NULL);
+        if (sig > 0 && sig != SIGCHLD && !interrupted) {
+            interrupted = true;
+            (void)kill(child, SIGKILL); /* not waited for yet, so it is still the child */
+            allow_second_interrupt();
+        }
         if (waitpid(child, ret_status, WNOHANG) == child)
-            return interrupted || (sig > 0 && sig != SIGCHLD);
-        if (sig <= 0 || sig == SIGCHLD)
-            continue;
-        interrupted = true;
-        (void)kill(child, SIGKILL); /* not waited for yet, so it is still the child */
-        sigset_t again;             /* the second Ctrl-C ends this process too, if the filesystem hangs */
-        sigemptyset(&again);
-        sigaddset(&again, SIGINT);
-        (void)sigprocmask(SIG_UNBLOCK, &again, NULL);
+            return interrupted;
     }
 }
 

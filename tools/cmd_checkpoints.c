@@ -1,13 +1,14 @@
 /* `sluice checkpoints [DIR]`: the checkpoints below a directory, or of all mounts as far as they are known, the newest first. */
+#include "tools/answer.h"
 #include "tools/cmd.h"
 #include "tools/ctl_client.h"
-#include "tools/report.h"
 
 #include <stdio.h>
 #include <string.h>
 
 struct table {
-    struct report rep;
+    struct answer an;
+    unsigned n_rows;
     const char *mount;
 };
 
@@ -26,7 +27,7 @@ static void print_row(struct table *t, const json_t *line)
     g_autofree char *cached =
         g_strdup_printf("%" JSON_INTEGER_FORMAT "%%", json_integer_value(json_object_get(line, "cached_percent")));
     bool pinned = json_is_true(json_object_get(line, "pinned")), safe = json_is_true(json_object_get(line, "safe"));
-    if (t->rep.n_lines++ == 0)
+    if (t->n_rows++ == 0)
         printf("%-19s  %10s  %-9s  %6s  %-6s  %-4s  %s\n", "TIME", "SIZE", "STATE", "CACHED", "PINNED", "SAFE", "NAME");
     printf("%-19s  %10s  %-9s  %6s  %-6s  %-4s  %s/%s%s\n", when, size, word(line, "state"), cached,
            pinned ? word(line, "pinned_in") : "no", safe ? "yes" : "no", t->mount, word(line, "path"),
@@ -36,10 +37,12 @@ static void print_row(struct table *t, const json_t *line)
 static void on_line(void *ctx, const json_t *line)
 {
     struct table *t = ctx;
-    if (t->rep.json || strcmp(word(line, "event"), "checkpoint") != 0)
-        report_on_line(&t->rep, line);
-    else
-        print_row(t, line);
+    if (t->an.rep.json || strcmp(word(line, "event"), "checkpoint") != 0) {
+        answer_on_line(&t->an, line);
+        return;
+    }
+    progress_break(&t->an.bar);
+    print_row(t, line);
 }
 
 /* list: what is below is read from the store, else only what is known is told. */
@@ -67,7 +70,8 @@ int cmd_checkpoints(int argc, char **argv)
     int code;
     if (!args_parse(&a, argc, argv, 0, 1, &code))
         return code;
-    struct table t = {.rep = {.json = args_has(&a, "json")}};
+    struct table t = {0};
+    (void)answer_init(&t.an, &a, "checkpoints"); /* no word of progress to be wrong */
     if (a.n_words == 0) {
         code = ask_all(&t);
     } else if (mount_find(a.words->pdata[0], &mp)) {
@@ -76,7 +80,8 @@ int cmd_checkpoints(int argc, char **argv)
     } else {
         code = EXIT_FAILED;
     }
-    if (code == EXIT_DONE && !t.rep.json && t.rep.n_lines == 0)
+    progress_break(&t.an.bar);
+    if (code == EXIT_DONE && !t.an.rep.json && t.n_rows == 0)
         printf("no checkpoints\n");
     args_clear(&a);
     return code;

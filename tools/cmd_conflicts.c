@@ -5,23 +5,36 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
-static bool is_number(const char *word)
+/* The number of "#7" or "7", 0 for a path. */
+static json_int_t number_of(const char *word)
 {
-    return *word && strspn(word, "0123456789") == strlen(word);
+    const char *digits = *word == '#' ? word + 1 : word;
+    guint64 n = 0;
+    return g_ascii_string_to_unsigned(digits, 10, 1, INT64_MAX, &n, NULL) ? (json_int_t)n : 0;
 }
 
-/* The mount a number belongs to: the one that the working directory is in, else the only one. */
+/* A file whose name is a number, as those of steps are: what is meant for it must not hit another's conflict. */
+static bool is_file_too(const char *word)
+{
+    struct mount_point mp;
+    struct stat st;
+    if (*word == '#' || !mount_holds(word, &mp))
+        return false;
+    mount_point_clear(&mp);
+    return lstat(word, &st) == 0;
+}
+
+/* The mount a number belongs to: the innermost one that the working directory is in, else the only one. */
 static bool mount_of_number(const char *word, struct mount_point *ret)
 {
     g_autofree char *cwd = g_get_current_dir();
     g_autoptr(GPtrArray) list = mount_list();
-    for (unsigned i = 0; i < list->len; i++) {
-        const struct mount_point *mp = list->pdata[i];
-        size_t len = strlen(mp->path);
-        if (list->len == 1 || (strncmp(cwd, mp->path, len) == 0 && (cwd[len] == '/' || cwd[len] == '\0')))
-            return mount_find(mp->path, ret);
-    }
+    if (mount_holds(cwd, ret))
+        return true;
+    if (list->len == 1)
+        return mount_find(((const struct mount_point *)list->pdata[0])->path, ret);
     complain(list->len ? "%s: there are several mounts: give the path, or change into the mount meant"
                        : "%s: nothing is mounted",
              word);
@@ -46,12 +59,16 @@ static bool add_target(json_t *req, const struct mount_point *mp, const char *ne
 static int act(const char *action, const char *word, const char *new_path, struct report *rep)
 {
     struct mount_point mp;
-    bool number = is_number(word);
+    json_int_t number = number_of(word);
+    if (number && is_file_too(word)) {
+        complain("'%s' is a file here and may be the number of a conflict: give ./%s or '#%s'", word, word, word);
+        return EXIT_USAGE;
+    }
     if (number ? !mount_of_number(word, &mp) : !mount_find(word, &mp))
         return EXIT_FAILED;
     json_t *req = json_pack("{s:s,s:s}", "verb", "conflicts", "action", action);
     if (number)
-        json_object_set_new(req, "id", json_integer(g_ascii_strtoll(word, NULL, 10)));
+        json_object_set_new(req, "id", json_integer(number));
     else
         json_object_set_new(req, "paths", json_pack("[s]", mp.relative));
     int code = EXIT_FAILED;

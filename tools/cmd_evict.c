@@ -1,7 +1,7 @@
 /* `sluice evict PATH...`: drops clean copies from the cache. */
+#include "tools/answer.h"
 #include "tools/cmd.h"
 #include "tools/ctl_client.h"
-#include "tools/report.h"
 
 int cmd_evict(int argc, char **argv)
 {
@@ -9,8 +9,11 @@ int cmd_evict(int argc, char **argv)
     int code;
     if (!args_parse(&a, argc, argv, 1, UINT_MAX, &code))
         return code;
-    struct report rep = {.json = args_has(&a, "json"), .sentence = "evicted"};
-    code = ctl_request_paths((char **)a.words->pdata, json_pack("{s:s}", "verb", "evict"), 300, report_on_line, &rep);
+    struct answer an;
+    (void)answer_init(&an, &a, "evict"); /* no word of progress to be wrong */
+    an.rep.sentence = "evicted";
+    json_t *req = json_pack("{s:s}", "verb", "evict");
+    code = answer_end(&an, ctl_request_paths((char **)a.words->pdata, req, 300, answer_on_line, &an));
     args_clear(&a);
-    return code == EXIT_DONE && rep.n_errors ? EXIT_FAILED : code;
+    return code;
 }

@@ -1,8 +1,8 @@
 /* `sluice link`: other buckets at directories of a mount. What its options mean is known to the daemon, which refuses what makes no sense. */
+#include "tools/answer.h"
 #include "tools/cmd.h"
 #include "tools/ctl_client.h"
-#include "tools/progress.h"
-#include "tools/report.h"
+#include "tools/sync_shown.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -28,28 +28,8 @@ static json_t *options_of(const struct args *a)
     return o;
 }
 
-struct answer {
-    struct report rep;
-    struct progress bar;
-};
-
-static void on_line(void *ctx, const json_t *line)
-{
-    struct answer *an = ctx;
-    const char *event = json_string_value(json_object_get(line, "event"));
-    if (g_strcmp0(event, "progress") == 0) {
-        progress_line(&an->bar, line);
-        return;
-    }
-    progress_break(&an->bar);
-    if (g_strcmp0(event, "warning") == 0 && !an->rep.json)
-        complain("warning: %s", json_string_value(json_object_get(line, "message")));
-    else
-        report_on_line(&an->rep, line);
-}
-
 /* The mount that dir lies in, which need not be there. */
-static int ask(const char *dir, json_t *req, unsigned quiet_s, struct answer *an)
+static int ask_with(const char *dir, json_t *req, unsigned quiet_s, ctl_line_fn *fn, void *ctx)
 {
     struct mount_point mp;
     if (!mount_find(dir, &mp)) {
@@ -60,13 +40,18 @@ static int ask(const char *dir, json_t *req, unsigned quiet_s, struct answer *an
     int code = EXIT_FAILED;
     if (paths) {
         json_object_set_new(req, "paths", paths);
-        code = ctl_request(&mp, req, quiet_s, on_line, an);
+        code = ctl_request(&mp, req, quiet_s, fn, ctx);
     } else {
         complain("'%s' is not UTF-8", dir);
         json_decref(req);
     }
     mount_point_clear(&mp);
     return code;
+}
+
+static int ask(const char *dir, json_t *req, unsigned quiet_s, struct answer *an)
+{
+    return ask_with(dir, req, quiet_s, answer_on_line, an);
 }
 
 static json_t *request(const char *action)
@@ -95,11 +80,11 @@ static int do_list(const struct args *a, char **words, struct answer *an)
         json_t *req = request("list");
         if (*mp.relative)
             json_object_set_new(req, "paths", json_pack("[s]", mp.relative));
-        code = ctl_request(&mp, req, 30, on_line, an);
+        code = ctl_request(&mp, req, 30, answer_on_line, an);
         mount_point_clear(&mp);
     }
     for (unsigned i = 0; !words[0] && i < all->len; i++)
-        if (ctl_request(all->pdata[i], request("list"), 30, on_line, an) != EXIT_DONE)
+        if (ctl_request(all->pdata[i], request("list"), 30, answer_on_line, an) != EXIT_DONE)
             code = EXIT_FAILED;
     if (code == EXIT_DONE && !an->rep.json && an->rep.n_lines == 0)
         printf("no links\n");
@@ -141,7 +126,10 @@ static int do_rm(const struct args *a, char **words, struct answer *an)
 
 static int do_sync(const struct args *a, char **words, struct answer *an)
 {
-    return ask(words[0], request("sync"), 600, an);
+    struct sync_shown w = {.json = an->rep.json, .progress = an->bar};
+    int code = ask_with(words[0], request("sync"), 600, sync_on_line, &w);
+    progress_break(&w.progress);
+    return code;
 }
 
 int cmd_link(int argc, char **argv)
@@ -157,8 +145,8 @@ int cmd_link(int argc, char **argv)
     if (!args_parse(&a, argc, argv, 1, 3, &code))
         return code;
     char **words = (char **)a.words->pdata;
-    struct answer an = {.rep = {.json = args_has(&a, "json")}};
-    if (!progress_init(&an.bar, &a, "link")) {
+    struct answer an;
+    if (!answer_init(&an, &a, "link")) {
         args_clear(&a);
         return EXIT_USAGE;
     }

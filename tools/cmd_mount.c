@@ -38,18 +38,35 @@ static bool is_empty(const char *path, int *ret_r)
     return empty;
 }
 
+/* What a daemon that was killed left there would be in the way of every new start, of a service or a container, say. */
+static int clear_dead_mount(const char *path)
+{
+    if (!mount_exists(path))
+        return EXIT_DONE;
+    if (!mount_is_dead(path)) {
+        complain("%s is already a sluice mount", path);
+        return EXIT_USAGE;
+    }
+    int r = mount_clear_dead(path);
+    if (r == 0 && mount_exists(path))
+        r = -EBUSY; /* there was another below it */
+    if (r < 0) {
+        complain("%s is a dead sluice mount, which cannot be cleared: %s", path, err_text(r));
+        return EXIT_FAILED;
+    }
+    complain("the daemon of %s was not running; the dead mount is cleared", path);
+    return EXIT_DONE;
+}
+
 /* Makes cfg->mountpoint canonical. Exit code; complains. */
 static int check_mountpoint(struct config *cfg)
 {
     g_autofree char *path = path_canonical(cfg->mountpoint);
     struct stat st;
     int r;
-    if (mount_exists(path)) {
-        complain(mount_is_dead(path) ? "%s is a dead sluice mount; clear it with 'sluice umount'"
-                                     : "%s is already a sluice mount",
-                 path);
-        return EXIT_USAGE;
-    }
+    int code = clear_dead_mount(path);
+    if (code != EXIT_DONE)
+        return code;
     if (stat(path, &st) < 0) {
         complain("mount point %s: %s", path, err_text(errno));
         return EXIT_USAGE;
@@ -102,10 +119,19 @@ static int serve_foreground(struct config *cfg)
     return r < 0 ? EXIT_FAILED : EXIT_DONE;
 }
 
+/* A lock or a pipe of whoever calls would be held for as long as the mount lives. */
+static void close_inherited(int but)
+{
+    if (but > 3)
+        (void)close_range(3, (unsigned)but - 1, 0);
+    (void)close_range((unsigned)but + 1, UINT_MAX, 0);
+}
+
 /* The child: never returns. */
 static void serve_background(struct config *cfg, int ready_fd)
 {
     g_autofree char *msg = NULL;
+    close_inherited(ready_fd);
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     (void)setsid(); /* cannot fail: a fresh child leads no group */
     if (null >= 0)
@@ -238,6 +264,8 @@ static int check_apart(const struct config *cfg)
         g_ptr_array_add(paths, cfg->ca_bundle);
     if (cfg->links)
         g_ptr_array_add(paths, cfg->links);
+    if (cfg->events_secret_file)
+        g_ptr_array_add(paths, cfg->events_secret_file);
     for (unsigned i = 0; i < paths->len; i++)
         if (lies_in(paths->pdata[i], cfg->mountpoint)) {
             complain("%s lies in the mount point %s", (char *)paths->pdata[i], cfg->mountpoint);
@@ -304,6 +332,7 @@ int cmd_mount(int argc, char **argv)
         make_all_absolute(&cfg.cache_dir);
         make_absolute(&cfg.ca_bundle);
         make_absolute(&cfg.links);
+        make_absolute(&cfg.events_secret_file);
         make_absolute(&cfg.log_file);
         default_log_file(&cfg);
         code = check_apart(&cfg);

@@ -1,7 +1,7 @@
 /* `sluice pin` and `sluice unpin`: files that stay in the cache, by path or as "the N newest of a glob". */
+#include "tools/answer.h"
 #include "tools/cmd.h"
 #include "tools/ctl_client.h"
-#include "tools/report.h"
 
 #include <string.h>
 
@@ -21,10 +21,12 @@ static int pin_or_unpin(int argc, char **argv, const char *sentence)
         json_object_set_new(req, "latest", json_integer((json_int_t)latest));
     if (args_has(&a, "memory"))
         json_object_set_new(req, "memory", json_true());
-    struct report rep = {.json = args_has(&a, "json"), .sentence = sentence};
-    code = ctl_request_paths((char **)a.words->pdata, req, 60, report_on_line, &rep);
+    struct answer an;
+    (void)answer_init(&an, &a, argv[0]); /* no word of progress to be wrong */
+    an.rep.sentence = sentence;
+    code = answer_end(&an, ctl_request_paths((char **)a.words->pdata, req, 60, answer_on_line, &an));
     args_clear(&a);
-    return code == EXIT_DONE && rep.n_errors ? EXIT_FAILED : code;
+    return code;
 }
 
 int cmd_pin(int argc, char **argv)

@@ -12,23 +12,15 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mount.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define STOP_QUIET_S 300 /* making local state durable may take this long */
+#define STOP_QUIET_S 300 /* the daemon tells of bytes on their way to its disk, but not of its database */
 #define END_WAIT_S   60
 
-/* Taking a dead mount away loses nothing. */
 static int clear_dead(const struct mount_point *mp)
 {
-    int r = RET_ERRNO(umount2(mp->path, MNT_DETACH | UMOUNT_NOFOLLOW));
-    if (r == -EPERM) { /* not root: the helper of libfuse may do it for who mounted */
-        g_autofree char *quoted = g_shell_quote(mp->path);
-        g_autofree char *line = g_strdup_printf("fusermount3 -u -z -- %s", quoted);
-        int status = 1;
-        r = g_spawn_command_line_sync(line, NULL, NULL, &status, NULL) && status == 0 ? 0 : -EPERM;
-    }
+    int r = mount_clear_dead(mp->path);
     if (r < 0) {
         complain("cannot unmount %s: %s", mp->path, err_text(r));
         return EXIT_FAILED;
@@ -86,6 +78,7 @@ static int stop(const struct mount_point *mp, struct progress *p, bool drain, ui
         complain("%s stays mounted; without --drain, what is left goes on at the next mount", mp->path);
         return code;
     }
+    progress_restart(p, "to the cache disk");
     code = ctl_request(mp, json_pack("{s:s}", "verb", "stop"), STOP_QUIET_S, progress_on_line, p);
     progress_break(p);
     return code == EXIT_DONE ? wait_for_end(mp, pidfd) : code;
@@ -105,7 +98,8 @@ int cmd_umount(int argc, char **argv)
     } else if (!mount_find(a.words->pdata[0], &mp)) {
         code = EXIT_FAILED;
     } else {
-        if (*mp.relative) {
+        g_autofree char *path = path_canonical(a.words->pdata[0]);
+        if (strcmp(path, mp.path) != 0) { /* a folder in it, or the other end of a bind mount */
             complain("'%s' is not a mount point; the mount is %s", (char *)a.words->pdata[0], mp.path);
             code = EXIT_USAGE;
         } else {

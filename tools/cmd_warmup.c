@@ -22,6 +22,7 @@ struct warmup {
     bool json, check, evict;
     uint64_t n_errors, n_missing;
     uint64_t files_done, bytes_done, files_cached, bytes_cached, files_fetched, bytes_fetched, files_total, bytes_total;
+    uint64_t files_dropped, bytes_dropped;
 };
 
 static uint64_t field(const json_t *line, const char *name)
@@ -49,6 +50,8 @@ static void note_counts(struct warmup *w, const json_t *line)
     w->bytes_fetched = field(line, "bytes_fetched");
     w->files_total = field(line, "files_total");
     w->bytes_total = field(line, "bytes_total");
+    w->files_dropped = field(line, "files_dropped");
+    w->bytes_dropped = field(line, "bytes_dropped");
 }
 
 /* Of names that are not there only the first are shown: a list may hold nothing else. */
@@ -82,6 +85,8 @@ static void on_line(void *ctx, const json_t *line)
     progress_break(&w->progress);
     if (w->json || w->progress.mode == PROGRESS_JSON)
         print_json(line);
+    else if (g_strcmp0(event, "warning") == 0)
+        complain("warning: %s", json_string_value(json_object_get(line, "message")));
     else if (g_strcmp0(event, "check") == 0)
         print_check(line);
     else if (g_strcmp0(event, "job") == 0)
@@ -216,17 +221,17 @@ static void print_left(const struct warmup *w, int code)
                  w->n_missing);
     if (code == EXIT_DONE || w->evict || w->files_total == 0)
         return;
-    g_autofree char *done = human_bytes(w->check ? w->bytes_cached : w->bytes_done),
-                    *total = human_bytes(w->bytes_total);
-    complain("in the cache: %" PRIu64 " of %" PRIu64 " files, %s of %s", w->check ? w->files_cached : w->files_done,
-             w->files_total, done, total);
+    uint64_t files = w->check ? w->files_cached : w->files_done - MIN(w->files_dropped, w->files_done);
+    uint64_t bytes = w->check ? w->bytes_cached : w->bytes_done - MIN(w->bytes_dropped, w->bytes_done);
+    g_autofree char *done = human_bytes(bytes), *total = human_bytes(w->bytes_total);
+    complain("in the cache: %" PRIu64 " of %" PRIu64 " files, %s of %s", files, w->files_total, done, total);
 }
 
 static int fetch(const struct args *a)
 {
     struct warmup w = {.json = args_has(a, "json"), .check = args_has(a, "check"), .evict = args_has(a, "evict")};
     struct warm_names names = {0};
-    json_t *req = progress_init(&w.progress, a, "warmup") ? make_request(a) : NULL;
+    json_t *req = progress_init(&w.progress, a, w.evict ? "evict" : "warmup") ? make_request(a) : NULL;
     int code = req ? collect(a, &names) : EXIT_USAGE;
     if (code == EXIT_DONE)
         code = warm_names_send(&names, json_incref(req), QUIET_S, on_line, &w);

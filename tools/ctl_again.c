@@ -33,9 +33,12 @@ static const struct again_rule rules[] = {
     {"conflicts", "show", FEW, false, ""},
     {"checkpoints", NULL, FEW, false, ""},
     {"sync-status", NULL, FEW, false, ""},
+    {"link", "list", FEW, false, ""},
+    {"link", "show", FEW, false, ""},
     /* what is here is not fetched again, nor what was just listed listed again; of jobs in the background there may be two, the second with nothing to do */
     {"warmup", NULL, FEW, false, ""},
     {"sync", NULL, FEW, false, ""},
+    {"link", "sync", FEW, false, ""},
     {"warmup-stop", NULL, FEW, false, ""},
     /* what is dropped, pinned or not pinned stays so */
     {"evict", NULL, FEW, false, ""},
@@ -46,6 +49,7 @@ static const struct again_rule rules[] = {
     /* what came meanwhile was not meant */
     {"publish", NULL, 0, false, "; `sluice info` tells whether it was carried out"},
     {"conflicts", NULL, 0, false, "; `sluice conflicts` tells whether it was carried out"},
+    {"link", NULL, 0, false, "; `sluice link list` tells whether it was carried out"},
     /* the next worker may be the other program */
     {"upgrade", NULL, 0, false, "; `sluice status` tells which program serves"},
     {NULL, NULL, 0, false, ""},
@@ -125,7 +129,9 @@ static uintptr_t subject(const json_t *line)
 bool again_is_new(struct again *a, const json_t *line)
 {
     const char *event = json_string_value(json_object_get(line, "event"));
-    if (!again_is_safe(a) || g_strcmp0(event, "progress") == 0 || g_strcmp0(event, "error") == 0)
+    static const char *const always[] = {"progress", "error", "sync", "evicted",
+                                         NULL}; /* each worker numbers its syncs from 1 */
+    if (!again_is_safe(a) || (event && g_strv_contains(always, event)))
         return true;
     gpointer key = (gpointer)subject(line), asked = NULL;
     if (g_hash_table_lookup_extended(a->seen, key, NULL, &asked))

@@ -329,6 +329,8 @@ static int ask(struct ask *a)
             tell_again(a);
             break;
         case AGAIN_NOT:
+            if (a->again.n_asked > 0 && is_unmounted(a->mp->path))
+                return no_daemon(a, -ENOENT);
             complain("the daemon of %s ended before it was done%s", a->mp->path, again_hint(&a->again));
             return EXIT_FAILED;
         case AGAIN_TIME:

@@ -32,7 +32,9 @@ bool mount_find(const char *path, struct mount_point *ret_mp);
 bool mount_exists(const char *canonical);
 /* Is there no daemon behind this mount any more? The kernel knows; a child asks it, for at most 5 s. False when in doubt. */
 bool mount_is_dead(const char *canonical);
-/* All sluice mounts, struct mount_point *. */
+/* Takes such a mount away, which loses nothing. -errno. */
+int mount_clear_dead(const char *canonical);
+/* All sluice mounts, struct mount_point *, without those of which a bind mount shows a part. */
 GPtrArray *mount_list(void);
 
 /* Called for each line but the last; line is borrowed. A line {"event":"again"} of the command's own: the worker was replaced, the next one begins anew, and errors are

@@ -1,5 +1,6 @@
 /* Which path lies in which sluice mount: reads /proc/self/mountinfo, and never looks inside a mount (a dead one would fail, a hung one hang) but by a child. */
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "tools/cmd.h"
 #include "tools/ctl_client.h"
 
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -48,6 +50,8 @@ static void unescape(char *s)
 /* Rows of the mount table in order. */
 struct row {
     char *path, *source;
+    char *device; /* "0:52": one of each file system */
+    char *root;   /* what of it is shown here: "/" is all */
     bool is_sluice;
     uid_t uid;
 };
@@ -57,6 +61,8 @@ static void row_free(void *p)
     struct row *row = p;
     g_free(row->path);
     g_free(row->source);
+    g_free(row->device);
+    g_free(row->root);
     g_free(row);
 }
 
@@ -74,7 +80,10 @@ static struct row *parse_row(char *line)
     struct row *row = g_new0(struct row, 1);
     row->path = g_strdup(head[4]);
     row->source = g_strdup(rest[1]);
+    row->device = g_strdup(head[2]);
+    row->root = g_strdup(head[3]);
     unescape(row->path);
+    unescape(row->root);
     unescape(row->source);
     row->is_sluice = strcmp(rest[0], "fuse.sluice") == 0;
     const char *user = strstr(rest[2], "user_id=");
@@ -141,12 +150,25 @@ char *path_canonical(const char *path)
     return g_string_free(out, FALSE);
 }
 
-static void fill(struct mount_point *mp, const struct row *row, const char *path)
+/* Where the daemon mounted what this row shows, wholly or in part, at a second place: the first whole one in the table. The row itself where that is not seen from here. */
+static const struct row *origin_of(const GPtrArray *rows, const struct row *row)
 {
+    for (guint i = 0; i < rows->len; i++) {
+        const struct row *other = rows->pdata[i];
+        if (other->is_sluice && strcmp(other->root, "/") == 0 && strcmp(other->device, row->device) == 0)
+            return other;
+    }
+    return row;
+}
+
+static void fill(struct mount_point *mp, const GPtrArray *rows, const struct row *row, const char *path)
+{
+    const struct row *origin = origin_of(rows, row);
     const char *rest = path + (strcmp(row->path, "/") == 0 ? 0 : strlen(row->path));
-    *mp = (struct mount_point){.path = g_strdup(row->path),
+    g_autofree char *below = g_build_filename(origin == row ? "/" : row->root, rest, NULL);
+    *mp = (struct mount_point){.path = g_strdup(origin->path),
                                .source = g_strdup(row->source),
-                               .relative = g_strdup(*rest == '/' ? rest + 1 : rest),
+                               .relative = g_strdup(below + 1),
                                .uid = row->uid};
 }
 
@@ -157,7 +179,7 @@ bool mount_holds(const char *path, struct mount_point *ret_mp)
     const struct row *row = find_row(rows, canonical);
     if (!row || !row->is_sluice)
         return false;
-    fill(ret_mp, row, canonical);
+    fill(ret_mp, rows, row, canonical);
     return true;
 }
 
@@ -195,16 +217,28 @@ bool mount_is_dead(const char *canonical)
     return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+int mount_clear_dead(const char *canonical)
+{
+    int r = RET_ERRNO(umount2(canonical, MNT_DETACH | UMOUNT_NOFOLLOW));
+    if (r == -EPERM) { /* not root: the helper of libfuse may do it for who mounted */
+        g_autofree char *quoted = g_shell_quote(canonical);
+        g_autofree char *line = g_strdup_printf("fusermount3 -u -z -- %s", quoted);
+        int status = 1;
+        r = g_spawn_command_line_sync(line, NULL, NULL, &status, NULL) && status == 0 ? 0 : -EPERM;
+    }
+    return r;
+}
+
 GPtrArray *mount_list(void)
 {
     g_autoptr(GPtrArray) rows = read_table();
     GPtrArray *list = g_ptr_array_new_with_free_func(mount_point_free);
     for (guint i = 0; i < rows->len; i++) {
         const struct row *row = rows->pdata[i];
-        if (!row->is_sluice || find_row(rows, row->path) != row)
+        if (!row->is_sluice || find_row(rows, row->path) != row || origin_of(rows, row) != row)
             continue;
         struct mount_point *mp = g_new0(struct mount_point, 1);
-        fill(mp, row, row->path);
+        fill(mp, rows, row, row->path);
         g_ptr_array_add(list, mp);
     }
     return list;

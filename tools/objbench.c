@@ -22,6 +22,7 @@
 #define LIST_CALLS   8u
 #define LARGE_DIR    "large/"
 #define SMALL_DIR    "small/"
+#define PARTS_DIR    "parts/"
 #define WATCH_MS     20
 #define MAX_ATTEMPTS 3 /* at a key that will not go away */
 
@@ -33,6 +34,7 @@ struct bench {
     uint64_t max_large;  /* objects written so far, numbers below this exist or may */
     uint64_t max_small;
     unsigned n_signals;
+    char *upload_id;      /* owned; of the parts of the row at work */
     struct bench_job job; /* the row at work */
     GArray *rows;         /* owned; struct bench_row */
 };
@@ -43,6 +45,8 @@ struct op {
     bool small;
     uint64_t (*n_calls)(const struct bench *b, unsigned concurrency);
     uint64_t (*call_bytes)(const struct bench *b); /* NULL: none to speak of */
+    int (*begin)(struct bench *b);                 /* not measured; NULL: nothing to do */
+    int (*end)(struct bench *b);                   /* where begin succeeded, also after a failure */
 };
 
 /* ---- calls ---- */
@@ -56,6 +60,11 @@ static uint64_t n_large(const struct bench *b, unsigned concurrency)
 {
     uint64_t n = b->o->size_bytes / b->o->object_bytes;
     return MAX(n, concurrency);
+}
+
+static uint64_t n_parts(const struct bench *b, unsigned concurrency)
+{
+    return MIN(n_large(b, concurrency), objstore_limits(b->st)->parts_max);
 }
 
 static uint64_t n_small(const struct bench *b, unsigned concurrency)
@@ -126,6 +135,30 @@ static int call_put(void *ctx, unsigned thread, uint64_t i)
 {
     struct bench *b = ctx;
     return put(b, LARGE_DIR, i, b->o->object_bytes);
+}
+
+static int begin_parts(struct bench *b)
+{
+    const struct obj_meta meta = {0};
+    g_autofree char *key = key_of(b, PARTS_DIR, 0);
+    return objstore_mpu_create(b->st, key, &meta, &b->upload_id);
+}
+
+static int call_put_part(void *ctx, unsigned thread, uint64_t i)
+{
+    struct bench *b = ctx;
+    struct obj_part part = {.number = (uint32_t)i + 1, .size = b->o->object_bytes};
+    g_autofree char *key = key_of(b, PARTS_DIR, 0);
+    return objstore_mpu_part(b->st, key, b->upload_id, b->buf, &part);
+}
+
+static int end_parts(struct bench *b)
+{
+    g_autofree char *id = g_steal_pointer(&b->upload_id), *key = key_of(b, PARTS_DIR, 0);
+    int r = objstore_mpu_abort(b->st, key, id);
+    for (unsigned attempt = 1; r < 0 && attempt < MAX_ATTEMPTS && b->n_signals < 2; attempt++)
+        r = objstore_mpu_abort(b->st, key, id);
+    return r;
 }
 
 static int call_get(void *ctx, unsigned thread, uint64_t i)
@@ -215,16 +248,17 @@ static uint64_t n_written_small(const struct bench *b, unsigned concurrency)
 }
 
 static const struct op ops[] = {
-    {"put", call_put, false, n_large, large_bytes},
-    {"get", call_get, false, n_large, large_bytes},
-    {"get-range", call_get_range, false, n_ranges, range_bytes},
-    {"small-put", call_small_put, true, n_small, small_bytes},
-    {"small-head", call_small_head, true, n_small, NULL},
-    {"small-get", call_small_get, true, n_small, small_bytes},
-    {"list", call_list, true, n_lists, NULL},
+    {"put", call_put, false, n_large, large_bytes, NULL, NULL},
+    {"put-part", call_put_part, false, n_parts, large_bytes, begin_parts, end_parts}, /* as a mount uploads */
+    {"get", call_get, false, n_large, large_bytes, NULL, NULL},
+    {"get-range", call_get_range, false, n_ranges, range_bytes, NULL, NULL},
+    {"small-put", call_small_put, true, n_small, small_bytes, NULL, NULL},
+    {"small-head", call_small_head, true, n_small, NULL, NULL, NULL},
+    {"small-get", call_small_get, true, n_small, small_bytes, NULL, NULL},
+    {"list", call_list, true, n_lists, NULL, NULL, NULL},
 };
-static const struct op delete_large = {"delete", call_delete_large, false, n_written_large, NULL};
-static const struct op delete_small = {"small-delete", call_delete_small, true, n_written_small, NULL};
+static const struct op delete_large = {"delete", call_delete_large, false, n_written_large, NULL, NULL, NULL};
+static const struct op delete_small = {"small-delete", call_delete_small, true, n_written_small, NULL, NULL, NULL};
 
 /* ---- one row ---- */
 
@@ -262,7 +296,13 @@ static int run_row(struct bench *b, const struct op *op, unsigned concurrency)
                                 .threads = concurrency};
     if (b->job.n_calls == 0)
         return 0;
-    int r = bench_run(&b->job, &row);
+    int r = op->begin ? op->begin(b) : 0;
+    if (r < 0)
+        return r;
+    r = bench_run(&b->job, &row);
+    int ended = op->end ? op->end(b) : 0;
+    if (r == 0)
+        r = ended;
     if (b->o->progress)
         fprintf(stderr, "\r%60s\r", "");
     if (r < 0)

@@ -42,11 +42,12 @@ void objbench_report_json(const struct objbench_report *r, FILE *out)
     json_t *rows = json_array();
     for (size_t i = 0; i < r->n_rows; i++) {
         const struct bench_row *row = &r->rows[i];
-        json_array_append_new(
-            rows, json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "op", row->op, "concurrency",
-                            (json_int_t)row->threads, "calls", (json_int_t)row->n_ops, "bytes", (json_int_t)row->bytes,
-                            "seconds", bench_seconds(row->elapsed_ns), "mb_per_s", bench_mb_per_s(row), "calls_per_s",
-                            bench_ops_per_s(row), "p50_ms", bench_ms(row->p50_ns), "p99_ms", bench_ms(row->p99_ns)));
+        json_array_append_new(rows, json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "op", row->op,
+                                              "concurrency", (json_int_t)row->threads, "calls", (json_int_t)row->n_ops,
+                                              "bytes", (json_int_t)row->bytes, "seconds",
+                                              bench_seconds(row->elapsed_ns), "cpu_seconds", bench_seconds(row->cpu_ns),
+                                              "mb_per_s", bench_mb_per_s(row), "calls_per_s", bench_ops_per_s(row),
+                                              "p50_ms", bench_ms(row->p50_ns), "p99_ms", bench_ms(row->p99_ns)));
     }
     json_t *o = json_object();
     json_object_set_new(o, "source", json_string(r->source));

@@ -87,6 +87,20 @@ static char *describe(const struct progress *p, const struct counts *c, double s
     return g_string_free(g_steal_pointer(&s), FALSE);
 }
 
+/* Before it is known how much there is to do. */
+static void draw_listing(struct progress *p, uint64_t n, uint64_t now)
+{
+    uint64_t every = p->mode == PROGRESS_BAR ? NS_PER_S / 10 : LINES_NS;
+    bool due = now - MAX(p->drawn_ns, p->start_ns) >= (p->drawn_ns ? every : MAX(every, QUIET_NS));
+    if (!due || (p->mode != PROGRESS_BAR && p->mode != PROGRESS_LINES))
+        return;
+    p->drawn_ns = now;
+    p->on_line = p->mode == PROGRESS_BAR;
+    fprintf(stderr, p->on_line ? "\r%s: %" PRIu64 " directories listed\033[K" : "%s: %" PRIu64 " directories listed\n",
+            p->label, n);
+    fflush(stderr);
+}
+
 static void draw_bar(struct progress *p, double share, const char *text)
 {
     struct winsize ws = {0};
@@ -106,6 +120,10 @@ void progress_line(struct progress *p, const json_t *line)
     struct counts c = read_counts(p, line);
     if (p->mode == PROGRESS_JSON)
         print_json(line);
+    if (json_object_get(line, "directories_listed")) {
+        draw_listing(p, field(line, "directories_listed"), now);
+        return;
+    }
     if (!p->seen) {
         p->seen = true;
         p->first_bytes = c.bytes_done;

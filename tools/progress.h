@@ -25,7 +25,7 @@ struct progress {
 
 /* mode from --progress, else by what standard error is. False after complaining of a bad word. */
 bool progress_init(struct progress *p, const struct args *args, const char *label);
-/* Shows a "progress" line of the daemon: files_done/files_total/bytes_done/bytes_total or files_left/bytes_left. */
+/* Shows a "progress" line of the daemon: files_done/files_total/bytes_done/bytes_total, files_left/bytes_left or directories_listed. */
 void progress_line(struct progress *p, const json_t *line);
 /* The next of several pieces of work: counts and time begin again. */
 void progress_restart(struct progress *p, const char *label);

@@ -37,6 +37,6 @@ read_settings
 read_job
 [ ${#paths[@]} -gt 0 ] || [ ${#lists[@]} -gt 0 ] || [ ${#save[@]} -gt 0 ] || exit 0
 stop_warmups
-[ ${#save[@]} -eq 0 ] || wait_for_saved
+[ ${#save[@]} -eq 0 ] || [ "$save_wait" = 0 ] || wait_for_saved
 [ -z "$evict" ] || give_back
 exit 0

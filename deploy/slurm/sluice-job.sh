@@ -8,7 +8,7 @@
 #   config=                  name of a file in /etc/sluice (or a path): a mount that is not there is made from it; empty: it is an error
 #   warm_wait=0              seconds that a job waits for its data before it starts; what is left comes while it runs
 #   warm_limit=              bytes a second that the warm-up of one job fetches at most, e.g. 1G
-#   save_wait=300            seconds that the end of a job waits until what it saved is in the store
+#   save_wait=300            seconds that the end of a job waits until what it saved is in the store; 0: it does not wait
 #   state=/run/sluice/slurm  where the numbers of warm-ups are noted
 #   scontrol=scontrol        Slurm's command, for the names of a job's nodes
 #
@@ -29,7 +29,7 @@ read_settings() {
     local file=${SLUICE_SLURM_ENV:-/etc/sluice/slurm.env} name value
     sluice=/usr/bin/sluice mount=/mnt/lake config='' warm_wait=0 warm_limit='' save_wait=300 state=/run/sluice/slurm scontrol=scontrol
     [ -r "$file" ] || return 0
-    while IFS='=' read -r name value; do
+    while IFS='=' read -r name value || [ -n "$name" ]; do # the last line may have no end
         case $name in
         '' | '#'*) ;;
         sluice | mount | config | warm_wait | warm_limit | save_wait | state | scontrol) printf -v "$name" %s "$value" ;;

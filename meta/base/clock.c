@@ -85,6 +85,11 @@ int64_t clock_wall_ns(void)
     return (int64_t)(read_clock(CLOCK_REALTIME) + clock_fake_offset_ns());
 }
 
+int64_t clock_wall_ahead_ns(void)
+{
+    return (int64_t)(read_clock(CLOCK_REALTIME) - read_clock(CLOCK_BOOTTIME));
+}
+
 void clock_fake_advance(uint64_t ns)
 {
     atomic_fetch_add_explicit(&fake_offset_ns, ns, memory_order_relaxed);

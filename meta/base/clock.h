@@ -7,6 +7,8 @@
 
 uint64_t clock_mono_ns(void);
 int64_t clock_wall_ns(void);
+/* How far the wall clock is ahead of the time since the machine's start: it changes when somebody sets the clock. Tests shift neither. */
+int64_t clock_wall_ahead_ns(void);
 /* Seconds since 1970 and ns (0 to 999999999) behind them as such a time: 1678 to 2262, what lies beyond is its end. */
 int64_t clock_wall_of(int64_t unix_s, int64_t ns);
 /* Adds ns to what both clocks return from now on (tests). */

@@ -9,10 +9,10 @@ import signal
 import sys
 
 import cases
-import measure
+import pages
 import report
 from lake import Lake
-from measure import SLUICE, run, say
+from measure import GIB, SLUICE, run, say
 from rows import FULL, QUICK, all_rows
 from sides import SIDES
 
@@ -22,7 +22,6 @@ DELAY_MS = 30
 class Bench:
     def __init__(self, args, work):
         self.sizes = QUICK if args.quick else FULL
-        measure.touching = not args.quick
         self.runs = args.runs or (1 if args.quick else 5)
         self.only = args.only.split(",") if args.only else list(SIDES)
         patterns = args.rows.split(",")
@@ -99,6 +98,7 @@ class Bench:
 def transfers(side, rows):
     """The rows of a client without a filesystem."""
     side.cold(rows[0].link)
+    pages.machine.settle()
     return {row.key: side.transfer(row.raw) for row in rows}
 
 
@@ -118,6 +118,8 @@ def parse():
     parser.add_argument("--list", action="store_true", help="print the rows and end")
     parser.add_argument("--out", default="bench-results", help="directory of the report [bench-results]")
     parser.add_argument("--resume", action="store_true", help="keep what --out holds of an earlier run on this machine: rows that are complete are not measured again")
+    parser.add_argument("--ballast", type=float, metavar="GIB", help="for a virtual machine whose host takes free memory back: hold all memory but so many GiB "
+                        "and keep those full of page cache, since the first use of a free page is slow there and would be measured [no]")
     parser.add_argument("--work", required=True, help=argparse.SUPPRESS)  # run.sh: an empty directory that it removes
     parser.add_argument("--far-port", type=int, default=8995, help="of the delaying relay [8995]")
     parser.add_argument("--server-cpus", required=True, help=argparse.SUPPRESS)
@@ -133,6 +135,9 @@ def main():
         signal.signal(number, lambda *_: sys.exit(130))
     work, out = pathlib.Path(args.work), pathlib.Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
+    if args.ballast is not None:
+        say(f"filling the memory but for {args.ballast} GiB")
+        pages.machine = pages.Ballast(work, int(args.ballast * GIB))
     bench = Bench(args, work)
     try:
         bench.lake.create({need for r in bench.todo for need in r.needs}, DELAY_MS if any(r.link == "far" for r in bench.todo) else 0)

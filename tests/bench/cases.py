@@ -5,7 +5,8 @@ A case leaves nothing behind that the next one could find warm: it begins with s
 import json
 import time
 
-from measure import HERE, KIB, MIB, MemoryLimit, Failed, drop_page_cache, io, measured, memory_mib, program, run
+import pages
+from measure import HERE, KIB, MIB, MemoryLimit, Failed, io, measured, memory_mib, program, run
 
 
 def write(bench, side, row):
@@ -20,7 +21,7 @@ def write(bench, side, row):
 
     def whole():
         with side.load():
-            took["close"] = measured(side, written, fills=size)
+            took["close"] = measured(side, written)
         side.wait_visible(key, size)
         return {"seconds": took["close"]["seconds"] + time.monotonic() - closed[0]}
 
@@ -37,7 +38,7 @@ def read(bench, side, row):
     which = row.args[0]
     side.cold(row.link, row.options)
     path, size = side.root / which, bench.lake.size_of(which)
-    took = {key: measured(side, lambda: io("read", path, MIB), fills) for key, fills in (("cold", size), ("warm", 0))}
+    took = {key: measured(side, lambda: io("read", path, MIB)) for key in ("cold", "warm")}
     io("check-files", side.root, bench.lake.list_file(which), size)
     return took
 
@@ -62,8 +63,7 @@ def list_all(bench, side, which):
 def small(bench, side, row):
     names = bench.lake.list_file("small", bench.sizes.small_n)
     side.cold(row.link, row.options)
-    size = bench.sizes.small * bench.sizes.small_n
-    took = {key: measured(side, lambda: io("files", side.root, names, 1, 0), fills) for key, fills in (("cold", size), ("warm", 0))}
+    took = {key: measured(side, lambda: io("files", side.root, names, 1, 0)) for key in ("cold", "warm")}
     io("check-files", side.root, names, bench.sizes.small)
     return took
 
@@ -77,8 +77,8 @@ def warm(bench, side, row):
             "mmap": measured(side, lambda: io("mmap", path)),
             "rand-128k": measured(side, lambda: io("rand", path, 128 * KIB, s.rand_128k, 1)),
             "rand-4k": measured(side, lambda: io("rand", path, 4 * KIB, s.rand_4k, 2))}
-    drop_page_cache()
-    took["dropped"] = measured(side, lambda: io("read", path, MIB), fills=s.huge)
+    pages.machine.drop()
+    took["dropped"] = measured(side, lambda: io("read", path, MIB))
     io("check-files", side.root, bench.lake.list_file("huge"), s.huge)
     return took
 
@@ -94,7 +94,7 @@ def publish(bench, side, row):
 
     side.cold(row.link, row.options)
     try:
-        took = {"verified": measured(side, whole, fills=size)}
+        took = {"verified": measured(side, whole)}
         side.check_object(key, size)
     finally:
         side.forget(key)
@@ -103,8 +103,10 @@ def publish(bench, side, row):
 
 def preads(bench, side, row):
     side.cold(row.link, row.options)
-    sample = measured(side, lambda: io("rand", side.root / "big", 64 * KIB, bench.sizes.preads, 3))
+    what = (side.root / "big", 64 * KIB, bench.sizes.preads, 3)
+    sample = measured(side, lambda: io("rand", *what))
     side.note_download(sample)
+    io("check-rand", *what)
     return {"": sample}
 
 
@@ -116,7 +118,8 @@ def mixed(bench, side, row):
     for _ in range(2):
         io("read", side.root / "big", MIB)
     try:
-        sample = measured(side, lambda: io("mixed", side.root, side.root / "big", 16, size), fills=16 * size)
+        with side.load():
+            sample = measured(side, lambda: side.note_upload(io("mixed", side.root, side.root / "big", 16, size)))
         took = {"": sample, "memory": {"MiB": sample.get("daemon_peak_mib"), "mode": sample["mode"]}}
         io("check-files", side.root, names, size)
     finally:
@@ -132,11 +135,10 @@ def torch(bench, side, row):
 
     side.cold(row.link, row.options)
     try:
-        took = {"save": measured(side, lambda: client("save"), fills=2 * mib * MIB)}
+        took = {"save": measured(side, lambda: client("save"))}
         if "pin" in row.args:
             side.pin(key)
-            drop_page_cache()
-        took["load"] = measured(side, lambda: client("load"), fills=mib * MIB)
+        took["load"] = measured(side, lambda: client("load"))
     finally:
         side.forget(key)
     return took
@@ -152,9 +154,9 @@ def epoch(bench, side, row):
             time.sleep(1.1)
         took = {"": measured(side, lambda: io("files", side.root, names, 4, 5))}
     else:
-        drop_page_cache()
+        pages.machine.drop()
         with MemoryLimit(max(size // 2, 256 * MIB), side.pids()) as prefix:
-            took = {"": measured(side, lambda: io("files", side.root, names, 4, 5, prefix=prefix), fills=size // 2)}
+            took = {"": measured(side, lambda: io("files", side.root, names, 4, 5, prefix=prefix))}
     io("check-files", side.root, names, bench.sizes.small)
     return took
 

@@ -127,9 +127,8 @@ static void write_all(const char *path, int fd, const uint8_t *buf, uint64_t len
     }
 }
 
-uint64_t read_range(const char *path, uint64_t block, uint64_t from, uint64_t to)
+uint64_t read_range(const char *path, uint8_t *buf, uint64_t block, uint64_t from, uint64_t to)
 {
-    uint8_t *buf = need(block);
     uint64_t seed = seed_of(path), off = from;
     int fd = open_or_die(path, O_RDONLY);
     while (off < to) {
@@ -141,7 +140,6 @@ uint64_t read_range(const char *path, uint64_t block, uint64_t from, uint64_t to
             break;
     }
     close_or_die(path, fd);
-    free(buf);
     return off - from;
 }
 
@@ -198,6 +196,18 @@ void check_file(const char *path, int fd, uint64_t seed, uint64_t size)
     }
     if (off != size)
         die("%s: %llu bytes instead of %llu", path, (unsigned long long)off, (unsigned long long)size);
+    free(got);
+    free(want);
+}
+
+void check_block(const char *path, int fd, uint64_t len, uint64_t off)
+{
+    uint8_t *got = need(len), *want = need(len);
+    if (read_at(path, fd, got, len, off) != len)
+        die("%s: short read at %llu", path, (unsigned long long)off);
+    make(want, seed_of(path), off, len);
+    if (memcmp(got, want, len) != 0)
+        die("%s: wrong bytes in the block at %llu", path, (unsigned long long)off);
     free(got);
     free(want);
 }

@@ -95,8 +95,11 @@ static int end(const struct result *r)
 static int cmd_read(char **a)
 {
     struct result r = {.files = 1};
+    uint64_t block = number(a[1]);
+    uint8_t *buf = need(block);
     begin(&r);
-    r.bytes = read_range(a[0], number(a[1]), 0, UINT64_MAX);
+    r.bytes = read_range(a[0], buf, block, 0, UINT64_MAX);
+    free(buf);
     return end(&r);
 }
 
@@ -134,6 +137,11 @@ static int cmd_mmap(char **a)
     return end(&r);
 }
 
+static uint64_t rand_off(uint64_t rng, uint64_t size, uint64_t block)
+{
+    return mix(rng) % (size / block) * block;
+}
+
 static int cmd_rand(char **a)
 {
     const char *path = a[0];
@@ -145,9 +153,8 @@ static int cmd_rand(char **a)
     int fd = open_or_die(path, O_RDONLY);
     if (fstat(fd, &st) < 0 || (uint64_t)st.st_size < block)
         die("%s: no block of that size", path);
-    uint64_t blocks = (uint64_t)st.st_size / block;
     for (uint64_t i = 0; i < n; i++) {
-        uint64_t off = mix(rng + i) % blocks * block;
+        uint64_t off = rand_off(rng + i, (uint64_t)st.st_size, block);
         if (read_at(path, fd, buf, block, off) != block)
             die("%s: short read at %llu", path, (unsigned long long)off);
         check_stamps(path, buf, seed, off, block);
@@ -165,11 +172,14 @@ struct crew { /* threads that take numbers from one counter */
     _Atomic uint64_t next, bytes;
 };
 
+/* One buffer a thread: what a new one for each file costs depends on the order in which threads take and free them, which differs from side to side. */
 static void *read_files(void *arg)
 {
     struct crew *c = arg;
+    uint8_t *buf = need(MIB);
     for (uint64_t i; (i = c->next++) < c->list->n;)
-        c->bytes += read_range(c->list->path[i], MIB, 0, UINT64_MAX);
+        c->bytes += read_range(c->list->path[i], buf, MIB, 0, UINT64_MAX);
+    free(buf);
     return NULL;
 }
 
@@ -204,10 +214,12 @@ static void *mixed(void *arg)
     uint64_t i = c->next++;
     char path[PAGE];
     (void)snprintf(path, sizeof(path), "%s/mixed-%llu", c->root, (unsigned long long)i);
-    if (i % 2 == 0)
-        c->bytes += write_file(path, c->size, MIB);
+    uint8_t *buf = i % 2 ? need(MIB) : NULL;
+    if (buf)
+        c->bytes += read_range(c->source, buf, MIB, i / 2 * c->size, (i / 2 + 1) * c->size);
     else
-        c->bytes += read_range(c->source, MIB, i / 2 * c->size, (i / 2 + 1) * c->size);
+        c->bytes += write_file(path, c->size, MIB);
+    free(buf);
     return NULL;
 }
 
@@ -295,17 +307,19 @@ static int cmd_check_files(char **a)
     return end(&r);
 }
 
-/* Has the machine give us so many bytes of memory, and gives them back. */
-static int cmd_touch(char **a)
+static int cmd_check_rand(char **a) /* every byte of the blocks that `rand` reads */
 {
-    struct result r = {.bytes = number(a[0])};
+    const char *path = a[0];
+    uint64_t block = number(a[1]), n = number(a[2]), rng = number(a[3]);
+    struct result r = {.files = 1, .bytes = n * block};
+    struct stat st;
     begin(&r);
-    char *p = mmap(NULL, r.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-        die("memory");
-    for (uint64_t i = 0; i < r.bytes; i += 4096)
-        p[i] = 1;
-    (void)munmap(p, r.bytes);
+    int fd = open_or_die(path, O_RDONLY);
+    if (fstat(fd, &st) < 0 || (uint64_t)st.st_size < block)
+        die("%s: no block of that size", path);
+    for (uint64_t i = 0; i < n; i++)
+        check_block(path, fd, block, rand_off(rng + i, (uint64_t)st.st_size, block));
+    close_or_die(path, fd);
     return end(&r);
 }
 
@@ -325,7 +339,7 @@ static const struct command {
     {"fill", "ROOT LIST SIZE", 3, cmd_fill},
     {"check", "NAME SIZE", 2, cmd_check},
     {"check-files", "ROOT LIST SIZE", 3, cmd_check_files},
-    {"touch", "BYTES", 1, cmd_touch},
+    {"check-rand", "PATH BLOCK COUNT SEED", 4, cmd_check_rand},
 };
 
 int main(int argc, char **argv)

@@ -1,5 +1,6 @@
 """The bucket with its data sets, and the two clients without a filesystem that read and write it: objbench ("raw") and curl."""
 import contextlib
+import hashlib
 import json
 import os
 import subprocess
@@ -8,6 +9,8 @@ import uuid
 
 import boto3
 from boto3.s3.transfer import TransferConfig
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from measure import DELAY, IO, MIB, SLUICE, Failed, children_cpu, io, run, say
 
@@ -118,9 +121,18 @@ class Lake:
 
     # ---- clients without a filesystem ----
 
-    def sign(self, method, key, link="near"):
+    def sign(self, method, key, link="near", **more):
         client = self.far if link == "far" else self.client
-        return client.generate_presigned_url(method, Params={"Bucket": self.bucket, "Key": key}, ExpiresIn=86400)
+        return client.generate_presigned_url(method, Params={"Bucket": self.bucket, "Key": key, **more}, ExpiresIn=86400)
+
+    def signed_put(self, key, source, digest, link, query=""):
+        """A curl entry that sends source, signed with its SHA-256: the gateway has it to compare, as with objbench. Good for some minutes."""
+        request = AWSRequest("PUT", f"{self.links[link]}/{self.bucket}/{key}{query}")
+        signer = S3SigV4Auth(boto3.Session().get_credentials(), "s3", self.client.meta.region_name)
+        signer.payload = lambda _: digest
+        signer.add_auth(request)
+        headers = "".join(f'header = "{name}: {value}"\n' for name, value in request.headers.items())
+        return f'url = "{request.url}"\nupload-file = "{source}"\n{headers}'
 
     def curl(self, entries, parallel):
         """curl -Z over configuration entries; seconds and CPU of the whole command."""
@@ -137,25 +149,41 @@ class Lake:
     def raw_objbench(self, raw, link):
         """The row of objbench that raw names: same requests, signing and checks as a mount of Sluice makes."""
         out = json.loads(run(SLUICE, "objbench", f"s3://{self.bucket}/raw", "--endpoint-url", self.links[link], "--json", "--size",
-                             raw.total, "--object-size", raw.object, "--concurrency", raw.threads, "--small-objects", 0))
-        row = next(r for r in out["results"] if r["op"] == raw.op)
-        return {key: row[key] for key in ("seconds", "bytes", "p50_ms")}
+                             raw.total, "--object-size", raw.object, "--concurrency", ",".join(map(str, raw.threads)), "--small-objects", 0))
+        row = min((r for r in out["results"] if r["op"] == raw.op), key=lambda r: r["seconds"])
+        return {"client_cpu": row["cpu_seconds"], "threads": row["concurrency"], **{key: row[key] for key in ("seconds", "bytes", "p50_ms")}}
 
     def raw_curl(self, raw, link):
-        """The same objects by curl -Z with presigned URLs: written, read, deleted."""
-        n = max(raw.total // raw.object, raw.threads)
-        keys = [f"curl/{i:06}" for i in range(n)]
+        """The same objects or parts by curl -Z: written with signatures made before, read with presigned URLs, deleted."""
+        n = max(raw.total // raw.object, *raw.threads)
         source = self.work / "curl-object"
         source.write_bytes(os.urandom(raw.object))
-        puts = [f'url = "{self.sign("put_object", k, link)}"\nupload-file = "{source}"' for k in keys]
-        gets = [f'url = "{self.sign("get_object", k, link)}"' for k in keys]
+        with self.curl_puts(raw, n, source, link) as (puts, keys):
+            gets = [f'url = "{self.sign("get_object", k, link)}"' for k in keys]
+            if raw.op == "get":
+                self.curl(puts, 8)
+            took = [dict(self.curl(gets if raw.op == "get" else puts, threads), threads=threads) for threads in raw.threads]
+        return dict(min(took, key=lambda sample: sample["seconds"]), bytes=n * raw.object)
+
+    @contextlib.contextmanager
+    def curl_puts(self, raw, n, source, link):
+        """Entries that put n objects, or parts of one, and the objects' keys; all is removed in the end."""
+        keys, upload = [f"curl/{i:06}" for i in range(n)], None
+        digest = hashlib.sha256(source.read_bytes()).hexdigest()
+        if raw.op == "put-part":
+            upload = {"Bucket": self.bucket, "Key": keys[0]}
+            upload["UploadId"] = self.client.create_multipart_upload(**upload)["UploadId"]
+            puts = [self.signed_put(keys[0], source, digest, link, f"?partNumber={i + 1}&uploadId={upload['UploadId']}") for i in range(n)]
+        else:
+            puts = [self.signed_put(k, source, digest, link) for k in keys]
         try:
-            put = self.curl(puts, raw.threads)
-            sample = put if raw.op == "put" else self.curl(gets, raw.threads)
+            yield puts, keys
         finally:
             source.unlink()
-            self.delete(*keys)
-        return dict(sample, bytes=n * raw.object)
+            if upload:
+                self.client.abort_multipart_upload(**upload)
+            else:
+                self.delete(*keys)
 
     @contextlib.contextmanager
     def put_load(self, bytes_per_second):

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import pages
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = pathlib.Path(os.environ.get("SLUICE_BUILD", ROOT / "build"))
@@ -58,7 +60,7 @@ def program(*args, stdout, env=None):
 
 def is_mounted(path):
     """Asks the kernel's table: looking at the path would fail or hang where a daemon has died or hangs."""
-    return any(line.split()[4] == str(path) for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines())
+    return str(path) in pages.mount_points()
 
 
 def gone(pid, seconds):
@@ -75,23 +77,6 @@ def children_cpu():
     """CPU seconds of all child processes that have ended."""
     t = os.times()
     return t.children_user + t.children_system
-
-
-touching = True
-SPARE = 512 * MIB  # for programs and for what they write beside
-
-
-def touch_memory(size):
-    """A virtual machine hands free memory back to its host, and the first use of such a page then costs more than reading it from the disk: here and now,
-    so that it is not measured. It is handed back again within seconds."""
-    if touching:
-        io("touch", size + SPARE)
-
-
-def drop_page_cache():
-    """Needs root. Also drops dentries and inodes."""
-    os.sync()
-    pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
 
 
 def cpu_seconds(pids):
@@ -126,11 +111,10 @@ def reset_peak(pids):
             pass
 
 
-def measured(side, work, fills=0):
-    """work() gives a dict with at least seconds (or a value of another unit); this adds what the side's daemon spent and its mode.
-    fills: so many bytes of free memory will be used."""
+def measured(side, work):
+    """work() gives a dict with at least seconds (or a value of another unit); this adds what the side's daemon spent and its mode."""
     pids = side.pids()
-    touch_memory(fills)
+    pages.machine.settle()
     reset_peak(pids)
     cpu = cpu_seconds(pids)
     sample = dict(work())

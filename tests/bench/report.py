@@ -2,6 +2,7 @@
 import datetime
 import html
 import json
+import operator
 import os
 import pathlib
 import platform
@@ -55,17 +56,28 @@ def ratio_text(row, results, base):
     return f"{name}: {spread(numbers)}" if numbers else ""
 
 
+def fetched(row, results):
+    """Bytes fetched / bytes read, one a run."""
+    return [s["downloaded_bytes"] / s["bytes"] for s in results.get(row.of, []) if s.get("downloaded_bytes") is not None and s.get("bytes")]
+
+
 def verdict(row, results):
-    """Whether the bar or the limit is met; None: there is none, or nothing was measured."""
-    if row.limit:
-        took = values(results.get(row.of, []), value_of(row))
-        return statistics.median(took) <= row.limit if took else None
-    numbers = ratios(row, results, row.base)
-    return statistics.median(numbers) >= row.bar if row.bar and numbers else None
+    """Whether everything that the row asks for is met; not if a run failed. None: it asks for nothing, or something was not measured."""
+    ours = results.get(row.of, [])
+    asked = [(row.limit, values(ours, value_of(row)), operator.le), (row.bar, ratios(row, results, row.base), operator.ge),
+             (row.also_bar, ratios(row, results, row.also), operator.ge), (row.fetch, fetched(row, results), operator.le),
+             (row.stored, stored_shares(results), operator.ge)]
+    asked = [(bound, numbers, holds) for bound, numbers, holds in asked if bound]
+    if asked and any("error" in s for s in ours):
+        return False
+    met = [holds(statistics.median(numbers), bound) for bound, numbers, holds in asked if numbers]
+    return False if False in met else True if asked and len(met) == len(asked) else None
 
 
 def bar_text(row):
-    return f"at most {row.limit} {row.unit}" if row.limit else row.bar or ""
+    asked = [(row.limit, f"at most {row.limit} {row.unit}"), (row.bar, f"{row.bar}"), (row.also_bar, f"{row.also_bar} to {' / '.join(row.also)}"),
+             (row.fetch, f"fetched at most {row.fetch} times"), (row.stored, f"stored at least {row.stored}")]
+    return "; ".join(text for bound, text in asked if bound)
 
 
 def cell(row, samples):
@@ -118,8 +130,13 @@ def costs(bench):
             client, daemon = values(samples, "client_cpu"), values(samples, "daemon_cpu")
             if client or daemon:
                 lines.append(f"| {row.name} | {side} | {middle(client, 2)} | {middle(daemon, 2)} | "
-                             f"{middle(values(samples, 'daemon_peak_mib'), 0)} | {samples[-1].get('mode') or ''} |")
+                             f"{middle(values(samples, 'daemon_peak_mib'), 0)} | {modes(samples)} |")
     return lines
+
+
+def modes(samples):
+    """Those of all runs."""
+    return ", ".join(dict.fromkeys(s["mode"] for s in samples if s.get("mode")))
 
 
 def middle(numbers, digits):
@@ -147,6 +164,9 @@ def notes(bench):
                     lines.append(f"- {row.name}, {side}: {spread(values(samples, field))} {text}; "
                                  f"{values(samples, 'bytes')[0]} bytes in all")
         shares = stored_shares(bench.results[row.name])
+        fastest = sorted({s["threads"] for s in bench.results[row.name].get("raw", []) if "threads" in s})
+        if row.raw and len(row.raw.threads) > 1 and fastest:
+            lines.append(f"- {row.name}, raw: the fastest of {', '.join(map(str, row.raw.threads))} at a time: {', '.join(map(str, fastest))}")
         if shares:
             lines.append(f"- {row.name}, sluice: {spread(shares)} of what a raw PUT stores in that time were stored when close returned")
     p50, took = ({link: middle(values(bench.results.get(f"{row}-{link}", {}).get("raw", []), field), 4) for link in ("near", "far")}
@@ -173,6 +193,7 @@ def as_json(bench):
                      "options": row.options, "skipped": bench.skipped.get(row.name), "of": row.of, "base": row.base, "bar": row.bar or None,
                      "ratios": numbers, "median_ratio": statistics.median(numbers) if numbers else None,
                      "limit": row.limit or None, "met": verdict(row, bench.results[row.name]), "also": row.also, "also_ratios": ratios(row, bench.results[row.name], row.also),
+                     "also_bar": row.also_bar or None, "fetch": row.fetch or None, "stored": row.stored or None,
                      "when": bench.when.get(row.name), "samples": bench.results[row.name]})
     return {"when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "machine": machine(), "runs": bench.runs,
             "sizes": vars(bench.sizes), "rows": rows}
@@ -192,25 +213,32 @@ def earlier(bench, out):
 
 
 def svg(bench):
-    """Horizontal bars, a group per row, each group scaled to its slowest side; the thin line goes from the best run to the worst."""
+    """Horizontal bars, a group per row, each group scaled to its slowest side; the thin line goes from the best run to the worst. Sides that take no part
+    in a row have none; those that failed say so."""
     left, width, step, y, out = 90, 600, 16, 40, []
     for row in bench.rows:
-        shown = {s: values(bench.results[row.name].get(s, []), value_of(row)) for s in SIDE_ORDER}
-        shown = {s: (statistics.median(v), min(v), max(v)) for s, v in shown.items() if v}
+        shown = {s: bench.results[row.name][s] for s in SIDE_ORDER if bench.results[row.name].get(s)}
         if not shown:
             continue
         out.append(f'<text x="10" y="{y}" font-weight="bold">{html.escape(row.title)}</text>')
-        scale = width / max(v[2] for v in shown.values())
-        for side, (median, least, most) in shown.items():
+        most = max((v for samples in shown.values() for v in values(samples, value_of(row))), default=0)
+        for side, samples in shown.items():
             y += step
-            out.append(f'<text x="{left - 5}" y="{y}" text-anchor="end">{side}</text>'
-                       f'<rect x="{left}" y="{y - 10}" width="{max(1, median * scale):.1f}" height="12" fill="{COLOURS[side]}"/>'
-                       f'<rect x="{left + least * scale:.1f}" y="{y - 4}" width="{(most - least) * scale:.1f}" height="1"/>'
-                       f'<text x="{left + most * scale + 6:.1f}" y="{y}">{short(median)} {row.unit}</text>')
+            out.append(f'<text x="{left - 5}" y="{y}" text-anchor="end">{side}</text>' +
+                       bar(values(samples, value_of(row)), width / (most or 1), left, y, COLOURS[side], row.unit))
         y += 2 * step
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 90}" height="{y}" font-family="sans-serif" font-size="12">'
             f'<rect width="100%" height="100%" fill="white"/><text x="10" y="18">shorter is better; medians, runs: {bench.runs}</text>' +
             "\n".join(out) + "</svg>\n")
+
+
+def bar(numbers, scale, left, y, colour, unit):
+    if not numbers:
+        return f'<text x="{left}" y="{y}">failed</text>'
+    median, least, most = statistics.median(numbers), min(numbers), max(numbers)
+    return (f'<rect x="{left}" y="{y - 10}" width="{max(1, median * scale):.1f}" height="12" fill="{colour}"/>'
+            f'<rect x="{left + least * scale:.1f}" y="{y - 4}" width="{(most - least) * scale:.1f}" height="1"/>'
+            f'<text x="{left + most * scale + 6:.1f}" y="{y}">{short(median)} {unit}</text>')
 
 
 def write(bench, out):

@@ -34,11 +34,11 @@ QUICK = Sizes(big=16 * MIB, huge=16 * MIB, mixed=MIB, torch_mib=8, small_n=20, e
 
 @dataclasses.dataclass(frozen=True)
 class Raw:
-    """What objbench and curl do beside a row: total bytes as objects of that size by that many threads."""
+    """What objbench and curl do beside a row: total bytes as objects, or as parts of one, of that size by that many threads; of several numbers the fastest counts."""
     op: str
     object: int
     total: int
-    threads: int
+    threads: tuple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,10 @@ class Row:
     base: tuple = ()       # ... with the fastest of these; ("slowest", A, B): with the slower of two
     bar: float = 0         # base seconds / side seconds must be at least this; 0: no bar
     limit: float = 0       # in the row's unit: the side may take at most this; 0: no limit. A row has a bar or a limit
-    also: tuple = ()       # compared with the fastest of these too, without a bar
+    also: tuple = ()       # compared with the fastest of these too ...
+    also_bar: float = 0    # ... whose seconds / side seconds must be at least this; 0: no bar
+    fetch: float = 0       # bytes fetched / bytes read may be at most this; 0: any
+    stored: float = 0      # of what the raw PUT stores in the time of the write, so much must be stored at its end; 0: any
     link: str = "near"     # or "far", behind the delaying relay
     options: tuple = ()    # of sluice mount
     requires: tuple = ()   # (verb, text of its --help): else the row is skipped
@@ -70,28 +73,30 @@ NEW = "nothing: new mount, empty cache directory, page cache dropped"
 PAGES = "page cache, cache disk, dentries"
 DISK = "cache disk; page cache and dentries dropped"
 PEERS = ("s3fs", "rclone")
+FIRST = {"also": PEERS, "also_bar": 1}
 BUSY = "native+put"  # the upload goes on while Sluice writes: the disk is measured with one beside it that sends as many bytes a second
 
 
 def issue_rows(s):
     """Four sides: a big file written and read, a tree listed, small files read."""
     big, few = f"{s.big // MIB} MiB", f"{s.small_n} x 100 KiB"
-    ranges, files = Raw("get", s.part, s.big, 8), Raw("get", s.small, s.small * s.small_n, 16)
+    ranges, files = Raw("get", s.part, s.big, (8,)), Raw("get", s.small, s.small * s.small_n, (16,))
     tree, read = ("tree",), ("big",)
     yield Row("write-close", f"write {big} by 1 MiB, until close returns", "write", "close", NEW, args=("big", MIB),
-              sides=(*MOUNTED, BUSY), base=(BUSY,), bar=0.9, also=PEERS)
+              sides=(*MOUNTED, BUSY), base=(BUSY,), bar=0.9, **FIRST)
     yield Row("write-visible", f"write {big}, until the object is visible", "write", "visible", NEW, args=("big", MIB),
-              sides=MOUNTED[1:], base=("raw",), bar=0.87, also=PEERS, raw=Raw("put", s.part, s.big, 8))
-    yield Row("read-cold", f"read {big} by 1 MiB, cold", "read", "cold", NEW, read, read, base=("raw",), bar=0.91, also=PEERS, raw=ranges)
-    yield Row("read-warm", f"read {big} by 1 MiB again", "read", "warm", PAGES, read, read, base=("native",), bar=0.95, also=PEERS)
+              sides=MOUNTED[1:], base=("raw",), bar=0.87, raw=Raw("put-part", s.part, s.big, (8,)), **FIRST)
+    yield Row("read-cold", f"read {big} by 1 MiB, cold", "read", "cold", NEW, read, read, base=("raw",), bar=0.91, raw=ranges, **FIRST)
+    yield Row("read-warm", f"read {big} by 1 MiB again", "read", "warm", PAGES, read, read, base=("native",), bar=0.95, **FIRST)
     yield Row("ls-cold", f"ls -lR of {s.tree_n} files, cold", "ls", "cold", NEW, tree, tree, base=PEERS, bar=1)
     yield Row("ls-warm", f"ls -lR of {s.tree_n} files again", "ls", "warm", PAGES, tree, tree, base=PEERS, bar=1)
     yield Row("small-cold", f"read {few} one after the other, cold", "small", "cold", NEW, ("small",), base=PEERS, bar=1, also=("raw",),
               raw=files)
     yield Row("small-warm", f"read {few} one after the other again", "small", "warm", PAGES, ("small",), base=("native",), bar=0.9,
-              also=PEERS)
-    far = {"sides": MOUNTED[1:], "base": ("raw",), "also": PEERS, "link": "far"}
-    yield Row("read-cold-far", f"read {big} by 1 MiB, cold, 30 ms away", "read", "cold", NEW, read, read, raw=ranges, bar=0.87, **far)
+              **FIRST)
+    far = {"sides": MOUNTED[1:], "base": ("raw",), "link": "far", **FIRST}
+    yield Row("read-cold-far", f"read {big} by 1 MiB, cold, 30 ms away", "read", "cold", NEW, read, read,
+              raw=dataclasses.replace(ranges, threads=(8, 16, 32)), bar=0.87, **far)
     yield Row("small-cold-far", f"read {few} one after the other, cold, 30 ms away", "small", "cold", NEW, ("small",), raw=files, bar=0.77, **far)
 
 
@@ -105,25 +110,25 @@ def file_rows(s):
         yield Row("warm-" + key, title, "warm", key, warm, ("huge",), bar=bar, **ours)
     for name, block, bar in (("1m", MIB, 0.9), ("64k", 64 * KIB, 0.75), ("4k", 4 * KIB, 0.7)):
         yield Row("write-" + name, f"write {huge} by {block // KIB} KiB, until close returns", "write", "close", NEW, args=("huge", block),
-                  sides=(*OURS, BUSY), base=(BUSY,), bar=bar, also=("native",), raw=Raw("put", s.part, s.huge, 8))
+                  sides=(*OURS, BUSY), base=(BUSY,), bar=bar, also=("native",), stored=0.5, raw=Raw("put-part", s.part, s.huge, (8,)))
     yield Row("publish", f"write {s.big // MIB} MiB, from the first write until visible and verified", "publish", "verified", NEW,
-              args=("big",), sides=OURS, base=("slowest", "native", "raw"), bar=0.87, raw=Raw("put", s.part, s.big, 8))
+              args=("big",), sides=OURS, base=("slowest", "native", "raw"), bar=0.87, raw=Raw("put-part", s.part, s.big, (8,)))
     for link, tail in (("near", ""), ("far", ", 30 ms away")):
         yield Row("preads" + ("" if link == "near" else "-far"), f"{s.preads} random reads of 64 KiB, cold{tail}", "preads", "", NEW,
-                  ("big",), sides=MOUNTED[1:], base=("raw",), bar=0.77, also=PEERS, link=link,
-                  raw=Raw("get", 64 * KIB, 64 * KIB * s.preads, 1))
-    yield Row("mixed", f"16 writers and 16 readers of {s.mixed // MIB} MiB each", "mixed", "", "the file read: " + PAGES, ("big",), bar=0.9,
-              **ours)
+                  ("big",), sides=MOUNTED[1:], base=("raw",), bar=0.77, fetch=4, link=link, **FIRST,
+                  raw=Raw("get", 64 * KIB, 64 * KIB * s.preads, (1,)))
+    yield Row("mixed", f"16 writers and 16 readers of {s.mixed // MIB} MiB each", "mixed", "", "the file read: " + PAGES, ("big",),
+              sides=(*OURS, BUSY), base=(BUSY,), bar=0.9, also=("native",))
     yield Row("mixed-memory", f"peak memory of the daemon under 16 writers and 16 readers of {s.mixed // MIB} MiB each", "mixed", "memory",
-              "the file read: " + PAGES, ("big",), sides=OURS, limit=512, unit="MiB")
+              "the file read: " + PAGES, ("big",), sides=("sluice",), limit=512, unit="MiB")
 
 
 def torch_rows(s):
     saved = f"a checkpoint of {s.torch_mib} MiB"
-    yield Row("torch-save", f"torch.save of {saved}, until it returns", "torch", "save", NEW, base=("native",), bar=0.91, also=PEERS)
-    yield Row("torch-load", f"torch.load of {saved} just saved", "torch", "load", "the file as saved", base=("native",), bar=0.95, also=PEERS)
+    yield Row("torch-save", f"torch.save of {saved}, until it returns", "torch", "save", NEW, base=("native",), bar=0.91, also=PEERS, also_bar=1.5)
+    yield Row("torch-load", f"torch.load of {saved} just saved", "torch", "load", "the file as saved", base=("native",), bar=0.95, **FIRST)
     memory = ("--memory-cache", f"{2 * s.torch_mib}M")
-    yield Row("torch-load-pinned", f"torch.load of {saved} pinned in memory", "torch", "load", "memory tier; page cache dropped",
+    yield Row("torch-load-pinned", f"torch.load of {saved} pinned in memory", "torch", "load", "sluice: memory tier, page cache dropped; native: page cache",
               args=("pin",), sides=OURS, base=("native",), bar=0.95, options=memory, requires=("mount", "--memory-cache"))
 
 
@@ -150,13 +155,14 @@ def raw_rows(s):
     def raw(name, title, *what, link="near", bar=0.9):
         return Row(name, title, "", "", "nothing", sides=(), of="raw", base=("curl",), bar=bar, raw=Raw(*what), link=link)
     part = f"{s.part // MIB} MiB objects, 8 at a time"
-    yield raw("raw-put", f"write {part}", "put", s.part, s.big, 8)
-    yield raw("raw-get", f"read {part}", "get", s.part, s.big, 8)
-    yield raw("raw-small", "read 100 KiB objects, 16 at a time", "get", s.small, s.small * s.small_n, 16)
+    yield raw("raw-put", f"write {part}", "put", s.part, s.big, (8,))
+    yield raw("raw-put-part", f"write {s.part // MIB} MiB parts, 8 at a time", "put-part", s.part, s.big, (8,))
+    yield raw("raw-get", f"read {part}", "get", s.part, s.big, (8,))
+    yield raw("raw-small", "read 100 KiB objects, 16 at a time", "get", s.small, s.small * s.small_n, (16,))
     for link, where in (("near", "directly"), ("far", "behind the relay")):
-        yield raw("delay-" + link, f"read {s.preads} x 4 KiB, one at a time, {where}", "get", 4 * KIB, 4 * KIB * s.preads, 1, link=link,
+        yield raw("delay-" + link, f"read {s.preads} x 4 KiB, one at a time, {where}", "get", 4 * KIB, 4 * KIB * s.preads, (1,), link=link,
                   bar=0)
-        yield raw("rate-" + link, f"read {s.big // 8 // MIB} MiB objects, 8 at a time, {where}", "get", s.big // 8, s.big, 8, link=link,
+        yield raw("rate-" + link, f"read {s.big // 8 // MIB} MiB objects, 8 at a time, {where}", "get", s.big // 8, s.big, (8,), link=link,
                   bar=0)
 
 

@@ -1,6 +1,7 @@
 #!/bin/bash
-# run.sh [--runs N] [--quick] [--rows GLOBS] [--only SIDES] [--out DIR] [--resume] [--list] - the benchmark: the local disk, s3fs, rclone and Sluice on
-# one Ceph gateway, alternating, near and behind 30 ms of delay. Leaves bench.md, bench.json and bench.svg in --out [bench-results].
+# run.sh [--runs N] [--quick] [--rows GLOBS] [--only SIDES] [--out DIR] [--resume] [--ballast GIB] [--list] - the benchmark: the local disk, s3fs,
+# rclone and Sluice on one Ceph gateway, alternating, near and behind 30 ms of delay. Leaves bench.md, bench.json and bench.svg in
+# --out [bench-results].
 #
 # Needs root (it mounts and drops the page cache), about 40 GB of disk and a quiet machine. The gateway runs on the CPUs BENCH_SERVER_CPUS
 # [0], all clients and daemons on BENCH_CLIENT_CPUS [the last]. What is measured, what is warm and which bar it must meet: rows.py.

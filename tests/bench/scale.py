@@ -153,7 +153,7 @@ def part_dirs(a, base):
     finally:
         m.umount()
     if a.peers:
-        peers(a, name, base)
+        peers(a, name, base, count)
     shutil.rmtree(lake)
     shutil.rmtree(m.cache)
 
@@ -205,17 +205,24 @@ def part_fill(a, base):
         seen = sum(len(os.listdir(m.path / f"d{d:06}")) for d in range(0, dirs, dirs // share))
         row(f"{name}: ls of every tenth directory ({m.requests() - before} requests)", rate(seen, time.monotonic() - began))
         row(f"{name}: memory after that, most", f"{m.memory():.0f} MiB, {m.memory('VmHWM'):.0f} MiB", bar="300 MiB")
+        began = time.monotonic()
+        seen = int(run("sh", "-c", 'find "$1" -type f -size -2 | wc -l', "sh", m.path))
+        row(f"{name}: find with stat of all ({m.requests() - before} requests)", rate(seen, time.monotonic() - began))
+        row(f"{name}: memory after that, most", f"{m.memory():.0f} MiB, {m.memory('VmHWM'):.0f} MiB", bar="300 MiB")
+        shown = len(run(SLUICE, "checkpoints", "--json", m.path).splitlines())
+        row(f"{name}: memory after sluice checkpoints ({shown} lines), most", f"{m.memory():.0f} MiB, {m.memory('VmHWM'):.0f} MiB", bar="300 MiB")
     finally:
         m.umount()
     shutil.rmtree(m.cache)
 
 
-def peers(a, name, base):
+def peers(a, name, base, count):
     """find of all by those that can; each lists anew."""
     bucket, endpoint = a.source.removeprefix("s3://"), os.environ["S3_ENDPOINT"]
     at = base / "peer"
     at.mkdir(exist_ok=True)
-    commands = {"s3fs": ["s3fs", bucket, at, "-o", f"url={endpoint},use_path_request_style"],
+    os.environ.pop("AWS_CA_BUNDLE", None)  # rclone's own transport refuses it
+    commands = {"s3fs": ["s3fs", bucket, at, "-o", f"url={endpoint},use_path_request_style,max_stat_cache_size={2 * count},multireq_max=64,enable_noobj_cache"],
                 "rclone": ["rclone", "mount", f":s3,provider=Ceph,env_auth,endpoint='{endpoint}':{bucket}", at, "--daemon", "--dir-cache-time", "1h"]}
     for who, command in commands.items():
         if not shutil.which(who):
@@ -224,7 +231,8 @@ def peers(a, name, base):
         run(*command)
         try:
             r = tool("walk", at)
-            row(f"{name}: {who}: find first, find again, stat after it", ", ".join(rate(r["names"], r[k]) for k in ("find", "find_again", "stat_again")))
+            found = "" if r["names"] >= count else f"only {r['names']:,} names found: "
+            row(f"{name}: {who}: find first, find again, stat after it", found + ", ".join(rate(r["names"], r[k]) for k in ("find", "find_again", "stat_again")))
         finally:
             run("umount", "-l", at)
 

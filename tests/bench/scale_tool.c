@@ -273,10 +273,13 @@ static void read_dirs(const char *top, struct found *ret, bool keep)
         for (struct dirent *e; (e = readdir(dir));) {
             if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
                 continue;
-            if (e->d_type == DT_DIR)
-                g_ptr_array_add(todo, g_strconcat(path, "/", e->d_name, NULL));
+            char *name = g_strconcat(path, "/", e->d_name, NULL);
+            if (e->d_type == DT_DIR || (e->d_type == DT_UNKNOWN && g_file_test(name, G_FILE_TEST_IS_DIR))) /* s3fs */
+                g_ptr_array_add(todo, name);
             else if (keep)
-                g_ptr_array_add(ret->files, g_strconcat(path, "/", e->d_name, NULL));
+                g_ptr_array_add(ret->files, name);
+            else
+                g_free(name);
         }
         closedir(dir);
     }

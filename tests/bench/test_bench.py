@@ -8,13 +8,16 @@ import sys
 import threading
 import time
 import types
+import xml.etree.ElementTree
 
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import lake  # noqa: E402
+import pages  # noqa: E402
 import report  # noqa: E402
 from measure import DELAY, MIB, Failed, io  # noqa: E402
-from rows import FULL, QUICK, Row, all_rows  # noqa: E402
+from rows import FULL, QUICK, Raw, Row, all_rows  # noqa: E402
 
 ROW = Row("r", "R", "read", "cold", "nothing", base=("a", "b"), bar=0.9)
 
@@ -43,6 +46,58 @@ def test_limit_is_met_or_not_or_unknown():
     row = Row("m", "M", "idle", "", "nothing", limit=64, unit="MiB")
     assert [report.verdict(row, {"sluice": [{"MiB": v}]}) for v in (64, 65, None)] == [True, False, None]
     assert report.bar_text(row) == "at most 64 MiB"
+
+
+def test_peers_bytes_fetched_and_bytes_stored_are_judged_too():
+    ours, peers = [{"seconds": 1, "bytes": 100, "downloaded_bytes": 400, "uploaded_at_close": 50}], {"a": seconds(1), "p": seconds(2), "q": seconds(9)}
+    raw = [{"seconds": 1, "bytes": 100}]
+    for change, met in (({}, True), ({"also": ("p", "q"), "also_bar": 2}, True), ({"also": ("p", "q"), "also_bar": 2.1}, False), ({"fetch": 4}, True),
+                        ({"fetch": 3.9}, False), ({"stored": 0.5}, True), ({"stored": 0.6}, False), ({"also": ("z",), "also_bar": 1}, None)):
+        row = dataclasses.replace(ROW, base=("a",), **change)
+        assert report.verdict(row, {"sluice": ours, "raw": raw, **peers}) is met, change
+    row = dataclasses.replace(ROW, also=("p", "q"), also_bar=1.5, fetch=4, stored=0.5)
+    assert report.bar_text(row) == "0.9; 1.5 to p / q; fetched at most 4 times; stored at least 0.5"
+
+
+def test_row_with_a_failed_run_is_not_met():
+    assert report.verdict(ROW, {"sluice": seconds(1, None), "a": seconds(2, 2)}) is False
+    assert report.verdict(ROW, {"sluice": seconds(None), "a": seconds(2)}) is False
+    assert report.verdict(dataclasses.replace(ROW, bar=0), {"sluice": seconds(None)}) is None
+
+
+def test_every_row_with_peers_asks_to_be_first():
+    rows = {r.name: r for r in all_rows(FULL)}
+    for row in rows.values():
+        if {"s3fs", "rclone"} <= set(row.sides) and row.unit == "s":
+            assert (row.bar if row.base == ("s3fs", "rclone") else row.also == ("s3fs", "rclone") and row.also_bar) >= 1, row.name
+    assert rows["torch-save"].also_bar == 1.5 and rows["preads"].fetch == rows["preads-far"].fetch == 4
+    assert rows["write-1m"].stored == rows["write-64k"].stored == rows["write-4k"].stored == 0.5
+
+
+def test_modes_of_all_runs_are_shown():
+    assert report.modes([{"mode": "passthrough"}, {"error": "no"}, {"mode": None}, {"mode": "through the daemon"}, {"mode": "passthrough"}]) == \
+        "passthrough, through the daemon"
+
+
+def test_plot_has_the_sides_that_take_part(tmp_path):
+    rows = [dataclasses.replace(ROW, title="<all>"), dataclasses.replace(ROW, name="s"), dataclasses.replace(ROW, name="t", unit="MiB")]
+    results = {"r": {"native": seconds(1, 3, 2), "sluice": seconds(None), "raw": seconds(4)}, "s": {}, "t": {"sluice": [{"MiB": 0}]}}
+    text = report.svg(types.SimpleNamespace(rows=rows, results=results, runs=1))
+    plot = xml.etree.ElementTree.fromstring(text)
+    texts = [t.text for t in plot.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[1:] == ["<all>", "native", "2 s", "sluice", "failed", "raw", "4 s", "R", "sluice", "0 MiB"]
+    bars = [float(r.get("width")) for r in plot.iter("{http://www.w3.org/2000/svg}rect") if r.get("fill") in report.COLOURS.values()]
+    assert bars == [300, 600, 1]
+
+
+def test_of_several_raw_rates_the_fastest_counts(monkeypatch):
+    rows = [{"op": op, "concurrency": n, "seconds": s, "cpu_seconds": s / 2, "bytes": 10, "p50_ms": 1} for op, n, s in (("put", 8, 1), ("get", 8, 4), ("get", 16, 2))]
+    asked = []
+    monkeypatch.setattr(lake, "run", lambda *args, **_: asked.append(args) or json.dumps({"results": rows}))
+    side = types.SimpleNamespace(bucket="b", links={"far": "url"})
+    sample = lake.Lake.raw_objbench(side, Raw("get", 5, 10, (8, 16)), "far")
+    assert sample == {"seconds": 2, "client_cpu": 1, "threads": 16, "bytes": 10, "p50_ms": 1}
+    assert "8,16" in asked[0]
 
 
 def test_stored_share_is_of_what_the_raw_put_could_store():
@@ -100,6 +155,8 @@ def test_wrong_bytes_are_found(tmp_path):
     io("read", path, MIB)  # between the stamps: for the full check to find
     with pytest.raises(Failed, match="wrong bytes"):
         io("check-files", tmp_path, names, 3 * MIB + 5000)
+    with pytest.raises(Failed, match="wrong bytes"):
+        io("check-rand", path, 64 * 1024, 500, 3)
     spoil(path, 2 * MIB + 4096 * 3)
     for args in (("read", path, MIB), ("mmap", path), ("files", tmp_path, names, 2, 0)):
         with pytest.raises(Failed, match="wrong bytes"):
@@ -112,6 +169,36 @@ def test_check_wants_the_whole_file(tmp_path):
     io("fill", tmp_path, names, MIB)
     with pytest.raises(Failed, match="1048576 bytes instead of"):
         io("check-files", tmp_path, names, MIB + 1)
+
+
+def cached(path):
+    """Bytes of a file that are in the page cache."""
+    return int(subprocess.run(["fincore", "--bytes", "--noheadings", "--output", "RES", path], check=True, capture_output=True, text=True).stdout)
+
+
+def test_ballast_fills_what_is_free_and_drops_only_what_is_measured(tmp_path, monkeypatch):
+    free = iter([pages.FREE + 3, pages.FREE + 2, pages.FREE])
+    ballast = pages.Ballast(tmp_path, leave=1 << 60)
+    assert ballast.held is None
+    monkeypatch.setattr(pages, "meminfo", lambda _: next(free))
+    ballast.settle()
+    assert ballast.at == 64 * MIB <= cached(tmp_path / "holes")
+    (tmp_path / "d").mkdir()
+    paths = [tmp_path / "one", tmp_path / "d/two"]
+    for path in paths:
+        path.write_bytes(bytes(MIB))
+    assert [cached(path) for path in paths] == [MIB, MIB]
+    monkeypatch.setattr(pages, "mount_points", lambda: {str(tmp_path / "d")})
+    ballast.drop()
+    assert [cached(path) for path in paths] == [0, MIB]
+
+
+def test_ballast_that_others_free_again_comes_to_an_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "memory_size", lambda: 64 * MIB)
+    ballast = pages.Ballast(tmp_path, leave=1 << 60)
+    monkeypatch.setattr(pages, "meminfo", lambda _: pages.FREE + 1)
+    ballast.settle()
+    assert ballast.at == 64 * MIB
 
 
 @pytest.fixture

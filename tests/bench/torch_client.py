@@ -8,7 +8,7 @@ import torch
 
 verb, path, mib = sys.argv[1], sys.argv[2], int(sys.argv[3])
 torch.set_num_threads(1)
-want = torch.arange(mib << 18, dtype=torch.float32) * 0.5 + 1  # 4 bytes each
+want = torch.arange(mib << 18, dtype=torch.float32).mul_(0.5).add_(1)  # 4 bytes each; in place: no memory is freed right before the clock starts
 cpu, start = time.process_time(), time.monotonic()
 if verb == "save":
     torch.save({"step": 1, "weights": want}, path)

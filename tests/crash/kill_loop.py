@@ -31,11 +31,13 @@ from programs import DIRECTORY, Link, Mixed, Node, Saver, digest  # noqa: E402
 AT_START = [p for p in POINTS if p.startswith(("recover_", "takeover_"))]
 FAULTS = "op=put,prob=0.3,action=delay:15ms;op=part,prob=0.3,action=delay:15ms;op=head,prob=0.3,action=delay:10ms;op=copy,prob=0.3,action=delay:15ms;op=delete,prob=0.3,action=delay:15ms"
 SPEED = 10
+IDLE = 90  # seconds until all is published and nothing is left behind: machine and disk may be busy with other things
 
 
 class Loop:
     def __init__(self, base, seed, points):
-        self.base, self.random, self.points = base, random.Random(seed), points
+        self.base, self.seed, self.random, self.points = base, seed, random.Random(seed), points
+        self.began = time.monotonic()
         self.store = stores.FileStore(base / "lake")
         self.crash = CrashFile(base / "crash")
         self.m = mounts.Mount(self.store, base / "m", part_size="128K", settle="0s", watchdog="1h", op_timeout="20m", hold_delay="3s", fault=FAULTS,
@@ -51,7 +53,8 @@ class Loop:
         self.saver = self.programs[2]
         self.seen = {}  # object -> (its stat, digest): hashed once
         self.fired = dict.fromkeys(POINTS, 0)
-        self.counted = self.cycles = self.takeovers = 0
+        self.counted = self.cycles = 0
+        self.uploads_gone = 0.0
 
     # ---- the bucket ----
 
@@ -217,8 +220,26 @@ class Loop:
         for p in self.programs:
             for rel in [x for x in p.names if x.endswith((".tmp", ".new"))]:
                 p.unlink(rel)
-        done = mounts.run("wait", "--timeout", "60s", self.m.path, timeout=90, check=False, program=self.m.program)
+        done = mounts.run("wait", "--timeout", f"{IDLE * SPEED}s", self.m.path, timeout=IDLE + 30, check=False, program=self.m.program)
         assert done.returncode == 0, f"not all is published: {done.stdout}{done.stderr}"
+
+    def uploads(self):
+        """The files of each multipart upload that has parts."""
+        found = {}
+        for u in (self.store.root / ".sluice-tmp").glob("mpu-*"):
+            try:
+                files = sorted(os.listdir(u))
+            except FileNotFoundError:
+                continue
+            if any(f.startswith("p") for f in files):
+                found[u.name] = files
+        return found
+
+    def wait_uploads(self):
+        """Those of files that are gone end behind: after the disk has the removal, and the kernel has said that it does not know the file."""
+        began = time.monotonic()
+        assert mounts.eventually(lambda: not self.uploads(), IDLE), f"multipart uploads were left behind: {self.uploads()}"
+        self.uploads_gone = max(self.uploads_gone, time.monotonic() - began)
 
     def check_all(self):
         """Drained: the bucket is the model; so is a new mount with an empty cache, and nothing is left over."""
@@ -241,8 +262,7 @@ class Loop:
         assert not missing, f"empty directories are not in the bucket: {missing}"
         status = self.worker()
         assert status["conflicts"] == 0 and status["quarantined"] == 0, f"{status['conflicts']} conflicts, {status['quarantined']} quarantined"
-        uploads = lambda: [u for u in (self.store.root / ".sluice-tmp").glob("mpu-*") if list(u.glob("p*"))]
-        assert mounts.eventually(lambda: not uploads(), 10), f"multipart uploads were left behind: {uploads()}"
+        self.wait_uploads()
         self.m.umount()
         done = mounts.run("fsck", self.m.cache, check=False, program=self.m.program)
         assert done.returncode == 0, f"fsck: {done.stdout}{done.stderr}"
@@ -258,6 +278,7 @@ class Loop:
                 self.cycle()
                 if self.cycles % every == 0:
                     self.check_all()
+                    print(f"seed {self.seed}: {self.counted} of {cycles} kills, {time.monotonic() - self.began:.0f} s", flush=True)
                 assert self.cycles < 3 * cycles + 50, "most kills found nothing unpublished"
             self.check_all()
         except (AssertionError, OSError, subprocess.TimeoutExpired) as e:
@@ -277,7 +298,6 @@ def main():
     args = args.parse_args()
     base = pathlib.Path(args.dir or tempfile.mkdtemp(prefix="sluice-crash."))
     base.mkdir(exist_ok=True)
-    began = time.monotonic()
     loop = Loop(base, args.seed, args.points.split(",") if args.points else POINTS)
     problem = loop.run(args.cycles, args.every)
     passed = loop.crash.passed()
@@ -286,7 +306,7 @@ def main():
     print("never passed:", " ".join(p for p in POINTS if not passed[p]) or "-", "| never fired:",
           " ".join(p for p in POINTS if p not in fired) or "-")
     print(f"seed {args.seed}: {loop.counted} kills counted of {loop.cycles}, {sum(p.n_steps for p in loop.programs)} steps of programs, "
-          f"{time.monotonic() - began:.0f} s: {'FAILED ' + problem if problem else 'nothing lost'}")
+          f"{time.monotonic() - loop.began:.0f} s, uploads gone after {loop.uploads_gone:.1f} s at most: {'FAILED ' + problem if problem else 'nothing lost'}")
     if problem:
         print(f"what is left: {base}")
         return 1

@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <linux/openat2.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -32,16 +33,22 @@
 
 /* ---- opening ---- */
 
-static int do_open(int dirfd, const char *name, int flags, mode_t mode)
+static long really_open(int dirfd, const char *name, int flags, mode_t mode, const struct open_how *how)
+{
+    return how ? syscall(SYS_openat2, dirfd, name, how, sizeof(*how)) : syscall(SYS_openat, dirfd, name, flags, mode);
+}
+
+/* how: of openat2, NULL: it is not. */
+static int do_open(int dirfd, const char *name, int flags, mode_t mode, const struct open_how *how)
 {
     char path[POWER_PATH_BYTES];
     struct stat st;
     bool changes = flags & (O_CREAT | O_TRUNC) || (flags & O_ACCMODE) != O_RDONLY;
     if (!changes || !power.head || !power_path_ours(dirfd, name, path))
-        return (int)syscall(SYS_openat, dirfd, name, flags, mode);
+        return (int)really_open(dirfd, name, flags, mode, how);
     power_lock();
     bool there = syscall(SYS_newfstatat, AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0;
-    int fd = (int)syscall(SYS_openat, dirfd, name, flags, mode);
+    int fd = (int)really_open(dirfd, name, flags, mode, how);
     int kept = errno;
     bool named = fd >= 0 && syscall(SYS_newfstatat, fd, "", &st, AT_EMPTY_PATH) == 0;
     if (named && (flags & (O_DSYNC | O_DIRECT | __O_TMPFILE) & ~O_DIRECTORY))
@@ -67,25 +74,47 @@ static int do_open(int dirfd, const char *name, int flags, mode_t mode)
 int open(const char *name, int flags, ...)
 {
     OPEN_MODE(flags, flags)
-    return do_open(AT_FDCWD, name, flags, mode);
+    return do_open(AT_FDCWD, name, flags, mode, NULL);
 }
 
 int open64(const char *name, int flags, ...)
 {
     OPEN_MODE(flags, flags)
-    return do_open(AT_FDCWD, name, flags | O_LARGEFILE, mode);
+    return do_open(AT_FDCWD, name, flags | O_LARGEFILE, mode, NULL);
 }
 
 int openat(int dirfd, const char *name, int flags, ...)
 {
     OPEN_MODE(flags, flags)
-    return do_open(dirfd, name, flags, mode);
+    return do_open(dirfd, name, flags, mode, NULL);
 }
 
 int openat64(int dirfd, const char *name, int flags, ...)
 {
     OPEN_MODE(flags, flags)
-    return do_open(dirfd, name, flags | O_LARGEFILE, mode);
+    return do_open(dirfd, name, flags | O_LARGEFILE, mode, NULL);
+}
+
+/* openat2 has no wrapper. Our own calls come by here too. */
+long syscall(long number, ...)
+{
+    static long (*real)(long, ...);
+    long a[6];
+    va_list ap;
+    va_start(ap, number);
+    for (int i = 0; i < 6; i++)
+        a[i] = va_arg(ap, long);
+    va_end(ap);
+    if (!real)
+        real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+    static __thread bool inside;
+    if (number != SYS_openat2 || inside)
+        return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    const struct open_how *how = (const struct open_how *)a[2];
+    inside = true;
+    int fd = do_open((int)a[0], (const char *)a[1], (int)how->flags, (mode_t)how->mode, how);
+    inside = false;
+    return fd;
 }
 
 static FILE *do_fopen(const char *name, const char *how, const char *real_name)

@@ -52,6 +52,7 @@ class Program:
         self.durable = []  # operations after which all names before are durable
         self.nodes = []
         self.fds = {}      # path -> descriptor that is open
+        self.sync_fds = set()  # those of them with O_DSYNC
 
     def op(self, call, change=None, durable=False):
         """One call; change(number) tells the model. Its result."""
@@ -79,20 +80,28 @@ class Program:
     def data(self, size):
         return self.random.randbytes(size)
 
-    def create(self, path):
+    def create(self, path, flags=os.O_RDWR):
         def change(n):
             node = Node(n)
             self.nodes.append(node)
             self.names[path] = node
 
-        self.fds[path] = self.op(lambda: os.open(self.at(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644), change)
+        self.opened(path, self.op(lambda: os.open(self.at(path), flags | os.O_CREAT | os.O_EXCL, 0o644), change), flags)
 
-    def open(self, path):
-        self.fds[path] = self.op(lambda: os.open(self.at(path), os.O_RDWR))
+    def open(self, path, flags=os.O_RDWR):
+        self.opened(path, self.op(lambda: os.open(self.at(path), flags)), flags)
+
+    def opened(self, path, fd, flags):
+        self.fds[path] = fd
+        if flags & os.O_DSYNC:
+            self.sync_fds.add(fd)
+        else:
+            self.sync_fds.discard(fd)  # a number used again
 
     def open_empty(self, path):
         """With O_TRUNC."""
-        self.fds[path] = self.op(lambda: os.open(self.at(path), os.O_RDWR | os.O_TRUNC), lambda n: self.changed(path, n, b""))
+        flags = os.O_RDWR | os.O_TRUNC
+        self.opened(path, self.op(lambda: os.open(self.at(path), flags), lambda n: self.changed(path, n, b"")), flags)
 
     def changed(self, path, number, data):
         node = self.names[path]
@@ -102,8 +111,11 @@ class Program:
     def write(self, path, off, data):
         old = self.names[path].now()
         new = old[:off] + bytes(max(off - len(old), 0)) + data + old[off + len(data):]
-        done = self.op(lambda: self.then_passed(os.pwrite(self.fds[path], data, off)), lambda n: self.changed(path, n, new))
+        number, sync = len(self.history), self.fds[path] in self.sync_fds
+        done = self.op(lambda: self.then_passed(os.pwrite(self.fds[path], data, off)), lambda n: self.changed(path, n, new), durable=sync)
         assert done == len(data)
+        if sync:
+            self.names[path].synced.append(number)
 
     def then_passed(self, result):
         self.passed()
@@ -249,3 +261,26 @@ def work_saves(p, steps=8):
             for i in range(3):
                 p.unlink(f"step_{step - 4}/shard{i}")
             p.rmdir(f"step_{step - 4}")
+
+
+def work_synced(p, steps=16):
+    """Files written alone and beside readers, every write synced: by descriptors with O_DSYNC or O_SYNC, or by fsync."""
+    for step in range(steps):
+        path, reader, dsync = f"f{step}", None, p.random.choice((os.O_DSYNC, os.O_SYNC, 0))
+        flags = p.random.choice((os.O_WRONLY, os.O_RDWR)) | dsync
+        if step % 3 == 2:
+            path = p.random.choice(p.files())
+        if step % 3 == 1:
+            p.put(path, p.random.choice(SIZES))
+        if step % 3:
+            reader = os.open(p.at(path), os.O_RDONLY)
+            p.open(path, flags)
+        else:
+            p.create(path, flags)
+        for _ in range(3):
+            p.append(path, p.data(p.random.choice((1, 600, 9000))))
+            if not dsync:
+                p.fsync(path)
+        if reader is not None:
+            os.close(reader)
+        p.close(path)

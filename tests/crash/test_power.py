@@ -27,6 +27,8 @@ RECORDINGS = [
     ("saves-passed", power_work.work_saves, 25, {}),
     ("saves-slow", power_work.work_saves, 25, {"fault": SLOW}),
     ("saves-down", power_work.work_saves, 25, {"passthrough": "off", "fault": DOWN}),
+    ("synced", power_work.work_synced, 40, {"passthrough": "off", "fault": DOWN}),
+    ("synced-passed", power_work.work_synced, 40, {"fault": DOWN}),
 ]
 
 

@@ -4,6 +4,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import time
 
 import pytest
 from mounts import MIB, SLUICE, eventually, run
@@ -95,6 +96,35 @@ def test_signal_removes_what_was_written(base, sig):
     assert os.listdir(base) == []
 
 
+def test_interrupt_that_comes_twice_at_once_is_one(base):
+    """As timeout(1) sends it: to the process and to its group."""
+    p = start(base)
+    assert eventually(lambda: written(base))
+    until = time.monotonic() + 0.05  # what comes later than 0.2 s is meant
+    while p.poll() is None and time.monotonic() < until:
+        p.send_signal(signal.SIGINT)
+        time.sleep(0.0005)
+    _, errors = p.communicate(timeout=60)
+    assert p.returncode == 1 and "interrupted" in errors
+    assert os.listdir(base) == []
+
+
+def test_second_interrupt_gives_up_a_mount_that_hangs(make_mount):
+    m = make_mount(passthrough="off")
+    p = start(m.path)
+    pids = [pid for name in ("supervisor_pid", "pid") if (pid := m.status()[name])]
+    assert eventually(lambda: written(m.path))
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        assert eventually(lambda: p.poll() is not None or p.send_signal(signal.SIGINT))
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    p.communicate(timeout=60)
+    assert p.returncode == -signal.SIGINT
+
+
 def test_signal_in_a_mount(mount, store):
     p = start(mount.path)
     assert eventually(lambda: written(mount.path))
@@ -153,3 +183,16 @@ def test_directories_that_cannot_be_measured(base, make_mount):
     refused(base / "none", "No such file")
     refused(make_mount(read_only=True).path, "cannot write")
     refused(base, "free", "--size", "1T", "--small-files", "100000", "--threads", "256,256,256,256,256,256")
+
+
+def test_disk_that_gets_full(base):
+    disk = base / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16M,nr_inodes=8", "tmpfs", disk], check=True, timeout=20)
+    try:
+        done = run("bench", *TINY, disk, check=False)
+        assert done.returncode == 1 and done.stderr == "sluice: small-write: No space left on device\n"
+        assert os.listdir(disk) == []
+        refused(disk, "16.0 MiB free", "--size", "16M", "--small-files", "0")
+    finally:
+        subprocess.run(["umount", disk], check=True, timeout=20)

@@ -103,6 +103,26 @@ def prepare(make_mount, store, **options):
     return m
 
 
+@pytest.fixture
+def one_processor():
+    """Of what is started meanwhile: one thread at a time reads requests then."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
+def test_an_open_that_waits_holds_up_nobody_on_one_processor(one_processor, make_mount, store):
+    m = prepare(make_mount, store, op_timeout="10m")
+    waiting = [program(m, BLOCKED["open"][0]) for _ in range(3)]
+    for code in SERVED.values():
+        p = program(m, code)
+        assert p.wait(HANG_S) == 0, (code, p.stderr.read())
+    assert all(p.poll() is None for p in waiting)
+    store.answer_again()
+    assert [p.wait(HANG_S) for p in waiting] == [0, 0, 0]
+
+
 def test_every_operation_ends_while_the_store_is_a_black_hole(make_mount, store):
     m = prepare(make_mount, store, op_timeout="3s")
     running = {name: program(m, code) for name, (code, _) in BLOCKED.items()}

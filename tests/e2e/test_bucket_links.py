@@ -98,6 +98,37 @@ def test_links_survive_a_restart_and_a_kill(mount, other):
     assert (mount.path / "sub/late/er").read_bytes() == b"1" and links(mount)["sub"]["state"] == "ok"
 
 
+def test_a_sync_of_a_link_says_what_it_found(mount, other):
+    one = other("one")
+    add(mount, one, "sub")
+    for i in range(3):
+        one.put(f"d/{i}", b"1")
+    done = run("link", "sync", mount.path / "sub")
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("/sub: ") and "2 directories" in line, done.stdout
+    assert len(run("link", "sync", "--json", mount.path / "sub").stdout.splitlines()) == 1
+
+
+def test_links_of_a_file_are_there_before_their_buckets(make_mount, other, base):
+    """Nothing is written to the mount's own bucket meanwhile; no line makes the mount wait."""
+    listed = base / "links.conf"
+    listed.write_text(f"file://{base}/late a\ns3://nobody/x b endpoint-url=http://127.0.0.1:1 no-sign-request\n")
+    m = make_mount(links=listed)
+    assert sorted(os.listdir(m.path)) == ["a", "b"] and links(m)["a"]["state"] == "degraded"
+    fails(errno.EIO, lambda: (m.path / "a/x").write_bytes(b"x"))
+    m.remount()
+    fails(errno.EIO, lambda: (m.path / "a/x").write_bytes(b"x"))
+    (base / "late").mkdir()
+    assert eventually(lambda: links(m)["a"]["state"] == "ok")
+    (m.path / "a/x").write_bytes(b"x")
+    run("wait", "--timeout", "60s", m.path / "a", timeout=90)
+    assert (base / "late/x").read_bytes() == b"x" and not m.store.list()
+    m.umount()
+    listed.unlink()
+    done = run(*m.arguments(), check=False, env=m.env)
+    assert done.returncode == 1 and "links.conf" in done.stderr and not m.is_mounted()
+
+
 def test_nothing_moves_from_bucket_to_bucket_by_name(mount, other):
     add(mount, other("one"), "a")
     add(mount, other("two"), "b")
@@ -201,6 +232,27 @@ def test_a_mount_of_links_only(make_mount, other, base):
     assert sorted(links(m)) == ["data/one", "two"] and (m.path / "two/y").read_bytes() == b"y"
     run("link", "rm", m.path / "data/one")
     assert sorted(os.listdir(m.path)) == ["two"]
+
+
+def test_files_without_a_name_on_a_mount_of_links_only(make_mount, other):
+    m, one = make_mount(start=False), other("one")
+    run(*[a for a in m.arguments({"endpoint_url": None}) if a != m.source], env=m.env)
+    add(m, one, "one")
+    add(m, other("two"), "two")
+    made = os.open(m.path / "one", os.O_TMPFILE | os.O_RDWR, 0o600)
+    with open(made, "r+b") as nameless, open(m.path / "one/removed", "w+b") as removed:
+        os.unlink(m.path / "one/removed")
+        for f in nameless, removed:
+            f.truncate(10)
+            os.fchmod(f.fileno(), 0o640)
+        m.kill_worker()
+        for f in nameless, removed:
+            f.truncate(20)
+            os.fchmod(f.fileno(), 0o644)
+        fails(errno.EXDEV, lambda: os.link(f"/proc/self/fd/{made}", m.path / "two/named", src_dir_fd=made))
+        os.link(f"/proc/self/fd/{made}", m.path / "one/named", src_dir_fd=made)
+    m.wait()
+    assert one.get("named") == bytes(20)
 
 
 def test_a_bucket_that_vanishes(mount, other):

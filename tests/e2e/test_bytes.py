@@ -1,5 +1,6 @@
 """Bytes in are bytes out: through the mount, in the store, after a restart, into and out of other programs."""
 import concurrent.futures
+import errno
 import hashlib
 import mmap
 import os
@@ -37,6 +38,32 @@ def test_objects_of_other_tools_are_read_whole_and_in_parts(mount, store):
             off, n = rng.randrange(len(data)), rng.randrange(1, 300000)
             assert os.pread(f.fileno(), n, off) == data[off:off + n]
     assert (mount.path / "d/e/big").read_bytes() == data
+
+
+def content_or_stale(path):
+    """None: another object stands there than its reader opened."""
+    try:
+        return path.read_bytes()
+    except OSError as e:
+        assert e.errno == errno.ESTALE
+        return None
+
+
+@pytest.mark.parametrize("size", [100, 12 * MIB])
+def test_what_replaced_an_object_is_read_by_who_opens_it_again(make_mount, store, size):
+    m = make_mount(metadata_ttl="1h")
+    new = noise(size, 2)
+    store.put("d/f", noise(size, 1))
+    store.put("d/gone", noise(size, 1))
+    assert sorted(os.listdir(m.path / "d")) == ["f", "gone"]
+    assert (m.path / "d/f").stat().st_size == (m.path / "d/gone").stat().st_size == size
+    store.put("d/f", new)
+    store.delete("d/gone")
+    assert eventually(lambda: content_or_stale(m.path / "d/f") == new)
+    with pytest.raises(OSError):
+        (m.path / "d/gone").read_bytes()
+    assert eventually(lambda: not (m.path / "d/gone").exists())
+    assert os.listdir(m.path / "d") == ["f"]
 
 
 def test_edit_in_the_middle_of_a_cold_object(mount, store):

@@ -128,3 +128,20 @@ def test_what_appears_in_the_store_is_warmed(make_mount, store):
     store.put("models/old.bin", b"another version")
     os.listdir(m.path / "models")
     assert eventually(lambda: m.info("models/old.bin")["cached_bytes"] == 15)
+
+
+@pytest.mark.slow
+def test_of_very_many_the_newest_are_shown_and_what_is_pinned(make_mount):
+    m = make_mount(rule="many/**=local-only")
+    (m.path / "many").mkdir()
+    (m.path / "late").mkdir()  # looked at when the newest were cut for the first time
+    for i in range(20_100):
+        os.close(os.open(m.path / f"many/{i:05}.pt", os.O_CREAT | os.O_WRONLY))
+    for name in ("pinned.pt", "other.pt"):
+        (m.path / "late" / name).write_bytes(b"x")
+        os.utime(m.path / "late" / name, (1_000_000_000, 1_000_000_000))
+    run("pin", m.path / "late/pinned.pt")
+    rows = checkpoints(m, m.path)
+    shown = [r["path"] for r in rows if r["event"] == "checkpoint"]
+    assert len(shown) == 10_000 and shown[0] == "many/20099.pt" and shown[-2:] == ["many/10101.pt", "late/pinned.pt"]
+    assert [r["message"] for r in rows if r["event"] == "warning"] == ["only 10000 are shown, what is pinned and the newest: name a folder"]

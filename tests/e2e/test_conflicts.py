@@ -143,6 +143,38 @@ def test_object_removed_elsewhere(mount, store):
     assert store.get("f") == shows(mount, "f") == b"ours"
 
 
+@pytest.mark.parametrize("theirs", [b"theirs", None])
+def test_what_is_written_after_the_object_changed_is_kept(mount, store, theirs):
+    store.put("d/f", b"base")
+    store.put("d/other", b"1")
+    assert shows(mount, "d/f") == b"base"
+    with open(mount.path / "d/f", "r+b", buffering=0) as f:
+        store.put("d/f", theirs) if theirs else store.delete("d/f")
+        store.put("d/seen", b"1")
+        assert eventually(lambda: "seen" in os.listdir(mount.path / "d"))
+        assert os.path.samestat(os.fstat(f.fileno()), os.stat(mount.path / "d/f"))
+        f.write(b"ours")
+        os.fsync(f.fileno())
+    assert eventually(lambda: [c for c in conflicts(mount) if c["path"] == "d/f" and c["state"] == "conflict"])
+    assert shows(mount, "d/f") == theirs
+    run("conflicts", "keep-mine", mount.path / "d/f")
+    mount.wait()
+    assert store.get("d/f") == shows(mount, "d/f") == b"ours"
+
+
+def test_path_shows_theirs_once_a_writer_has_written_nothing(make_mount, store):
+    store.put("d/f", b"base")
+    m = make_mount(metadata_ttl="3s")
+    assert shows(m, "d/f") == b"base"
+    with open(m.path / "d/f", "r+b", buffering=0):
+        store.put("d/f", b"theirs")
+        store.put("d/seen", b"1")
+        assert eventually(lambda: "seen" in os.listdir(m.path / "d"))
+        assert shows(m, "d/f") == b"base"
+    assert eventually(lambda: shows(m, "d/f") == b"theirs")
+    assert conflicts(m) == [] and store.get("d/f") == b"theirs"
+
+
 def test_path_shows_ours_until_its_writers_close(make_mount, store):
     store.put("f", b"base")
     m = make_mount(fsync="remote")
@@ -213,3 +245,44 @@ def test_bad_requests_are_refused(lost, make_mount):
     make_mount("other")
     done = run("conflicts", "show", "1", check=False)
     assert done.returncode == 1 and "several mounts" in done.stderr
+
+
+def test_a_number_that_is_a_file_too_is_not_guessed_at(lost, store):
+    mount, conflict = lost
+    number = str(conflict["id"])
+    (mount.path / number).write_bytes(b"a step")
+
+    def drop(word):
+        return subprocess.run([SLUICE, "conflicts", "keep-theirs", word], cwd=mount.path, check=False, capture_output=True, text=True,
+                              timeout=60, stdin=subprocess.DEVNULL)
+
+    done = drop(number)
+    assert done.returncode != 0 and f"'#{number}'" in done.stderr, done.stderr
+    assert mount.status()["conflicts"] == 1
+    done = drop("#" + number)
+    assert done.returncode == 0, done.stderr
+    mount.wait()
+    assert mount.status()["conflicts"] == 0 and (mount.path / number).read_bytes() == store.get(number) == b"a step"
+
+
+def test_who_waits_for_two_paths_waits_for_the_second_whatever_the_first_says(make_mount, store):
+    m = make_mount(fault="op=put,key=e/slow,action=delay:3s")
+    store.put("d/f", b"base")
+    assert shows(m, "d/f") == b"base"
+    lose(m, "d/f", lambda: store.put("d/f", b"theirs"))
+    (m.path / "e").mkdir()
+    (m.path / "e/slow").write_bytes(b"1")
+    done = run("wait", "--timeout", "60s", m.path / "d", m.path / "e", check=False, timeout=90)
+    assert done.returncode == 1, done.stderr
+    assert store.get("e/slow") == b"1"
+
+
+def test_what_lost_is_not_saved_where_nothing_may_be_written(lost, base):
+    mount, _ = lost
+    (base / "other").mkdir()
+    run("link", "add", "--read-only", f"file://{base}/other", mount.path / "linked")
+    done = run("conflicts", "save-as", mount.path / "d/f", mount.path / "linked/f", check=False)
+    assert done.returncode == 1 and "read-only" in done.stderr, done.stderr
+    assert conflicts(mount) and not (base / "other/f").exists()
+    run("conflicts", "save-as", mount.path / "d/f", mount.path / "d/f.ours")
+    mount.wait()

@@ -6,6 +6,7 @@ import shutil
 import pytest
 from crash_file import CrashFile
 from mounts import POINTS, eventually, is_gone, run
+from test_passthrough import Mapping
 
 EXCHANGE = 2
 libc = ctypes.CDLL(None, use_errno=True)
@@ -85,3 +86,18 @@ def test_exchanged_files_keep_their_own_bytes(m, store, point, both):
     shutil.rmtree(m.cache)
     m.mount()
     assert {name: (m.path / name).read_bytes() for name in data} == seen
+
+
+def test_store_through_a_mapping_behind_a_published_snapshot_is_published(m, store):
+    """The worker dies when the mapping has ended, before the record says that the file is sealed."""
+    m.remount(close="remote")
+    if not m.status()["passthrough"]:
+        pytest.skip("no passthrough here")
+    view = Mapping(m.path / "f", 4096, writable=True, create=True)  # its descriptor's close waits until it is published
+    assert store.get("f") == bytes(4096)
+    m.crash.arm("seal_begun")
+    view.write(0, b"new!")
+    view.close()
+    assert eventually(m.crash.fired, 30) == "seal_begun", "nobody died"
+    m.wait()
+    assert store.get("f") == b"new!" + bytes(4092)

@@ -4,6 +4,7 @@ import mmap
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -235,3 +236,41 @@ def test_worker_dies_under_a_direct_reader(direct, store):
     with open(m.path / "a", "rb") as f:
         assert io(m, "a") == "passthrough"
         assert f.read() == data
+
+
+@pytest.mark.parametrize("first", ["reader", "writer"])
+def test_written_past_the_page_cache_beside_a_reader(make_mount, first):
+    pages, rounds = 4, 1000
+    m = make_mount(passthrough="off")
+    path = m.path / "f"
+    path.write_bytes(bytes(pages * 4096))
+    if first == "reader":
+        r, w = os.open(path, os.O_RDONLY), os.open(path, os.O_WRONLY)
+        mapping = mmap.mmap(r, pages * 4096, prot=mmap.PROT_READ)
+    else:
+        w, r = os.open(path, os.O_WRONLY), os.open(path, os.O_RDONLY)
+    done = threading.Event()
+
+    def keep_reading():
+        while not done.is_set():
+            os.pread(r, pages * 4096, 0)
+
+    join = in_thread(keep_reading)
+    try:
+        for n in range(1, rounds):
+            off, data = n % pages * 4096 + n % 1000, n.to_bytes(8, "little")
+            assert os.pwrite(w, data, off) == 8
+            assert os.pread(r, 8, off) == data, n
+            if first == "reader":
+                assert mapping[off:off + 8] == data, n
+        os.pwrite(w, b"appended", pages * 4096)
+        assert os.pread(r, 100, pages * 4096) == b"appended"
+        assert path.read_bytes()[-8:] == b"appended"
+    finally:
+        done.set()
+        join(60)
+    if first == "reader":
+        mapping.close()
+    os.close(r)
+    os.close(w)
+    assert path.read_bytes()[-8:] == b"appended"

@@ -214,3 +214,11 @@ def test_gateway_tells_of_our_own_publishes_and_nothing_comes_of_it(daemon, topi
     assert {i: (path / f"f{i}").stat().st_ino for i in range(2, 20)} == {i: inos[i] for i in range(2, 20)}
     assert sorted(store.list()) == sorted(["big", "d/g0"] + [f"f{i}" for i in range(2, 20)])
     assert daemon.mount.status()["conflicts"] == 0
+
+
+def test_the_secret_may_be_named_from_where_the_mount_is_made(daemon, base):
+    """The daemon works elsewhere by then, and reads it again when it changes."""
+    m = daemon.mount
+    m.umount()
+    run(*m.arguments({"events_secret_file": "events-secret"}), env=m.env, cwd=base)
+    assert daemon.post({"Records": []}) == 200

@@ -1,4 +1,5 @@
 """Very many names, very many bytes: memory stays bounded, and a directory is read while its first listing goes on."""
+import contextlib
 import os
 import pathlib
 import subprocess
@@ -60,6 +61,112 @@ def test_a_directory_is_read_while_it_is_listed(make_mount, store):
     again = set(read_names(m))
     assert again == set(there) - {there[950], there[10]} | {"d/mine", "d/renamed"}
     assert len([query for query in lists(store) if "continuation-token" not in query]) == 1, "one listing"
+
+
+def test_what_was_read_of_a_directory_while_it_was_listed_is_kept_by_the_kernel(make_mount, store):
+    """The first reading of many names is kept already, by a count of requests; but not where a name came that it lacks."""
+    there = names(5000)
+    store.add_names(there)
+    store.pages_open.clear()
+    m = make_mount(metadata_ttl="1h", op_timeout="10m")
+    with os.scandir(m.path / "d") as entries:
+        seen = [next(entries).name for _ in range(900)]
+        late = in_thread(lambda: [e.name for e in entries])
+        store.pages_open.set()
+        seen += late(HANG_S)
+    before = m.status()["fuse_requests"]
+    assert sorted(f"d/{name}" for name in seen) == there == sorted(read_names(m))
+    assert m.status()["fuse_requests"] - before < 5, "an open and its release: no name is asked for again"
+    store.add_names(["d/other.jpg"])
+    run("sync", m.path / "d")
+    assert sorted(read_names(m)) == [*there, "d/other.jpg"]
+
+
+def asked(m, path):
+    """Requests of reading the names of path once more."""
+    before = m.status()["fuse_requests"]
+    os.listdir(path)
+    return m.status()["fuse_requests"] - before
+
+
+def test_two_readers_of_a_directory_that_is_listed_leave_all_of_it_to_the_kernel(make_mount, store):
+    there = names(5000)
+    store.add_names(there)
+    store.pages_open.clear()
+    m = make_mount(metadata_ttl="1h", op_timeout="10m")
+    with contextlib.ExitStack() as stack:
+        readers = []
+        for n in (900, 20, 700):
+            readers.append(stack.enter_context(os.scandir(m.path / "d")))
+            assert len([next(readers[-1]) for _ in range(n)]) == n
+        late = in_thread(lambda: (len(list(readers[0])), len(list(readers[2]))))
+        store.pages_open.set()
+        assert late(HANG_S) == (4100, 4300)
+    assert asked(m, m.path / "d") < 5 and asked(m, m.path / "d") < 5
+    assert sorted(read_names(m)) == there
+
+
+def test_the_late_end_of_a_reader_hides_no_name_from_the_kernel(make_mount, store):
+    """He was at the last name when the listing ended, others have read all since, and then one more name comes."""
+    there, gone = names(1000), names(1500)[1000:]
+    store.add_names([*there, *gone])
+    store.pages_open.clear()
+    m = make_mount(metadata_ttl="1h", op_timeout="10m")
+    with os.scandir(m.path / "d") as entries:
+        assert [f"d/{next(entries).name}" for _ in there] == there
+        store.delete_names(gone)  # the next page brings none
+        store.pages_open.set()
+        for _ in range(2):
+            assert sorted(read_names(m)) == there
+        store.add_names(["d/other.jpg"])
+        run("sync", m.path / "d")
+        assert [e.name for e in entries] in ([], ["other.jpg"])
+    for _ in range(3):
+        assert sorted(read_names(m)) == [*there, "d/other.jpg"]
+
+
+def test_the_end_of_a_reader_that_shows_less_hides_no_name_from_the_kernel(make_mount, store):
+    """He began before a name was made; who opened the directory after that did not read all."""
+    there = names(3000)
+    store.add_names(there)
+    m = make_mount(metadata_ttl="1h")
+    for _ in range(2):
+        assert sorted(read_names(m)) == there
+    with os.scandir(m.path / "d") as old:
+        next(old)
+        (m.path / "d/mine.tmp").mkdir()
+        with os.scandir(m.path / "d") as new:
+            assert len([next(new) for _ in range(1500)]) == 1500
+        assert len(list(old)) in (2999, 3000)
+    for _ in range(2):
+        assert sorted(read_names(m)) == [*there, "d/mine.tmp"]
+
+
+def test_what_a_listing_has_shown_is_known_to_the_kernel_before_it_ends(make_mount, store):
+    """By a count of requests. What an earlier listing showed that broke off is not: it may be gone since."""
+    there = names(3000)
+    store.add_names(there)
+    store.pages_open.clear()
+    m = make_mount(metadata_ttl="1h", op_timeout="3s")
+    eventually((m.path / there[0]).exists, HANG_S)
+    before = m.status()["fuse_requests"]
+    for _ in range(50):
+        os.stat(m.path / there[0])
+    assert m.status()["fuse_requests"] - before < 5, "looked up"
+    with os.scandir(m.path / "d") as entries:
+        first = [f"d/{next(entries).name}" for _ in range(400)]
+        before = m.status()["fuse_requests"]
+        for name in first * 2:
+            os.stat(m.path / name)
+        assert m.status()["fuse_requests"] - before < 5, "read with their attributes"
+        with pytest.raises(TimeoutError):
+            list(entries)
+    store.delete_names(there[:1])
+    m.remount(op_timeout="10m")
+    with os.scandir(m.path / "d") as entries:
+        assert f"d/{next(entries).name}" == there[0], "shown by the listing before"
+        assert not store.pages_open.is_set() and not (m.path / there[0]).exists(), "the store was asked"
+        store.pages_open.set()
 
 
 def test_a_directory_of_an_immutable_mount_is_read_while_it_is_listed(make_mount, store):
@@ -246,3 +353,22 @@ def test_a_daemon_with_little_memory_serves_more_than_that(make_mount, store, li
     status = m.status()
     oom = (group / "memory.oom_control").read_text() if (group / "memory.oom_control").exists() else (group / "memory.events").read_text()
     print(f"\n{size} MiB with {limit} MiB: peak {memory(m, 'VmHWM')} MiB, the same worker: {status['pid'] == pid}; {oom.split()}")
+
+
+def arenas(pid):
+    """Heaps of the allocator beside the first: 64 MiB each, of which the front is in use."""
+    maps = [line.split() for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    spans = [(*(int(end, 16) for end in words[0].split("-")), words[1]) for words in maps if len(words) == 5]
+    return sum(a[0] % (64 * MIB) == 0 and a[2] == "rw-p" and b[2] == "---p" and a[1] == b[0] and b[1] - a[0] == 64 * MIB
+               for a, b in zip(spans, spans[1:], strict=False))
+
+
+def test_threads_share_what_is_free(make_mount, store):
+    store.add_names([f"d{i}/{j}.jpg" for i in range(32) for j in range(100)])
+    m = make_mount()
+    pid = m.status()["pid"]
+    readers = [in_thread(lambda i=i: len(os.listdir(m.path / f"d{i}"))) for i in range(32)]
+    assert [done(HANG_S) for done in readers] == [100] * 32
+    tasks = len(os.listdir(f"/proc/{pid}/task"))
+    assert m.status()["pid"] == pid and tasks > 8
+    assert arenas(pid) < min(max(os.cpu_count() // 4, 2), 8), f"of {tasks} threads"

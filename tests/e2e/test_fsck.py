@@ -1,4 +1,5 @@
 """`sluice fsck` over folders with real damage, against the bucket: what it says, what it repairs, what the next mount does."""
+import contextlib
 import json
 import os
 import socket
@@ -98,8 +99,9 @@ def test_upload_that_others_aborted_is_forgotten_and_sent_again(make_mount, stor
     (m.path / "big").write_bytes(data)
     assert eventually(lambda: store.uploads(empty=False) == ["big"])
     m.umount()
-    upload = store.client.list_multipart_uploads(Bucket=store.bucket)["Uploads"][0]
-    store.client.abort_multipart_upload(Bucket=store.bucket, Key="big", UploadId=upload["UploadId"])
+    for upload in store.client.list_multipart_uploads(Bucket=store.bucket)["Uploads"]:  # the daemon's probe may have left one as well
+        with contextlib.suppress(store.client.exceptions.NoSuchUpload):
+            store.client.abort_multipart_upload(Bucket=store.bucket, Key=upload["Key"], UploadId=upload["UploadId"])
     assert "big: the bucket does not know its upload" in fsck(m, code=1)
     fsck(m, "--repair", code=0)
     fsck(m, code=0)

@@ -2,6 +2,7 @@
 import contextlib
 import ctypes
 import os
+import threading
 import time
 
 import lake
@@ -179,6 +180,53 @@ def test_file_at_the_name_of_a_directory_that_is_still_being_removed_stays_a_fil
         assert bucket.list() == ["d"]
         assert os.getxattr(m.path / "d", "user.mark") == b"1"
     finally:
+        m.finish()
+
+
+class Huge:
+    """Content of an object that is copied by parts, of which nobody reads a byte."""
+
+    def __len__(self):
+        return 6 << 30
+
+    def __getitem__(self, part):
+        return b"%d" % part.start
+
+
+@pytest.mark.parametrize("end", [Mount.umount, Mount.kill9])
+def test_interrupted_copy_of_a_huge_object_leaves_no_upload(bucket, base, monkeypatch, end):
+    handler = bucket.server.RequestHandlerClass
+    plain, put = handler.do_PUT, bucket.put
+    goes_on, reached = threading.Event(), threading.Event()
+
+    def put_part(self):
+        if "/moved?" in self.path and "partNumber=2&" in self.path + "&":
+            reached.set()
+            goes_on.wait()
+        plain(self)
+
+    def put_huge(key, data, meta=None):
+        etag = put(key, b"huge", meta)
+        bucket.objects[key] = (data if isinstance(data, Huge) or key != "moved" else Huge(), etag, meta or {})
+        return etag
+
+    monkeypatch.setattr(handler, "do_PUT", put_part)
+    monkeypatch.setattr(bucket, "put", put_huge)
+    bucket.put("huge", Huge())
+    m = Mount(bucket, base / "m").mount()
+    try:
+        os.rename(m.path / "huge", m.path / "moved")
+        assert reached.wait(60)
+        first = next(q["uploadId"] for _, key, q in bucket.calls if key == "moved" and "uploadId" in q)
+        end(m)
+        assert first in bucket.metas
+        m.mount()
+        assert eventually(lambda: first not in bucket.metas, 60)
+        goes_on.set()
+        m.wait(timeout=60)
+        assert bucket.list() == ["moved"] and not bucket.metas
+    finally:
+        goes_on.set()
         m.finish()
 
 

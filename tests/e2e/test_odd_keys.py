@@ -5,8 +5,9 @@ import os
 import unicodedata
 import urllib.parse
 
+import lake
 import pytest
-from mounts import eventually
+from mounts import Mount, eventually
 
 NAMES = [b"a&b", b"<tag>", b"it's", b'say "x"', b"%41", b"%2F", b"a+b", b" lead", b"trail ", b" ", b"back\\slash", b"C:", b"-rf", b"~", b"~root", b"*", b"?", b"#",
          b"a;b", b"a,b", b"a=b", b"$HOME", b"`id`", b"!", b"...", b".hidden", b"x_$folder$", b"CASE", b"case", b"new\nline", b"tab\t", b"cr\r", b"\r\n", b"\x1b[31m",
@@ -109,6 +110,20 @@ def test_every_byte_is_a_name_and_a_part_of_one(mount, keys):
     assert set(text) <= set(put)
     if keys.store.kind == "file":
         assert len(put) == len(names)
+
+
+@pytest.mark.ceph
+def test_a_file_of_several_parts_may_have_any_control_character_in_its_name(make_mount, store, keys):
+    """The store repeats the key in what it answers to a multipart upload."""
+    m = make_mount(part_size="5M")
+    data = os.urandom(12 << 20)
+    names = [b"".join(bytes([b]) for b in range(1, 0x20)) + b"\x7f", b"one\x01"]
+    for name in names:
+        write(at(m, name), data)
+    m.wait()
+    for name in names:
+        assert keys.get(name) == data
+    assert m.status()["parked"] == 0 and store.uploads() == []
 
 
 def test_names_other_tools_stumble_over(mount, keys):
@@ -234,6 +249,35 @@ def test_a_marker_with_bytes_is_never_lost(mount, store):
     mount.wait()
     assert store.get("d/") == b"bytes of the marker" and store.get("e/") == b"also"
     assert mount.status()["hidden_keys"] >= 1
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_bytes_that_come_while_a_marker_is_put_stay(base, monkeypatch, gone):
+    """An empty one stood there and, as soon as it was looked at, or it went, one with bytes does."""
+    store = lake.Lake()
+    handler = store.server.RequestHandlerClass
+    plain = handler.do_HEAD
+
+    def head(self):
+        old = store.objects.get("d/") if self.path.endswith("/d/") else None
+        if old is None or old[0]:
+            plain(self)
+            return
+        self.parse()
+        store.put("d/", b"theirs")
+        self.answer(404 if gone else 200, headers=self.of_object(old), length=0)
+
+    monkeypatch.setattr(handler, "do_HEAD", head)
+    m = Mount(store, base / "m", metadata_ttl="1h").mount()
+    try:
+        os.mkdir(m.path / "d")
+        store.put("d/", b"")
+        m.wait()
+        assert store.get("d/") == b"theirs"
+        assert m.status()["conflicts"] == 0
+    finally:
+        m.finish()
+        store.remove()
 
 
 @pytest.mark.ceph

@@ -49,7 +49,10 @@ class Mapping:
         ctypes.memmove(self.at + off, data, len(data))
 
     def close(self):
-        LIBC.munmap(self.at, self.size)
+        """Once more does nothing."""
+        if self.at:
+            LIBC.munmap(self.at, self.size)
+        self.at = None
 
 
 def io(m, name):

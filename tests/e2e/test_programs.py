@@ -1,4 +1,5 @@
 """Programs that people run on a lake: sqlite, git, tar, fio, cp."""
+import errno
 import os
 
 import pytest
@@ -50,3 +51,17 @@ def test_rsync_like_copy_keeps_times_and_modes(mount, base):
     mount.remount()
     st = os.stat(mount.path / "copy/f")
     assert int(st.st_mtime) == 1234567890 and st.st_mode & 0o777 == 0o640
+
+
+def test_ls_asks_for_no_label_and_no_acl_of_each_name(mount, store):
+    """A file system that has none says so, once: `ls -l` asks the daemon for nothing that the kernel knows."""
+    for i in range(100):
+        store.put(f"d/{i}", b"x")
+    for name in ("security.none", "system.posix_acl_access"):
+        with pytest.raises(OSError) as e:
+            os.getxattr(mount.path / "d/1", name)
+        assert e.value.errno == errno.EOPNOTSUPP, name
+    sh(f"ls -l {mount.path}/d")
+    before = mount.status()["fuse_requests"]
+    assert len(sh(f"ls -l {mount.path}/d").stdout.splitlines()) == 101
+    assert mount.status()["fuse_requests"] - before < 20

@@ -1,5 +1,6 @@
 """What the store sees and when: whole objects only, in order, under the final name, renames and deletes carried along."""
 import errno
+import json
 import os
 import subprocess
 import threading
@@ -270,6 +271,23 @@ def test_open_reader_never_mixes_two_versions(mount, store):
         assert got == {ord("A")}
 
 
+def test_what_others_put_into_a_directory_made_here_is_seen_from_inside_it(mount, store):
+    def is_there():
+        try:
+            return os.stat("done", dir_fd=inside).st_size == 6
+        except FileNotFoundError:
+            return False
+
+    os.mkdir(mount.path / "run")
+    inside = os.open(mount.path / "run", os.O_RDONLY | os.O_DIRECTORY)  # nobody looks into its parent any more
+    try:
+        mount.wait()
+        store.put("run/done", b"theirs")
+        assert eventually(is_there, seconds=15)
+    finally:
+        os.close(inside)
+
+
 @pytest.mark.parametrize("streams", [4])
 def test_parallel_writers_publish_all(mount, store, streams):
     data = [os.urandom(6 * MIB) for _ in range(streams)]
@@ -299,3 +317,12 @@ def test_symlink_that_the_store_could_not_keep_is_refused(make_mount, target, mo
     b = make_mount("b")
     assert os.listdir(b.path) == ["longest"]
     assert os.readlink(b.path / "longest") == target
+
+
+def test_wait_tells_how_much_of_one_file_is_sent(make_mount):
+    m = make_mount(fault="op=part,action=delay:600ms", part_size="5M", max_uploads=1)
+    (m.path / "big").write_bytes(os.urandom(30 * MIB))
+    lines = [json.loads(line) for line in run("wait", "--progress", "json", m.path / "big", timeout=120).stdout.splitlines()]
+    left = [line["bytes_left"] for line in lines if line["event"] == "progress"]
+    assert [n for n in left if 0 < n < 30 * MIB], left
+    assert all(a >= b for a, b in zip(left, left[1:])), left

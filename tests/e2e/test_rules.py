@@ -2,12 +2,15 @@
 import contextlib
 import json
 import os
+import pathlib
+import signal
 import subprocess
 
 import pytest
-from mounts import MIB, eventually, run
+from mounts import MIB, ROOT, eventually, is_gone, run
 
 TMP = "tmp/**=local-only"
+BOOTS = pathlib.Path(os.environ.get("SLUICE_POWER_RECORD", ROOT / "build/tests/crash/libpower_record.so"))  # gives the daemon POWER_BOOT_ID
 
 
 def refused(m, rule, *words):
@@ -126,6 +129,31 @@ def test_local_files_stay_here_over_remount_and_kill(make_mount, store):
     m.umount()
     assert "kept here only" in run("fsck", m.cache, env=m.env).stdout
     m.mount()
+
+
+@pytest.mark.parametrize("by", ["umount", "SIGTERM"])
+def test_a_reboot_after_an_end_in_order_takes_nothing_that_was_closed(make_mount, by):
+    if not BOOTS.exists():
+        pytest.skip(f"{BOOTS} is not built")
+    m = make_mount(start=False, rule=TMP, hold="*.part", hold_delay="1h")
+    m.env.update(LD_PRELOAD=str(BOOTS), POWER_BOOT_ID="first")
+    if "ASAN_OPTIONS" in os.environ:  # its runtime wants to be the first library
+        m.env["ASAN_OPTIONS"] = os.environ["ASAN_OPTIONS"] + ":verify_asan_link_order=0"
+    m.mount()
+    (m.path / "tmp").mkdir()
+    (m.path / "tmp/a").write_bytes(b"kept here")
+    (m.path / "b.part").write_bytes(b"not published yet")
+    pids = m.pids()
+    if by == "umount":
+        m.umount()
+    else:
+        os.kill(pids[0], signal.SIGTERM)
+        assert eventually(lambda: all(map(is_gone, pids)) and not m.is_mounted())
+    m.env.update(POWER_BOOT_ID="second")
+    m.mount()
+    assert (m.info("tmp/a")["state"], m.info("b.part")["state"]) == ("local", "held")
+    assert m.status()["quarantined"] == 0
+    assert (m.path / "tmp/a").read_bytes() == b"kept here" and (m.path / "b.part").read_bytes() == b"not published yet"
 
 
 def test_a_file_left_open_by_a_kill_is_local_too(make_mount):

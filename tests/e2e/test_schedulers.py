@@ -1,7 +1,9 @@
 """deploy/slurm on a real mount with the environment Slurm gives, and whether deploy/kubernetes says what Kubernetes and the command understand."""
 import os
 import pathlib
+import re
 import shlex
+import signal
 import subprocess
 
 import pytest
@@ -26,7 +28,8 @@ class Node:
         self.env_file.write_text("# settings\n\n" + "".join(f"{k}={v}\n" for k, v in settings.items()))
 
     def run(self, script, comment, job=4711, **env):
-        env = {"SLURM_JOB_ID": str(job), "SLURM_JOB_USER": "root", "SLURM_JOB_UID": "0", "SLURM_JOB_COMMENT": comment,
+        sanitizer = {k: v for k, v in os.environ.items() if k in ("TSAN_OPTIONS", "ASAN_OPTIONS", "UBSAN_OPTIONS", "G_SLICE")}
+        env = {**sanitizer, "SLURM_JOB_ID": str(job), "SLURM_JOB_USER": "root", "SLURM_JOB_UID": "0", "SLURM_JOB_COMMENT": comment,
                "SLURM_JOB_NODELIST": "n1", "SLURMD_NODENAME": "n1", "SLUICE_SLURM_ENV": str(self.env_file), **self.m.env, **env}
         return subprocess.run([SLURM / script], env=env, cwd="/", capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
                               check=False)
@@ -134,6 +137,24 @@ def test_what_is_not_saved_in_time_is_told_and_kept(make_mount, store, base):
     assert (m.path / "ckpt").read_bytes() == b"only copy"
 
 
+def test_an_epilog_that_is_not_to_wait_does_not(make_mount, base):
+    m = make_mount(fault="op=put,action=error:-EIO")
+    node = Node(m, base, save_wait=0)
+    (m.path / "ckpt").write_bytes(b"only copy")
+    done = node.epilog("sluice-save=ckpt")
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert m.status()["dirty_files"] == 1
+
+
+def test_the_last_setting_needs_no_end_of_line(mount, store, base):
+    node = Node(mount, base)
+    store.put("dataset/f", b"12345")
+    lines = node.env_file.read_text().splitlines()
+    node.env_file.write_text("\n".join(sorted(lines, key=lambda line: line.startswith("mount="))))
+    assert node.prolog("sluice=dataset").returncode == 0
+    assert cached(mount, "dataset/f") == 5
+
+
 # ---- kubernetes ----
 
 
@@ -162,7 +183,7 @@ def commands_of(c):
     found += [hook["exec"]["command"] for hook in c.get("lifecycle", {}).values()]
     for command in found:
         if command[:2] == ["sh", "-c"]:
-            for part in command[2].replace("&&", "||").split("||"):
+            for part in re.split(r"&&|\|\||;", command[2]):
                 words = shlex.split(part)
                 yield words[words.index("sluice"):] if "sluice" in words else []
         else:
@@ -206,6 +227,81 @@ def test_the_shares_of_the_job_are_as_many_as_its_pods():
     command = job["spec"]["template"]["spec"]["containers"][0]["command"]
     assert command[command.index("--nodes") + 1] == f"$(NODE)/{job['spec']['completions']}"
     assert job["spec"]["completionMode"] == "Indexed"
+
+
+class Kubelet:
+    """Starts containers as a kubelet does, on folders of ours: volumes as bind mounts with the modes that it gives them, in a mount namespace that outlives the containers, as a node's does."""
+
+    MODES = {"hostPath": 0o755, "emptyDir": 0o777}
+
+    def __init__(self, base, container, volumes):
+        self.base, self.container = base, container
+        (base / "store").mkdir()
+        self.holder = subprocess.Popen(["unshare", "-m", "--propagation", "private", "sleep", "infinity"])
+        assert eventually(lambda: os.readlink(f"/proc/{self.holder.pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt"), 10)
+        for mount in container["volumeMounts"]:
+            kind = next(k for k in volumes[mount["name"]] if k != "name")
+            if kind not in self.MODES or mount["mountPath"] == "/dev/fuse":
+                continue
+            folder = self.place(mount["mountPath"])
+            folder.mkdir(parents=True)
+            folder.chmod(self.MODES[kind])
+            if mount["mountPath"] == "/run/sluice":
+                self.inside("sh", "-c", f"mkdir -p /run/sluice && mount --bind {folder} /run/sluice")
+
+    def place(self, path):
+        return pathlib.Path(self.translate(path.replace("/run/sluice", "/run-sluice")))
+
+    def translate(self, text):
+        text = re.sub(r"(?<![\w/.-])/(var/lib/sluice|lake|cache|run-sluice)(?=[/\s]|$)", lambda x: f"{self.base}/{x.group(1)}", text)
+        # What a node's disk is to keep free, the one that the tests run on may not have.
+        return text.replace("s3://bucket/prefix", f"file://{self.base}/store").replace("--region eu-west-1", "").replace("--free-space 20%", "--free-space 1%")
+
+    def words(self, command):
+        words = [self.translate(w) for w in command]
+        if words[:2] == ["sh", "-c"]:
+            return [*words[:2], re.sub(r"\bsluice (?=mount)", f"{SLUICE} ", words[2])]
+        return [str(SLUICE) if w == "sluice" else w for w in words]
+
+    def inside(self, *words, timeout=60):
+        return subprocess.run(["nsenter", "-t", str(self.holder.pid), "-m", *words], capture_output=True, text=True, timeout=timeout)
+
+    def start(self):
+        self.pod = subprocess.Popen(["nsenter", "-t", str(self.holder.pid), "-m", *self.words(self.container["command"])], start_new_session=True)
+
+    def ready(self):
+        return eventually(lambda: self.pod.poll() is None and self.inside(*self.words(self.container["startupProbe"]["exec"]["command"])).returncode == 0, 30)
+
+    def end(self):
+        if self.pod.poll() is None:
+            os.killpg(self.pod.pid, signal.SIGKILL)
+        self.holder.kill()
+        self.pod.wait()
+        self.holder.wait()
+
+
+@pytest.mark.parametrize("file", ["sidecar.yaml", "node-mount.yaml"])
+def test_a_mount_starts_on_fresh_volumes_and_again_after_it_was_killed(base, file):
+    pod = next(p for name, p in pods() if name == file)
+    container = next(c for c in [*pod.get("initContainers", []), *pod["containers"]] if "startupProbe" in c)
+    k = Kubelet(base, container, {v["name"]: v for v in pod["volumes"]})
+    lake = k.words(container["startupProbe"]["exec"]["command"])[-1]
+    try:
+        k.start()
+        assert k.ready()
+        k.inside("sh", "-c", f"echo kept >{lake}/file")
+        os.killpg(k.pod.pid, signal.SIGKILL)
+        k.pod.wait()
+        assert eventually(lambda: "not connected" in k.inside("ls", lake).stderr, 10)
+        k.start()
+        assert k.ready()
+        assert k.inside("cat", f"{lake}/file").stdout == "kept\n"
+        stopped = k.inside(*k.words(container["lifecycle"]["preStop"]["exec"]["command"]))
+        assert stopped.returncode == 0, stopped.stderr
+        assert k.pod.wait(30) == 0
+        assert (base / "store/file").read_text() == "kept\n"
+    finally:
+        k.end()
 
 
 def test_scripts_stand_alone():

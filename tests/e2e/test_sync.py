@@ -170,3 +170,22 @@ def test_memory_stays_bounded(make_mount, store):
     text = pathlib.Path(f"/proc/{m.status()['pid']}/status").read_text()
     most = next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmHWM"))
     assert most < 200 * 1024, f"{most} KiB"
+
+
+def test_a_name_that_others_made_is_opened_by_who_creates_it(make_mount, store):
+    """The kernel trusts that there is none, and asks for a new file."""
+    m = make_mount(metadata_ttl="1h", negative_ttl="1h")
+    (m.path / "d").mkdir()
+    (m.path / "d/mine").write_bytes(b"1")
+    m.wait()
+    assert not (m.path / "d/theirs").exists()
+    store.put("d/theirs", b"old")
+    run("sync", m.path / "d")
+    with pytest.raises(FileExistsError):
+        os.open(m.path / "d/theirs", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    store.put("d/other", b"old")
+    assert not (m.path / "d/other").exists()
+    run("sync", m.path / "d")
+    with open(m.path / "d/other", "ab") as f:
+        f.write(b"new")
+    assert (m.path / "d/other").read_bytes() == b"oldnew"

@@ -1,13 +1,17 @@
 """A worker that dies under a mount: another one takes over, and programs in the mount notice a pause at most."""
 import contextlib
 import errno
+import hashlib
+import json
 import os
 import pathlib
 import random
 import signal
+import socket
 import subprocess
 import time
 
+import lake
 import pytest
 from mounts import MIB, SLUICE, as_nobody, eventually, in_thread, is_gone, run
 
@@ -238,18 +242,92 @@ SPOILT = r"""
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--worker-formats") == 0)
-        return puts(FORMATS) < 0;
+        return sleep(DELAY) > 0 || puts(FORMATS) < 0;
     return ENDING;
 }
 """
 
 
-def spoilt_program(base, ending):
-    """Says that it could take over, and then does not."""
+# What fails in it is the first step behind those that look at what programs have open: the one eventfd that may block is the control socket's.
+FAILING = r"""
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_eventfd2, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, EFD_CLOEXEC, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EMFILE),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog prog = {sizeof(code) / sizeof(code[0]), code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog) < 0)
+        return 2;
+    return execv(PROGRAM, argv);
+}
+"""
+
+
+def test_spoilt_credentials_do_not_end_the_mount(make_mount, base, tmp_path, monkeypatch):
+    """The endpoint is in a file too, and the cache folder's name would be another one without it."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):  # those of a gateway that other tests have
+        monkeypatch.delenv(name, raising=False)
+    store = lake.Lake()
+    keys, config = tmp_path / "credentials", tmp_path / "config"
+    text = "[default]\naws_access_key_id = a\naws_secret_access_key = b\n"
+
+    def write_keys(mode):
+        keys.write_text(text)
+        keys.chmod(mode)
+
+    write_keys(0o600)
+    config.write_text(f"[default]\nregion = us-east-1\nendpoint_url = {store.endpoint}\n")
+    store.put("d/cached", b"1234")
+    store.put("d/absent", b"5678")
+    m = make_mount(source=store.source, start=False, endpoint_url=None, prefetch="off")
+    m.env = {"AWS_SHARED_CREDENTIALS_FILE": str(keys), "AWS_CONFIG_FILE": str(config), "AWS_EC2_METADATA_DISABLED": "true",
+             "no_proxy": "127.0.0.1"}
+    m.mount()
+    assert (m.path / "d/cached").read_bytes() == b"1234" and "absent" in os.listdir(m.path / "d")
+    write_keys(0o644)
+    config.write_text("[default\n")  # and somebody is about to write the other one
+    assert m.kill_worker()
+    run("upgrade", m.path)
+    assert (m.path / "d/cached").read_bytes() == b"1234"
+    with pytest.raises(OSError) as e:
+        (m.path / "d/absent").read_bytes()
+    assert e.value.errno == errno.EIO
+    (m.path / "mine").write_bytes(b"12")
+    assert "config: line 1" in m.log() or "open to other users" in m.log()
+    write_keys(0o600)
+    config.write_text("")
+    m.wait()
+    assert store.get("mine") == b"12" and (m.path / "d/absent").read_bytes() == b"5678"
+    m.umount()
+    store.remove()
+
+
+def spoilt_program(base, ending, delay=0):
+    """Says that it could take over, after so many seconds, and then does not. The supervisor waits five."""
     formats = run("--worker-formats").stdout.strip()
     program = base / "spoilt"
-    subprocess.run(["cc", "-x", "c", "-", "-o", program, f'-DFORMATS="{formats}"', f"-DENDING={ending}"], input=SPOILT, text=True,
-                   check=True, timeout=60)
+    subprocess.run(["cc", "-x", "c", "-", "-o", program, f'-DFORMATS="{formats}"', f"-DENDING={ending}", f"-DDELAY={delay}"],
+                   input=SPOILT, text=True, check=True, timeout=60)
+    return program
+
+
+def failing_program(base):
+    """Takes over what programs have open, and then cannot go on."""
+    program = base / "failing"
+    subprocess.run(["cc", "-x", "c", "-", "-o", program, f'-DPROGRAM="{SLUICE}"'], input=FAILING, text=True, check=True, timeout=60)
     return program
 
 
@@ -304,6 +382,96 @@ def test_program_that_does_not_come_to_serve_is_given_up(make_mount, store, base
     after = m.status()
     assert after["program"] == before["program"] and after["supervisor_pid"] == before["supervisor_pid"]
     assert (m.path / "a").read_bytes() == b"1234"
+
+
+@pytest.mark.parametrize("passthrough", ["on", "off"])
+def test_program_that_fails_leaves_open_files_as_they_were(make_mount, store, base, passthrough):
+    m = make_mount(passthrough=passthrough)
+    with open(m.path / "f", "w+b", buffering=0) as f:
+        f.write(b"one")
+        done = run("upgrade", "--program", failing_program(base), m.path, check=False)
+        assert done.returncode == 1 and "did not come to serve" in done.stderr
+        assert m.log().count("taking over handles=1") == 2, "it did not come so far"
+        f.write(b"two")
+        with open(m.path / "f", "rb") as again:
+            assert again.read() == b"onetwo" and os.fstat(again.fileno()).st_size == 6
+        f.write(b"more")
+    m.wait()
+    assert store.get("f") == b"onetwomore" and (m.path / "f").read_bytes() == b"onetwomore"
+
+
+def runs_below(pid, program):
+    with contextlib.suppress(OSError):
+        children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return any(os.readlink(f"/proc/{child}/exe") == str(program) for child in children)
+    return False
+
+
+@pytest.mark.parametrize("how", ["signal", "umount", "outside"])
+def test_unmounted_while_an_upgrade_is_asked_for(make_mount, base, how):
+    m = make_mount()
+    pids, program = m.pids(), spoilt_program(base, "3", delay=60)
+    join = in_thread(lambda: run("upgrade", "--program", program, m.path, check=False))
+    assert eventually(lambda: runs_below(pids[0], program))
+    if how == "signal":
+        os.kill(pids[1], signal.SIGTERM)
+    elif how == "umount":
+        m.umount()
+    else:
+        subprocess.run(["umount", m.path], check=True, timeout=20)
+    done = join()
+    assert done.returncode == 1 and "the mount is being taken away" in done.stderr
+    assert eventually(lambda: all(map(is_gone, pids))) and not m.is_mounted()
+
+
+@pytest.mark.parametrize("who", [0, 1, "outside"])
+def test_stop_is_carried_out_by_the_next_of_a_worker_that_makes_room(make_mount, store, who):
+    """It ends the mount as any worker does: not without what has to be on the disk by then."""
+    store.put("d/a", b"1234")
+    m = make_mount(fault="op=list,action=delay:2s")
+    pids = m.pids()
+    (m.path / "new").write_bytes(b"1234")
+    begun = in_thread(lambda: (m.path / "d/a").stat().st_size)
+    time.sleep(0.5)
+    join = in_thread(lambda: run("upgrade", m.path, check=False))
+    assert eventually(lambda: "making room" in m.log())
+    if who == "outside":  # the connection goes with the program that is in the mount
+        m.detach()
+    else:
+        os.kill(pids[who], signal.SIGTERM)
+    assert eventually(lambda: is_gone(pids[0])) and not m.is_mounted()
+    join()
+    with contextlib.suppress(OSError):
+        begun()
+    log = m.log().splitlines()
+    assert any("taking over" in line for line in log) and log[-1].endswith(": unmounted"), "nobody ended it"
+
+
+@contextlib.contextmanager
+def deaf_client(m):
+    """A command that does not read what it asked for: a daemon that ends waits some time for it."""
+    name = hashlib.sha256(os.fsencode(m.path)).hexdigest()[:16]
+    with socket.socket(socket.AF_UNIX) as s:
+        s.connect(f"/run/sluice/{name}.sock")
+        s.sendall(json.dumps({"verb": "info", "paths": [""] * 5000}).encode() + b"\n")
+        yield s
+
+
+def test_end_of_a_mount_is_not_cut_short_by_an_upgrade(make_mount, base):
+    """The supervisor finds the program fit when the worker is at its end already."""
+    m = make_mount()
+    pids, program = m.pids(), spoilt_program(base, "3", delay=2)
+    with deaf_client(m) as s:
+        join = in_thread(lambda: run("upgrade", "--program", program, m.path, check=False))
+        assert eventually(lambda: runs_below(pids[0], program))
+        subprocess.run(["umount", m.path], check=True, timeout=20)
+        assert join().returncode == 1
+        time.sleep(9)  # longer than one who makes room may take
+        assert not is_gone(pids[1])
+        while s.recv(MIB):
+            pass
+    assert eventually(lambda: all(map(is_gone, pids)))
+    assert "unmounted" in m.log()
 
 
 def test_upgrade_lets_requests_come_to_their_end(make_mount, store):

@@ -80,6 +80,23 @@ def test_duplicate_of_a_closed_descriptor_writes_on(m, store):
     assert store.get("f") == b"a" * 10 + b"b" * 1000 + b"a" * (MIB - 1010)
 
 
+def test_writers_with_o_dsync_beside_passed_through_readers(m, store):
+    (m.path / "f").write_bytes(b"0" * MIB)
+    r = os.open(m.path / "f", os.O_RDONLY)
+    w, rw = os.open(m.path / "f", os.O_WRONLY | os.O_DSYNC), os.open(m.path / "f", os.O_RDWR | os.O_SYNC)
+    io = m.info("f")["io"]
+    for n in range(1, 4):
+        for fd, off in (w, n), (rw, MIB - n), (w, 2 * MIB + n):
+            assert os.pwrite(fd, b"%d" % n, off) == 1
+            assert os.pread(r, 1, off) == os.pread(rw, 1, off) == b"%d" % n
+        m.kill_worker()
+        assert os.fstat(r).st_size == 2 * MIB + n + 1 and m.info("f")["io"] == io
+    for fd in w, rw, r:
+        os.close(fd)
+    m.wait()
+    assert store.get("f") == (m.path / "f").read_bytes() == b"0123" + b"0" * (MIB - 7) + b"321" + bytes(MIB + 1) + b"123"
+
+
 def test_files_without_a_name_stay(m, store):
     with open(m.path / "f", "w+b", buffering=0) as f, open(os.open(m.path, os.O_TMPFILE | os.O_RDWR), "w+b", buffering=0) as t:
         f.write(b"x" * MIB)
@@ -112,6 +129,35 @@ def test_removed_working_directory_stays(m):
     os.close(fd)
     m.kill_worker()
     os.close(path)
+
+
+def test_open_file_whose_bytes_are_gone_is_told_to_its_programs_only(make_mount, store):
+    """What cannot be taken over is refused, in each call for it, by a worker that serves all others."""
+    m = make_mount(passthrough="off", settle="0s")
+    store.put("other", b"others")
+    with open(m.path / "f", "w+b", buffering=0) as w, open(m.path / "f", "rb", buffering=0) as r, open(m.path / "other", "rb", buffering=0) as other:
+        w.write(bytes(100_000))
+        os.fsync(w.fileno())
+        for path in (m.cache / "data").rglob("*"):
+            if path.is_file() and path.stat().st_size == 100_000:
+                path.unlink()
+        pid = m.kill_worker()
+        os.posix_fadvise(r.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        for call in (lambda: os.pread(r.fileno(), 10, 0), lambda: os.pread(w.fileno(), 10, 0), lambda: w.write(b"!"), lambda: os.ftruncate(w.fileno(), 5)):
+            with pytest.raises(OSError) as e:
+                call()
+            assert e.value.errno in (errno.EBADF, errno.EIO)
+        for call in (lambda: os.fsync(w.fileno()), w.close):
+            with pytest.raises(OSError) as e:
+                call()
+            assert e.value.errno == errno.EIO
+        assert os.fstat(r.fileno()).st_size == 100_000
+        assert os.pread(other.fileno(), 10, 0) == b"others"
+        (m.path / "new").write_bytes(b"new")
+        assert m.info("f")["state"] == "quarantined"
+    assert m.status()["pid"] == pid, "nothing died of it"
+    assert "an open file could not be taken over" in m.log()
+    assert eventually(lambda: set(store.list()) == {"new", "other"}), "nothing of it is published"
 
 
 def test_scan_goes_on_where_it_was(m, store):

@@ -1,5 +1,7 @@
 """Bad usage ends with exit code 2 and one clear line; secrets stay out of every output; the other verbs do what they say."""
+import fcntl
 import hashlib
+import json
 import os
 import pathlib
 import subprocess
@@ -66,7 +68,8 @@ def test_mounting_twice(mount):
 
 
 @pytest.mark.parametrize("args", [[], ["no-such-verb"], ["mount"], ["umount"], ["wait"], ["mount", "x://y", "/tmp"],
-                                  ["warmup", "--parallel", "65", "/tmp"]])
+                                  ["warmup", "--parallel", "65", "/tmp"], ["wait", "--timeout", "0", "/tmp"],
+                                  ["wait", "--timeout=0s", "/tmp"], ["umount", "--drain=0", "/tmp"]])
 def test_wrong_command_lines(args):
     done = run(*args, check=False)
     assert done.returncode == 2
@@ -269,6 +272,18 @@ def test_umount_of_a_dead_mount_drains_nothing(make_mount):
     assert m.store.get("f") == b"only copy"
 
 
+def test_a_mount_takes_the_place_of_a_dead_one(make_mount):
+    m = make_mount(fault="op=put,action=error:-EIO")
+    (m.path / "f").write_bytes(b"only copy")
+    m.kill()
+    done = run(*m.arguments({"fault": None}), env=m.env)
+    assert "the dead mount is cleared" in done.stderr
+    m.wait()
+    assert (m.path / "f").read_bytes() == m.store.get("f") == b"only copy"
+    m.umount()
+    assert not m.is_mounted()  # nor one below it
+
+
 def test_umount_of_a_mount_in_use_is_refused(mount):
     with open(mount.path / "f", "w") as f:
         refused(["umount", mount.path], "is in use", code=1)
@@ -299,6 +314,16 @@ def test_umount_by_a_user_of_a_mount_in_use_is_refused(base):
     assert "is in use" in done.stderr
 
 
+@pytest.mark.parametrize("name", ["a,b", "end\\", "a\\101", "a\\,suid\\\\"])
+def test_name_of_the_source_takes_no_mount_option_away(make_mount, store, name):
+    store.put(f"{name}/f", b"1234")
+    m = make_mount(source=f"{store.source}/{name}", noexec=True)
+    line = next(line.split() for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines() if line.split()[4] == str(m.path))
+    assert {"nosuid", "nodev", "noexec"} <= set(line[5].split(","))
+    assert line[-2].replace("\\134", "\\") == m.status()["source"]
+    assert (m.path / "f").read_bytes() == b"1234"
+
+
 def test_noexec_starts_no_program(make_mount):
     m = make_mount(noexec=True)
     (m.path / "run").write_text("#!/bin/sh\n")
@@ -307,3 +332,44 @@ def test_noexec_starts_no_program(make_mount):
         subprocess.run([m.path / "run"], check=False, timeout=20)
     m.remount(noexec=None)
     subprocess.run([m.path / "run"], check=True, timeout=20)
+
+
+# ---- from where a mount is started, and seen ----
+
+
+def test_a_lock_of_who_mounts_is_not_held_by_the_mount(make_mount, base):
+    m = make_mount(start=False)
+    with open(base / "lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        run(*m.arguments(), env=m.env, pass_fds=(held.fileno(),))
+    with open(base / "lock") as again:
+        fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    (m.path / "f").write_text("served")
+
+
+@pytest.fixture
+def bound(mount, store, base):
+    """A folder of the lake at a second place."""
+    store.put("d/f", b"12345")
+    assert os.listdir(mount.path / "d") == ["f"]
+    second = base / "second"
+    second.mkdir()
+    done = subprocess.run(["mount", "--bind", mount.path / "d", second], timeout=20, check=False, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no bind mount can be made here: {done.stderr}")
+    yield second
+    subprocess.run(["umount", "-l", second], timeout=20, check=False)
+
+
+def test_a_bind_mount_is_seen_through(mount, bound):
+    run("warmup", bound / "f")
+    by_bind = json.loads(run("info", "--json", bound / "f").stdout)
+    assert by_bind["path"] == "d/f" and by_bind["cached_bytes"] == 5
+    assert json.loads(run("status", "--json", bound).stdout)["mountpoint"] == str(mount.path)
+    (bound / "g").write_bytes(b"1")
+    run("wait", "--timeout", "60s", bound)
+    assert mount.store.get("d/g") == b"1"
+    listed = [json.loads(line)["mountpoint"] for line in run("status", "--json", check=False).stdout.splitlines()]
+    assert listed.count(str(mount.path)) == 1 and str(bound) not in listed
+    refused(["umount", bound], str(mount.path))
+    assert (bound / "f").read_bytes() == b"12345"

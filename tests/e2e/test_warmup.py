@@ -101,7 +101,7 @@ def test_memory_does_not_grow_with_the_number_of_names(make_mount, store, per_di
 def test_a_list_longer_than_a_request_is_one_job(make_mount, store, base):
     plant(store, "set", 20000)
     m = make_mount(metadata_ttl="1h")
-    names = [f"{m.path}/set/d{i // 1000:04}/f{i % 1000:04}" for i in range(20000)]
+    names = [f"{m.path}/././././set/d{i // 1000:04}/f{i % 1000:04}" for i in range(20000)]
     (base / "list").write_text("".join(f"{name}\n" for name in [*names, f"{m.path}/set/none"]))
     assert (base / "list").stat().st_size > MIB
     done, last = warm("-f", base / "list", check=False)
@@ -156,6 +156,17 @@ def test_counts_and_check(make_mount, store):
     assert out.startswith("evicted 9 files, ")
 
 
+def test_more_than_the_cache_holds_is_said_before_and_after(make_mount, store):
+    m = make_mount(metadata_ttl="1h", cache_size="64M")
+    fill(store, [f"d/f{i:02}" for i in range(20)], os.urandom(5 * MIB))
+    done = run("warmup", m.path / "d", check=False)
+    assert done.returncode == 1 and done.stdout == ""
+    assert "warning: 100.0 MiB are to be kept, but the cache has room for 64.0 MiB" in done.stderr
+    checked = run("warmup", "--check", m.path / "d", check=False)
+    left = [line for line in done.stderr.splitlines() if "of 20 files, " in line]
+    assert left and left == [line for line in checked.stderr.splitlines() if "of 20 files, " in line]
+
+
 def test_what_is_complete_costs_no_request(make_mount, store):
     m = make_mount(metadata_ttl="1h")
     fill(store, [f"d/f{i}" for i in range(50)])
@@ -190,16 +201,25 @@ def test_a_job_goes_on_when_its_worker_is_killed(make_mount, store):
     found, code = job_of(m, job)
     assert found["state"] == "running" and code == 3
     m.kill_worker()
-    found = eventually(lambda: job_of(m, job)[0])
-    assert found["id"] == job and found["resumed"] == 1
+    found = job_of(m, job)[0]
+    assert found["id"] == job and found["resumed"] == 1, "the next worker knows the job before it answers"
     assert eventually(lambda: job_of(m, job)[1] == 0, 60), job_of(m, job)
     found, _ = job_of(m, job)
     assert found["files_total"] == found["files_done"] == 200
     assert found["files_cached"] >= 10 and found["files_cached"] + found["files_fetched"] == 200
     assert run("warmup", "--check", m.path / "d").returncode == 0
     m.kill_worker()
-    assert eventually(lambda: job_of(m, job)[0])["state"] == "done", "what ended is told by the next worker too"
+    assert job_of(m, job)[0]["state"] == "done", "what ended is told by the next worker too"
     assert not list((m.cache / "jobs").iterdir())
+
+
+def test_what_is_pinned_is_fetched_although_its_worker_is_killed(make_mount, store):
+    m = make_mount(fault="op=get,action=delay:1s", metadata_ttl="1h")
+    fill(store, [f"d/f{i:03}" for i in range(40)])
+    run("pin", m.path / "d")
+    m.kill_worker()
+    assert eventually(lambda: run("warmup", "--check", m.path / "d", check=False).returncode == 0, 60)
+    assert not lines_of(run("warmup", "--status", "--json", m.path)), "nobody ordered a job"
 
 
 def test_a_job_goes_on_at_the_next_mount_and_one_that_was_stopped_does_not(make_mount, store):

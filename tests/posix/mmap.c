@@ -59,6 +59,32 @@ CASE(shared_map_writes_reach_the_file_without_msync)
     TRUE(file_has("f", "X123456789"));
 }
 
+CASE(o_dsync_writes_are_seen_by_maps_and_readers)
+{
+    char got[10];
+    make_text("f", "0123456789");
+    char *before = map_file("f", 10, PROT_READ, MAP_SHARED);
+    int rd = (int)OK(open("f", O_RDONLY)), fd = (int)OK(open("f", O_RDWR | O_DSYNC)),
+        wr = (int)OK(open("f", O_WRONLY | O_SYNC));
+    char *p = mmap(NULL, 10, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    TRUE(p != MAP_FAILED);
+    EQ(3, pwrite(fd, "abc", 3, 0));
+    EQ(3, pwrite(wr, "xyz", 3, 7));
+    p[4] = 'M';
+    EQ(10, pread(rd, got, 10, 0));
+    SAME("abc3M56xyz", got, 10);
+    EQ(10, pread(fd, got, 10, 0));
+    SAME("abc3M56xyz", got, 10);
+    SAME("abc3M56xyz", p, 10);
+    SAME("abc3M56xyz", before, 10);
+    OK(munmap(p, 10));
+    OK(munmap(before, 10));
+    OK(close(fd));
+    OK(close(wr));
+    OK(close(rd));
+    TRUE(file_has("f", "abc3M56xyz"));
+}
+
 CASE(map_survives_close_and_unlink)
 {
     make_text("f", "0123456789");
@@ -252,6 +278,7 @@ const struct posix_case cases_mmap[] = {
     ROW(private_map_writes_stay_private),
     ROW(shared_map_writes_reach_the_file),
     ROW(shared_map_writes_reach_the_file_without_msync),
+    ROW(o_dsync_writes_are_seen_by_maps_and_readers),
     ROW(map_survives_close_and_unlink),
     ROW(write_is_seen_through_a_shared_map),
     ROW(map_store_is_seen_by_read),

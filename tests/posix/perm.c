@@ -254,6 +254,13 @@ CASE(setgid_directory_gives_its_group)
     EQ(USER, stat_of("d/f").st_uid);
     EQ(OTHER_USER, stat_of("d/sub").st_gid);
     EQ(02755, stat_of("d/sub").st_mode & 07777);
+    int fd = open("d", O_TMPFILE | O_RDWR, 0640);
+    struct stat st;
+    if (fd >= 0) {
+        OK(fstat(fd, &st));
+        EQ(stat_of("d").st_gid, st.st_gid);
+        OK(close(fd));
+    }
 }
 
 CASE(write_by_non_root_clears_setuid)

@@ -129,6 +129,7 @@ CASE(xattr_errors)
     FAILS(ERANGE, setxattr("f", name, "v", 1, 0));
     FAILS(EOPNOTSUPP, setxattr("f", "nonamespace", "v", 1, 0));
     FAILS(EOPNOTSUPP, setxattr("f", "wrong.a", "v", 1, 0));
+    FAILS(EOPNOTSUPP, getxattr("f", "wrong.a", buf, sizeof(buf)));
     OK(symlink("f", "l"));
     FAILS(EPERM, lsetxattr("l", "user.a", "v", 1, 0));
     OK(chmod("f", 0644));

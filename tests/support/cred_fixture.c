@@ -8,6 +8,7 @@
 
 #include <arpa/inet.h>
 #include <check.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,20 @@ struct objstore_config cred_cfg;
 static char *dir;
 
 /* ---- a fake service ---- */
+
+static int64_t service_now_s(const struct fake_service *sv)
+{
+    return clock_wall_ns() / (int64_t)NS_PER_S + sv->ahead_s;
+}
+
+/* Signed by another clock. */
+static bool signed_late(const struct fake_service *sv, const char *req)
+{
+    const char *at = strcasestr(req, "X-Amz-Date: ");
+    g_autofree char *text = g_strndup(at != NULL ? at + strlen("X-Amz-Date: ") : "", strlen("20260101T000000Z"));
+    g_autoptr(GDateTime) t = g_date_time_new_from_iso8601(text, NULL);
+    return t != NULL && ABS(g_date_time_to_unix(t) - service_now_s(sv)) > 900;
+}
 
 static void service_answer(struct fake_service *sv, int fd)
 {
@@ -39,14 +54,19 @@ static void service_answer(struct fake_service *sv, int fd)
         if (len >= (size_t)(end + 4 - req) + body)
             break;
     }
-    usleep(sv->delay_ms * 1000);
+    struct pollfd client = {.fd = fd, .events = POLLRDHUP};
+    if (sv->delay_ms && poll(&client, 1, (int)sv->delay_ms) > 0)
+        return; /* it has given up */
     pthread_mutex_lock(&sv->mu);
     sv->n_requests++;
     memcpy(sv->last, req, len + 1);
-    g_autofree char *body = sv->fail != 0 ? g_strdup("no") : sv->reply(sv, req);
-    unsigned status = sv->fail != 0 ? sv->fail : body == NULL ? 404 : 200;
+    unsigned fail = sv->fail != 0 ? sv->fail : sv->ahead_s != 0 && signed_late(sv, req) ? 403 : 0;
+    g_autofree char *body = fail != 0 ? g_strdup("no") : sv->reply(sv, req);
+    unsigned status = fail != 0 ? fail : body == NULL ? 404 : 200;
+    g_autoptr(GDateTime) now = g_date_time_new_from_unix_utc(service_now_s(sv));
+    g_autofree char *date = g_date_time_format(now, "%a, %d %b %Y %H:%M:%S GMT");
     pthread_mutex_unlock(&sv->mu);
-    dprintf(fd, "HTTP/1.1 %u X\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n%s", status,
+    dprintf(fd, "HTTP/1.1 %u X\r\nDate: %s\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n%s", status, date,
             body != NULL ? strlen(body) : 0, body != NULL ? body : "");
 }
 
@@ -116,7 +136,7 @@ void fake_service_env(struct fake_service *sv, const char *name, const char *pat
 
 static char *expiration(struct fake_service *sv)
 {
-    g_autoptr(GDateTime) t = g_date_time_new_from_unix_utc(clock_wall_ns() / (int64_t)NS_PER_S + sv->lifetime_s);
+    g_autoptr(GDateTime) t = g_date_time_new_from_unix_utc(service_now_s(sv) + sv->lifetime_s);
     return g_date_time_format(t, "%Y-%m-%dT%H:%M:%SZ");
 }
 

@@ -20,6 +20,7 @@ struct fake_service {
     /* set before the first request */
     unsigned delay_ms;   /* before each answer */
     unsigned lifetime_s; /* of the keys it gives; 3600 */
+    int64_t ahead_s;     /* its clock's lead; what is signed by another one is refused */
 
     int fd;
     uint16_t port;

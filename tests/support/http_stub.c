@@ -32,10 +32,11 @@ struct http_stub {
     GThread *acceptor;
     pthread_mutex_t mu; /* not GLib's: thread checkers know these */
     pthread_cond_t cv;
-    GQueue script;       /* struct reply */
-    GPtrArray *requests; /* char */
-    GPtrArray *threads;  /* GThread */
-    GArray *sockets;     /* int, -1 once closed */
+    GQueue script;        /* struct reply */
+    struct reply *always; /* owned; NULL: 418 */
+    GPtrArray *requests;  /* char */
+    GPtrArray *threads;   /* GThread */
+    GArray *sockets;      /* int, -1 once closed */
     bool stopping;
 };
 
@@ -47,6 +48,8 @@ struct conn {
 
 static void reply_free(struct reply *r)
 {
+    if (!r)
+        return;
     g_free(r->head);
     g_free(r->body);
     g_free(r);
@@ -94,18 +97,25 @@ static bool send_all(int fd, const char *buf, size_t len)
     return true;
 }
 
+static struct reply *reply_beyond(const struct reply *always)
+{
+    struct reply *r = g_new0(struct reply, 1);
+    if (always)
+        *r = *always;
+    r->head = g_strdup(always ? always->head : "HTTP/1.1 418 Beyond the script\r\nContent-Length: 0\r\n\r\n");
+    r->body = g_strdup(always ? always->body : "");
+    return r;
+}
+
 static struct reply *next_reply(struct http_stub *stub, const char *request)
 {
     pthread_mutex_lock(&stub->mu);
     g_ptr_array_add(stub->requests, g_strdup(request));
     struct reply *r = g_queue_pop_head(&stub->script);
+    if (!r)
+        r = reply_beyond(stub->always);
     pthread_cond_broadcast(&stub->cv);
     pthread_mutex_unlock(&stub->mu);
-    if (!r) {
-        r = g_new0(struct reply, 1);
-        r->head = g_strdup("HTTP/1.1 418 Beyond the script\r\nContent-Length: 0\r\n\r\n");
-        r->body = g_strdup("");
-    }
     return r;
 }
 
@@ -209,6 +219,7 @@ void http_stub_free(struct http_stub *stub)
         g_thread_join(stub->threads->pdata[i]);
     for (struct reply *r; (r = g_queue_pop_head(&stub->script)) != NULL;)
         reply_free(r);
+    reply_free(stub->always);
     g_ptr_array_free(stub->threads, TRUE);
     g_ptr_array_free(stub->requests, TRUE);
     g_array_free(stub->sockets, TRUE);
@@ -250,6 +261,17 @@ void http_stub_reply_cut(struct http_stub *stub, int status, const char *headers
     struct reply *r = reply_new(REPLY_CUT, status, headers, body);
     r->cut = n;
     script_add(stub, r);
+}
+
+void http_stub_always(struct http_stub *stub, int status, const char *headers, const char *body, size_t n)
+{
+    struct reply *r = reply_new(n < strlen(body) ? REPLY_CUT : REPLY_FULL, status, headers, body);
+    r->cut = n;
+    pthread_mutex_lock(&stub->mu);
+    struct reply *before = stub->always;
+    stub->always = r;
+    pthread_mutex_unlock(&stub->mu);
+    reply_free(before);
 }
 
 void http_stub_drop(struct http_stub *stub)

@@ -7,7 +7,7 @@
  *   ck_assert(strstr(http_stub_request(stub, 0), "Range: bytes=0-3"));
  *   http_stub_free(stub);
  *
- * Beyond the script every request gets 418. One thread per connection; all functions from any thread.
+ * Beyond the script every request gets 418, or what http_stub_always() says. One thread per connection; all functions from any thread.
  */
 #pragma once
 #include <glib.h>
@@ -22,6 +22,8 @@ const char *http_stub_url(const struct http_stub *stub); /* "http://127.0.0.1:PO
 void http_stub_reply(struct http_stub *stub, int status, const char *headers, const char *body);
 /* The same, but the connection ends after n bytes of the body. */
 void http_stub_reply_cut(struct http_stub *stub, int status, const char *headers, const char *body, size_t n);
+/* What every request beyond the script gets; fewer bytes of the body than it has: the connection ends after them. */
+void http_stub_always(struct http_stub *stub, int status, const char *headers, const char *body, size_t n);
 /* Reads the request and closes the connection without a reply. */
 void http_stub_drop(struct http_stub *stub);
 /* Reads the request and stays silent until the stub is freed. */

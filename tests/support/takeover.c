@@ -98,6 +98,7 @@ struct handle *takeover_new_handle(struct inode *in, bool writes, struct fuse_fi
     const struct sess_handle what = {.ino = in->ino, .tid = 1, .writable = writes};
     ck_assert_int_eq(handle_new(fx.fs, in, &what, &h), 0);
     ck_assert_int_eq(io_mode_enter(in, writes, false, fi), 0);
+    h->slot->direct = fi->direct_io;
     if (!writes)
         read_mode_opened(h, fi->direct_io);
     h->news = io_mode_news(in);
@@ -144,7 +145,7 @@ void takeover_flush(struct handle *h)
 void takeover_release(struct handle *h)
 {
     handle_releasing(fx.fs, h->fh);
-    io_mode_leave(h->in, h->slot->writable);
+    io_mode_leave(h->in, h->slot->writable, h->slot->direct);
     content_release(h->in, h->slot->writable);
     handle_free(fx.fs, h->fh);
 }

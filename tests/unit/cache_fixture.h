@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/metric.h"
 #include "cache.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <glib.h>
@@ -149,10 +150,11 @@ static inline struct cfile *open_object(struct fixture *f, uint64_t vid, const s
     return cf;
 }
 
-/* Waits for what goes on behind. */
-#define EVENTUALLY(cond)                                                                                               \
-    do {                                                                                                               \
-        for (unsigned tries_ = 0; !(cond) && tries_ < 500; tries_++)                                                   \
-            g_usleep(10000);                                                                                           \
-        ck_assert_msg(cond, "never came true: " #cond);                                                                \
-    } while (0)
+/* A thread: what arg is (struct cfile, its reference is taken) becomes clean after a while. */
+static inline void *clean_later(void *arg)
+{
+    g_usleep(300000);
+    ck_assert_int_eq(cache_file_set_dirty(arg, false), 0);
+    cache_file_unref(arg);
+    return NULL;
+}

@@ -4,6 +4,7 @@
 #include "../support/http_stub.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -80,15 +81,6 @@ static inline TCase *add_case(Suite *s, const char *name)
     tcase_set_timeout(t, 30);
     suite_add_tcase(s, t);
     return t;
-}
-
-static inline int run_suite(Suite *s)
-{
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
 static inline char *log_of_warnings(void)

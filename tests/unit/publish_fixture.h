@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/metric.h"
 #include "cache.h"
+#include "tests/support/checks.h"
 #include "upload.h"
 
 #include <check.h>
@@ -194,14 +195,6 @@ static inline bool has_record(uint64_t vid)
     return true;
 }
 
-/* Waits for what goes on behind. */
-#define EVENTUALLY(cond)                                                                                               \
-    do {                                                                                                               \
-        for (unsigned tries_ = 0; !(cond) && tries_ < 500; tries_++)                                                   \
-            g_usleep(10000);                                                                                           \
-        ck_assert_msg(cond, "never came true: " #cond);                                                                \
-    } while (0)
-
 static inline int refuse(void *ctx)
 {
     (*(unsigned *)ctx)++;
@@ -215,13 +208,4 @@ static inline TCase *add_case(Suite *s, const char *name)
     tcase_set_timeout(tc, 60);
     suite_add_tcase(s, tc);
     return tc;
-}
-
-static inline int run_suite(Suite *s)
-{
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

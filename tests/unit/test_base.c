@@ -10,6 +10,7 @@
 #include "base/sm.h"
 #include "base/sync.h"
 #include "base/workq.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <glib/gstdio.h>
@@ -537,9 +538,5 @@ int main(void)
     tcase_add_test(t, errors_have_names_of_either_sign);
     tcase_add_test(t, cleanup_closes_and_steal_keeps);
     tcase_add_test(t, boot_id_is_stable);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -2,6 +2,7 @@
  * Pieces of `sluice bench`: wrong bytes are seen, threads make each call once, and errors and interruptions end a job.
  */
 #include "base/clock.h"
+#include "tests/support/checks.h"
 #include "tools/bench.h"
 
 #include <check.h>
@@ -123,9 +124,5 @@ int main(void)
     tcase_add_test(tc, each_call_is_made_once);
     tcase_add_test(tc, a_failed_call_and_an_interruption_end_the_job);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -203,11 +203,11 @@ START_TEST(reader_overtakes_a_queued_fill)
 {
     struct cache_source src = put_object(&fx, "a", 40 * MIB, 1);
     struct cfile *cf = open_object(&fx, 50, &src, 40 * MIB);
-    fault(&fx, "op=get,action=delay:100ms");
+    fault(&fx, "op=get,action=delay:1s");
     ck_assert_int_eq(cache_file_fill(cf, false, false, NULL, NULL), 0);
     uint64_t start = clock_mono_ns();
     assert_reads(cf, 39 * MIB, 4096, 1);
-    ck_assert_uint_lt(clock_mono_ns() - start, 600 * NS_PER_MS); /* ten rounds of 100 ms without overtaking */
+    ck_assert_uint_lt(clock_mono_ns() - start, 8 * NS_PER_S); /* ten rounds of a second without overtaking */
     fault(&fx, "");
     cache_forget(fx.cache, 50);
     cache_file_unref(cf);
@@ -285,13 +285,13 @@ START_TEST(truncate_during_a_slow_fetch_does_not_wait_for_it)
 {
     struct cache_source src = put_object(&fx, "a", SIZE, 1);
     struct cfile *cf = open_object(&fx, 50, &src, SIZE);
-    fault(&fx, "op=get,action=delay:1s");
+    fault(&fx, "op=get,action=delay:60s");
     cache_file_prefetch(cf, 0, SIZE);
     g_usleep(100000);
     uint64_t start = clock_mono_ns();
     ck_assert_int_eq(cache_file_truncate(cf, 1000), 0);
     ck_assert_int_eq(cache_file_truncate(cf, MIB), 0);
-    ck_assert_uint_lt(clock_mono_ns() - start, 500 * NS_PER_MS);
+    ck_assert_uint_lt(clock_mono_ns() - start, 20 * NS_PER_S);
     fault(&fx, "");
     assert_reads(cf, 0, 1000, 1);
     assert_zeros(cf, 1000, MIB - 1000);
@@ -527,9 +527,5 @@ int main(void)
     tcase_add_test(tc, forgotten_file_goes_with_its_last_reference);
     tcase_add_test(tc, readers_writers_and_truncate_agree_with_a_model);
     suite_add_tcase(suite, tc);
-    SRunner *sr = srunner_create(suite);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return run_suite(suite);
 }

@@ -333,9 +333,5 @@ int main(void)
     tcase_add_test(tc, etag_of_usual_parts_is_compared);
     tcase_add_test(tc, other_etags_tell_nothing);
     suite_add_tcase(suite, tc);
-    SRunner *sr = srunner_create(suite);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return run_suite(suite);
 }

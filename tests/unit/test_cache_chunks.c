@@ -1,5 +1,6 @@
 /* Chunk sets against a plain array of booleans, and their form in segments. */
 #include "cache_chunks.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -115,9 +116,5 @@ int main(void)
     tcase_add_test(tc, segment_bits_are_bytes_with_the_lowest_first);
     tcase_add_test(tc, chunk_counts_round_up);
     suite_add_tcase(suite, tc);
-    SRunner *sr = srunner_create(suite);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return run_suite(suite);
 }

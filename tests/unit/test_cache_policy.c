@@ -1,5 +1,6 @@
 /* Hit rates of the replacement on simulated traces. */
 #include "cache_policy.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -222,9 +223,5 @@ int main(void)
     tcase_add_test(tc, growing_newcomer_does_not_push_out_proven_files);
     tcase_add_test(tc, order_survives_a_restart);
     suite_add_tcase(suite, tc);
-    SRunner *sr = srunner_create(suite);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return run_suite(suite);
 }

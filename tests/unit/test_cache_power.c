@@ -1,4 +1,5 @@
 /* What a power loss leaves: the data files as they are, the database as it was when it was last synced. */
+#include "cache/cache_internal.h"
 #include "cache_fixture.h"
 
 #include <errno.h>
@@ -39,8 +40,23 @@ int fdatasync(int fd)
     return (int)syscall(SYS_fdatasync, fd);
 }
 
+static int written_out, write_out_error, hurry_after; /* pieces; errno of each, 0 none; so many, 0: for all of them */
+static int hurry;
+
+int sync_file_range(int fd, off_t off, off_t len, unsigned flags)
+{
+    if (!(flags & SYNC_FILE_RANGE_WAIT_AFTER)) /* the database's */
+        return (int)syscall(SYS_sync_file_range, fd, off, len, flags);
+    ck_assert_int_eq(off, written_out * len);
+    if (++written_out == hurry_after)
+        __atomic_store_n(&hurry, 1, __ATOMIC_RELAXED);
+    errno = write_out_error;
+    return write_out_error ? -1 : (int)syscall(SYS_sync_file_range, fd, off, len, flags);
+}
+
 static void setup(void)
 {
+    written_out = write_out_error = hurry_after = hurry = 0;
     synced = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
     fixture_init(&fx, 16 * MIB);
 }
@@ -199,8 +215,34 @@ START_TEST(a_failed_sync_is_not_forgotten)
         ck_assert_int_eq(cache_file_open(fx.cache, vid, 7, SIZE, NULL, &cf), 0);
         ck_assert_int_eq(cache_file_sync(cf), -EIO);
     }
+    struct meta_cached rec;
+    ck_assert_int_eq(meta_cached_get(fx.meta, vid, &rec), 0);
+    ck_assert(rec.flags & CACHED_FAILED);
     ck_assert_int_eq(cache_file_truncate(cf, 0), 0);
     ck_assert_int_eq(cache_file_sync(cf), 0);
+    ck_assert_int_eq(meta_cached_get(fx.meta, vid, &rec), 0); /* what a kill leaves */
+    ck_assert(!(rec.flags & CACHED_FAILED));
+    cache_file_unref(cf);
+}
+END_TEST
+
+START_TEST(a_sync_for_which_nobody_waits_goes_by_pieces)
+{
+    static const struct {
+        int hurry_after, error, pieces, result;
+    } cases[] = {{0, 0, 3, 0}, {2, 0, 2, 0}, {0, EIO, 1, -EIO}, {0, ENOSPC, 1, -EIO}, {0, EINVAL, 1, 0}};
+    struct cfile *cf = NULL;
+    hurry_after = cases[_i].hurry_after;
+    write_out_error = cases[_i].error;
+    ck_assert_int_eq(cache_file_new(fx.cache, 9, &cf), 0);
+    ck_assert_int_eq(cache_file_truncate(cf, 2 * 8 * MIB + 1), 0);
+    cache_file_write_out(cf, &hurry);
+    ck_assert_int_eq(written_out, cases[_i].pieces);
+    ck_assert_int_eq(cache_file_sync(cf), cases[_i].result);
+    written_out = 0;
+    hurry = 1;
+    cache_file_write_out(cf, &hurry);
+    ck_assert_int_eq(written_out, 0);
     cache_file_unref(cf);
 }
 END_TEST
@@ -216,10 +258,7 @@ int main(void)
     tcase_add_test(tc, a_file_of_another_size_is_made_anew_as_well);
     tcase_add_test(tc, holes_made_for_others_are_fetched_again);
     tcase_add_test(tc, a_failed_sync_is_not_forgotten);
+    tcase_add_loop_test(tc, a_sync_for_which_nobody_waits_goes_by_pieces, 0, 5);
     suite_add_tcase(suite, tc);
-    SRunner *sr = srunner_create(suite);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return run_suite(suite);
 }

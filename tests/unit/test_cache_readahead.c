@@ -1,5 +1,6 @@
 /* Patterns of reads and what is fetched ahead of them. */
 #include "cache_readahead.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <glib.h>
@@ -241,9 +242,5 @@ int main(void)
     tcase_add_test(tc, window_follows_latency_and_bandwidth);
     tcase_add_test(tc, window_shrinks_when_the_store_asks_to_slow_down);
     suite_add_tcase(suite, tc);
-    SRunner *sr = srunner_create(suite);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return run_suite(suite);
 }

@@ -4,11 +4,13 @@
 #include "cache_fixture.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 
 #define SIZE        (5 * MIB + 12345)
@@ -353,14 +355,6 @@ START_TEST(writers_get_enospc_after_the_timeout)
 }
 END_TEST
 
-static void *clean_later(void *arg)
-{
-    g_usleep(300000);
-    ck_assert_int_eq(cache_file_set_dirty(arg, false), 0);
-    cache_file_unref(arg);
-    return NULL;
-}
-
 START_TEST(stalled_writer_goes_on_when_dirty_data_became_clean)
 {
     struct cfile *published, *cf;
@@ -405,6 +399,63 @@ static void *interrupt_later(void *arg)
     cache_interrupt(arg);
     return NULL;
 }
+
+/* atomic: the sweep of a disk waits before each further file */
+static int sweep_looked, sweep_may_look = INT_MAX;
+
+/* Takes the place of the C library's. */
+int lstat(const char *path, struct stat *st)
+{
+    if (strstr(path, "/data/")) {
+        int n = g_atomic_int_add(&sweep_looked, 1);
+        while (n >= g_atomic_int_get(&sweep_may_look))
+            g_usleep(1000);
+    }
+    return fstatat(AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW);
+}
+
+static void *write_much(void *arg)
+{
+    ck_assert_int_eq(try_write(arg, 0, 8 * MIB, 6), 8 * MIB);
+    return NULL;
+}
+
+static uint64_t waiting_bytes(struct cache_tier *t)
+{
+    mutex_lock(&fx.cache->space.mu);
+    uint64_t n = t->waiting_bytes;
+    mutex_unlock(&fx.cache->space.mu);
+    return n;
+}
+
+START_TEST(room_is_made_while_a_disk_is_looked_through)
+{
+    struct cache_tier *t = tier_by_number(fx.cache, TIER_NUMBER_FIRST);
+    struct cfile *cf;
+    pthread_t thread;
+    for (uint64_t vid = 50; vid < 57; vid++) {
+        struct cache_source src = put_object(&fx, "a", 4 * MIB, 1);
+        cf = open_object(&fx, vid, &src, 4 * MIB);
+        ck_assert_int_eq(cache_file_fill(cf, true, true, NULL, NULL), 0);
+        cache_file_unref(cf);
+    }
+    ck_assert_int_eq(cache_file_new(fx.cache, 9, &cf), 0);
+    g_atomic_int_set(&sweep_looked, 0);
+    g_atomic_int_set(&sweep_may_look, 0);
+    mutex_lock(&fx.cache->space.mu);
+    t->sweep = true;
+    cond_signal(&t->kick);
+    mutex_unlock(&fx.cache->space.mu);
+    EVENTUALLY(g_atomic_int_get(&sweep_looked) == 1);
+    ck_assert_int_eq(pthread_create(&thread, NULL, write_much, cf), 0);
+    EVENTUALLY(waiting_bytes(t) > 0);
+    g_atomic_int_set(&sweep_may_look, 1);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_le(g_atomic_int_get(&sweep_looked), 2);
+    g_atomic_int_set(&sweep_may_look, INT_MAX);
+    cache_file_unref(cf);
+}
+END_TEST
 
 START_TEST(interrupt_ends_the_wait_of_a_writer)
 {
@@ -477,6 +528,28 @@ START_TEST(scarce_free_space_takes_no_more_from_open_files_than_needed)
     ck_assert_uint_ge(left, 16 * MIB);
     cache_file_unref(cf);
     cache_file_unref(other);
+    fixture_stop(&fx);
+    ck_assert_int_eq(umount(fx.dir), 0);
+    fixture_start(&fx);
+}
+END_TEST
+
+/* There is room for millions of bytes, but not for a file more. */
+START_TEST(a_disk_that_can_make_few_files_is_kept_from_running_out_of_them)
+{
+    struct cache_source src = put_object(&fx, "a", 1, 1);
+    struct statvfs v;
+    fixture_stop(&fx);
+    ck_assert_int_eq(mount("none", fx.dir, "tmpfs", 0, "size=256m,nr_inodes=800,mode=0700"), 0);
+    fixture_start(&fx);
+    for (unsigned i = 0; i < 1000; i++) {
+        struct cfile *cf = open_object(&fx, 1000 + i, &src, 1);
+        assert_reads(cf, 0, 1, 1);
+        cache_file_unref(cf);
+        if (i % 20 == 0)
+            EVENTUALLY(statvfs(fx.dir, &v) == 0 && v.f_favail >= 80);
+    }
+    ck_assert_uint_ge(usage().files, 200); /* and no more of them go than must */
     fixture_stop(&fx);
     ck_assert_int_eq(umount(fx.dir), 0);
     fixture_start(&fx);
@@ -645,20 +718,19 @@ int main(int argc, char **argv)
     tcase_add_test(tc, writers_get_enospc_after_the_timeout);
     tcase_add_test(tc, stalled_writer_goes_on_when_dirty_data_became_clean);
     tcase_add_test(tc, write_that_needs_a_fetch_waits_for_room_as_any_other);
+    tcase_add_test(tc, room_is_made_while_a_disk_is_looked_through);
     tcase_add_test(tc, interrupt_ends_the_wait_of_a_writer);
     tcase_add_test(tc, reads_work_while_dirty_data_fills_the_cache);
     tcase_add_test(tc, file_larger_than_half_the_cache_keeps_a_window);
     tcase_add_test(tc, punched_chunks_are_fetched_again_after_restart);
-    if (geteuid() == 0)
+    if (geteuid() == 0) { /* a file system is mounted */
+        tcase_add_test(tc, a_disk_that_can_make_few_files_is_kept_from_running_out_of_them);
         tcase_add_test(tc, scarce_free_space_takes_no_more_from_open_files_than_needed);
+    }
     tcase_add_test(tc, cyclic_epochs_over_twice_the_cache_hit_forty_percent);
     tcase_add_test(tc, intents_are_found_without_the_database);
     tcase_add_test(tc, passthrough_growth_is_seen_and_never_punched);
     tcase_add_test(tc, readers_survive_constant_eviction);
     suite_add_tcase(suite, tc);
-    SRunner *sr = srunner_create(suite);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return run_suite(suite);
 }

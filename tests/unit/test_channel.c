@@ -1,5 +1,6 @@
 /* What worker and supervisor say to each other: texts, descriptors, and the end of either. */
 #include "fs/channel.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -90,9 +91,5 @@ int main(void)
     tcase_add_test(tc, long_text_is_cut);
     tcase_add_test(tc, end_of_the_other_side_is_told);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

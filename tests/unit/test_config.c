@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "fs/config.h"
 #include "fs/config_table.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <glib.h>
@@ -114,6 +115,7 @@ static const struct {
     {"log-file", "", "/tmp/x.log", "/tmp/x.log", ""},
     {"fault", "", "op=get", "op=get", ""},
     {"disk-faults", "false", NULL, "true", "x"},
+    {"backing-ids", "65536", "8", "8", "0"},
     {"settle", "10s", "200ms", "200ms", "x"},
     {"watchdog", "30s", "3s", "3s", "x"},
     {"debug-fuse", "false", NULL, "true", "x"},
@@ -371,6 +373,7 @@ static const struct {
     {"s3://bucket /mnt --cache-size 95% --free-space 10%", "free-space"},
     {"s3://bucket /mnt --cache-size 64M --part-size 32M", "part-size"},
     {"s3://bucket /mnt --umask 0 --file-mode 600 --dir-mode 700", "umask"},
+    {"file:///srv/lake /mnt --umask 0 --file-mode 600 --dir-mode 700", NULL},
 };
 
 START_TEST(combination_is_judged)
@@ -470,7 +473,7 @@ START_TEST(help_and_names_leave_hidden_options_out)
         g_autofree char *line = g_strdup_printf("--%s\n", o.name);
         ck_assert_msg(strstr(text, line) && strstr(text, o.help), "%s", o.name);
     }
-    ck_assert_uint_eq(n, n_option_rows - 5);
+    ck_assert_uint_eq(n, n_option_rows - 6);
     ck_assert_ptr_null(strstr(text, "--fault"));
     ck_assert_ptr_null(strstr(text, "--debug-fuse"));
     free(text);
@@ -501,9 +504,5 @@ int main(void)
     tcase_add_test(tc, no_source_goes_from_process_to_process);
     tcase_add_test(tc, help_and_names_leave_hidden_options_out);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

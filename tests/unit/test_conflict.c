@@ -6,6 +6,7 @@
 #include "fs/tree.h"
 #include "fs/tree_apply.h"
 #include "fs_fixture.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -37,13 +38,6 @@ static void start(void)
     fs_fixture_open(&fx);
     fs_fixture_start(&fx);
 }
-
-#define EVENTUALLY(cond)                                                                                               \
-    do {                                                                                                               \
-        for (unsigned tries_ = 0; !(cond) && tries_ < 1000; tries_++)                                                  \
-            g_usleep(10000);                                                                                           \
-        ck_assert_msg(cond, "never came true: " #cond);                                                                \
-    } while (0)
 
 /* New content of a file that is there, by a handle that stays open. */
 static struct inode *begin_write(const char *path, const char *text)
@@ -768,9 +762,5 @@ int main(void)
     tcase_add_test(tc, fsck_knows_conflicts);
     tcase_add_test(tc, loser_is_found_again_without_the_database);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -6,6 +6,7 @@
 #include "fs/publish.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -277,7 +278,7 @@ START_TEST(closed_file_that_lost_its_source_is_whole_after_a_kill)
     ck_assert_int_eq(content_open(in, true, false), 0);
     content_release(in, true);
     usleep(50000); /* of another time than the object */
-    ck_assert_int_eq(content_detach(in), 0);
+    ck_assert_int_eq(content_detach(in, false), 0);
     ck_assert_ptr_null(in->rec.base_key);
     content_abandon(in, true);
     inode_put(in);
@@ -296,7 +297,7 @@ START_TEST(closed_file_is_never_open_while_it_loses_its_source)
     fs_fixture_object(&fx, "f", "text", 4);
     INODE_REF in = fs_fixture_inode(&fx, "f");
     uint64_t gen = in->rec.gen;
-    ck_assert_int_eq(content_detach(in), 0);
+    ck_assert_int_eq(content_detach(in, false), 0);
     ck_assert_uint_eq(in->rec.content, CONTENT_CLOSING);
     ck_assert_uint_eq(in->rec.gen, gen + 1);
     ck_assert_ptr_null(in->rec.base_key);
@@ -331,7 +332,7 @@ START_TEST(closed_file_stays_closed_while_it_is_made_independent_of_the_store)
     ck_assert_int_eq(pthread_create(&thread, NULL, watch_record, &w), 0);
     uint64_t gen = in->rec.gen;
     for (unsigned i = 0; i < 300; i++) {
-        ck_assert_int_eq(content_detach(in), 0);
+        ck_assert_int_eq(content_detach(in, false), 0);
         ck_assert_uint_eq(in->rec.content, CONTENT_CLOSING);
         content_end_detach(in);
         ck_assert_uint_eq(in->rec.content, CONTENT_SEALED);
@@ -364,9 +365,5 @@ int main(void)
     tcase_add_test(t, closed_file_is_never_open_while_it_loses_its_source);
     tcase_add_test(t, closed_file_stays_closed_while_it_is_made_independent_of_the_store);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(s);
 }

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "fs/ctl.h"
 #include "fs/ctl_proto.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <glib.h>
@@ -64,8 +65,13 @@ static int verb_flood(struct fs *fs, struct ctl_client *client, const json_t *re
     return 1;
 }
 
-static const struct ctl_verb verbs[] = {{"echo", verb_echo},   {"fail", verb_fail},       {"linger", verb_linger},
-                                        {"flood", verb_flood}, {"give-up", verb_give_up}, {NULL, NULL}};
+static const struct ctl_verb verbs[] = {{"echo", verb_echo},
+                                        {"fail", verb_fail},
+                                        {"linger", verb_linger},
+                                        {"wait", verb_linger, .waits = true},
+                                        {"flood", verb_flood},
+                                        {"give-up", verb_give_up},
+                                        {NULL, NULL}};
 
 static int start(struct ctl **ret)
 {
@@ -250,6 +256,36 @@ START_TEST(client_beyond_the_limit_is_turned_away)
 }
 END_TEST
 
+START_TEST(commands_that_wait_leave_room_for_others)
+{
+    int fds[CTL_MAX_WAITING];
+    for (int i = 0; i < CTL_MAX_WAITING; i++) {
+        fds[i] = dial();
+        (void)!send(fds[i], "{\"verb\":\"wait\"}\n", 16, MSG_NOSIGNAL);
+    }
+    wait_for(&n_running, CTL_MAX_WAITING);
+    g_autofree char *one_more = ask("{\"verb\":\"wait\"}\n");
+    ck_assert_ptr_nonnull(strstr(one_more, "too many commands wait at once"));
+    g_autofree char *other = ask("{\"verb\":\"fail\"}\n");
+    ck_assert_ptr_nonnull(strstr(other, "luck"));
+    close(fds[0]);
+    wait_for(&n_running, CTL_MAX_WAITING - 1);
+    fds[0] = -1;
+    for (int i = 0; i < 500 && n_running != CTL_MAX_WAITING;
+         i++) { /* its place is free a moment after the verb's end */
+        if (fds[0] >= 0)
+            close(fds[0]);
+        fds[0] = dial();
+        (void)!send(fds[0], "{\"verb\":\"wait\"}\n", 16, MSG_NOSIGNAL);
+        for (int k = 0; k < 100 && n_running != CTL_MAX_WAITING; k++)
+            g_usleep(1000);
+    }
+    wait_for(&n_running, CTL_MAX_WAITING);
+    for (int i = 0; i < CTL_MAX_WAITING; i++)
+        close(fds[i]);
+}
+END_TEST
+
 START_TEST(stop_ends_running_verbs_which_still_answer)
 {
     int fd = dial();
@@ -381,6 +417,7 @@ int main(void)
     tcase_add_test(tc, client_that_hangs_up_without_newline_is_forgotten);
     tcase_add_test(tc, verb_learns_that_its_client_left);
     tcase_add_test(tc, client_beyond_the_limit_is_turned_away);
+    tcase_add_test(tc, commands_that_wait_leave_room_for_others);
     tcase_add_test(tc, stop_ends_running_verbs_which_still_answer);
     tcase_add_test(tc, verb_that_stop_cuts_off_may_be_asked_again);
     tcase_add_test(tc, second_daemon_on_a_mount_is_refused_but_a_stale_socket_is_not);
@@ -389,9 +426,5 @@ int main(void)
     tcase_add_test(tc, socket_is_for_its_owner_only);
     tcase_add_test(tc, other_user_is_refused);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -8,12 +8,17 @@
 #include "fs/publish.h"
 #include "fs/tree.h"
 #include "fs/tree_apply.h"
+#include "fs/warm_job.h"
 #include "fs_fixture.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
+#include <fcntl.h>
 #include <jansson.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -34,6 +39,7 @@ static void serve(void)
     int listen_fd = -1;
     fs_fixture_open(&fx);
     ck_assert_int_eq(ctl_listen(fx.cfg.mountpoint, &listen_fd), 0);
+    warm_jobs_resume(fx.fs);
     ck_assert_int_eq(ctl_start(fx.fs, listen_fd, ctl_verbs, &ctl), 0);
 }
 
@@ -114,6 +120,19 @@ static const char *text(const json_t *o, const char *name)
     return s;
 }
 
+START_TEST(stop_brings_closed_files_to_the_disk)
+{
+    serve();
+    fs_fixture_write(&fx, "f", "text", 4);
+    (void)signal(SIGTERM, SIG_IGN); /* as which the process tells itself */
+    json_decref(ask("{\"verb\":\"stop\"}"));
+    INODE_REF in = fs_fixture_inode(&fx, "f");
+    mutex_lock(&in->mu);
+    ck_assert(in->rec.flags & INODE_DATA_SYNCED);
+    mutex_unlock(&in->mu);
+}
+END_TEST
+
 START_TEST(status_has_every_field)
 {
     static const char *const numbers[] = {"pid",
@@ -137,6 +156,7 @@ START_TEST(status_has_every_field)
                                           "downloaded_bytes",
                                           "copied_bytes",
                                           "retries",
+                                          "names_late_seconds",
                                           "offline_since",
                                           "credentials_expire_at",
                                           "started"};
@@ -176,13 +196,13 @@ END_TEST
 START_TEST(status_answers_while_the_store_does_not)
 {
     fs_fixture_object(&fx, "a", "1", 1);
-    fx.cfg.fault = g_strdup("op=list,nth=2,count=9,action=delay:3s");
+    fx.cfg.fault = g_strdup("op=list,nth=2,count=9,action=delay:60s");
     serve();
     int fd = dial("{\"verb\":\"info\",\"paths\":[\"a\"]}");
     g_usleep(100 * 1000);
     uint64_t before = clock_mono_ns();
     json_t *lines = ask("{\"verb\":\"status\"}");
-    ck_assert_uint_lt(clock_mono_ns() - before, NS_PER_S);
+    ck_assert_uint_lt(clock_mono_ns() - before, 20 * NS_PER_S);
     json_decref(lines);
     close(fd);
 }
@@ -316,6 +336,24 @@ START_TEST(pin_with_latest_pins_the_newest_and_unpin_ends_the_rule)
     ck_assert(!fs_fixture_pinned(&fx, "ckpt/2.pt"));
     lines = ask("{\"verb\":\"pin\",\"paths\":[\"c*/x\"],\"latest\":1}");
     ck_assert_int_eq(exit_of(lines), 1);
+    json_decref(lines);
+}
+END_TEST
+
+START_TEST(pin_with_latest_lists_the_directories_that_it_chooses_from)
+{
+    static const char *const keys[] = {"ckpt/step_2/x", "ckpt/step_9/x", "ckpt/step_10/x"};
+    for (unsigned i = 0; i < G_N_ELEMENTS(keys); i++) {
+        g_autofree char *path = g_build_filename(fx.lake, keys[i], NULL);
+        struct timespec t = {.tv_sec = clock_wall_ns() / (int64_t)NS_PER_S - 300 + 100 * i};
+        fs_fixture_object(&fx, keys[i], "data", 4);
+        ck_assert_int_eq(utimensat(AT_FDCWD, path, (struct timespec[2]){t, t}, 0), 0);
+    }
+    serve();
+    json_t *lines = ask("{\"verb\":\"pin\",\"paths\":[\"ckpt/step_*\"],\"latest\":1}");
+    ck_assert_int_eq(exit_of(lines), 0);
+    ck_assert_str_eq(text(event(lines, "pinned"), "path"), "ckpt/step_10");
+    ck_assert_ptr_eq(event(lines, "pinned"), json_array_get(lines, json_array_size(lines) - 2)); /* the only one */
     json_decref(lines);
 }
 END_TEST
@@ -611,6 +649,68 @@ START_TEST(conflicts_and_config_answer)
 }
 END_TEST
 
+#define MANY_CKPTS  25100u /* files, found page by page */
+#define SHOWN_CKPTS 10000u
+
+/* A name that a listing showed. Returns its inode's number. */
+static uint64_t put_known(struct meta_batch *b, uint64_t parent, const char *name, uint32_t type, int64_t mtime_ns)
+{
+    const struct meta_inode in = {.ino = meta_next_ino(fx.fs->meta),
+                                  .mode = type | 0755,
+                                  .nlink = 1,
+                                  .size = 1,
+                                  .mtime_ns = mtime_ns,
+                                  .parent = S_ISDIR(type) ? parent : 0};
+    struct meta_dentry d = {
+        .parent = parent, .name = (char *)(uintptr_t)name, .ino = in.ino, .type = type, .flags = DENTRY_UPSTREAM};
+    meta_inode_put(b, &in);
+    meta_dentry_put(b, &d);
+    return in.ino;
+}
+
+/* Times from 1 ns on, each once, in no order. The newest of all is a directory. */
+static void put_checkpoints(unsigned n)
+{
+    struct meta_batch *b = meta_batch_new(fx.fs->meta);
+    uint64_t dir = put_known(b, META_ROOT_INO, "many", S_IFDIR, 1);
+    for (unsigned i = 0; i < n; i++) {
+        g_autofree char *name = g_strdup_printf("%u.pt", i * 7919 % n + 1);
+        (void)put_known(b, dir, name, S_IFREG, i * 7919 % n + 1);
+    }
+    (void)put_known(b, put_known(b, dir, "step_9", S_IFDIR, 1), "weights", S_IFREG, n + 1);
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    meta_batch_free(b);
+}
+
+START_TEST(of_very_many_checkpoints_the_newest_are_told)
+{
+    serve();
+    put_checkpoints(MANY_CKPTS);
+    json_t *lines = ask("{\"verb\":\"checkpoints\",\"paths\":[\"\"]}");
+    ck_assert_int_eq(exit_of(lines), 0);
+    ck_assert_uint_eq(json_array_size(lines), SHOWN_CKPTS + 2);
+    ck_assert_str_eq(text(json_array_get(lines, 0), "path"), "many/step_9");
+    for (unsigned i = 1; i < SHOWN_CKPTS; i++) {
+        g_autofree char *path = g_strdup_printf("many/%u.pt", MANY_CKPTS + 1 - i);
+        ck_assert_str_eq(text(json_array_get(lines, i), "path"), path);
+    }
+    ck_assert(strstr(text(event(lines, "warning"), "message"), "10000"));
+    json_decref(lines);
+}
+END_TEST
+
+START_TEST(of_fewer_checkpoints_none_is_left_out)
+{
+    serve();
+    put_checkpoints(SHOWN_CKPTS - 1);
+    json_t *lines = ask("{\"verb\":\"checkpoints\",\"paths\":[\"\"]}");
+    ck_assert_int_eq(exit_of(lines), 0);
+    ck_assert_uint_eq(json_array_size(lines), SHOWN_CKPTS + 1);
+    ck_assert_ptr_null(event(lines, "warning"));
+    json_decref(lines);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("ctl_verbs");
@@ -618,6 +718,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, status_has_every_field);
+    tcase_add_test(tc, stop_brings_closed_files_to_the_disk);
     tcase_add_test(tc, status_counts_unpublished_files);
     tcase_add_test(tc, status_answers_while_the_store_does_not);
     tcase_add_test(tc, info_of_a_file_in_the_lake);
@@ -626,7 +727,10 @@ int main(void)
     tcase_add_test(tc, info_names_the_paths_that_are_not_there);
     tcase_add_test(tc, requests_without_sense_are_refused);
     tcase_add_test(tc, pin_with_latest_pins_the_newest_and_unpin_ends_the_rule);
+    tcase_add_test(tc, pin_with_latest_lists_the_directories_that_it_chooses_from);
     tcase_add_test(tc, unpin_takes_the_rule_of_a_plain_name_away);
+    tcase_add_test(tc, of_very_many_checkpoints_the_newest_are_told);
+    tcase_add_test(tc, of_fewer_checkpoints_none_is_left_out);
     tcase_add_test(tc, pin_of_a_path_fetches_it);
     tcase_add_test(tc, wait_returns_when_the_file_is_published);
     tcase_add_test(tc, wait_and_drain_run_out_of_time_with_work_left);
@@ -639,9 +743,5 @@ int main(void)
     tcase_add_test(tc, retry_goes_on_behind_a_conflict_that_stays);
     tcase_add_test(tc, conflicts_and_config_answer);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -10,6 +10,7 @@ static struct {
     GPtrArray *objects; /* struct cache_delta_base, the newest last */
     unsigned n_gone;
     uint64_t saved_bytes; /* of the last one */
+    uint64_t ask_us;      /* how long it takes to ask for them */
 } known;
 
 static void bases(void *ctx, const char *key, uint64_t part_bytes, GPtrArray *out)
@@ -17,6 +18,7 @@ static void bases(void *ctx, const char *key, uint64_t part_bytes, GPtrArray *ou
     (void)ctx;
     (void)key;
     ck_assert_uint_eq(part_bytes, PART);
+    g_usleep(known.ask_us);
     for (guint i = known.objects->len; i-- > 0;)
         g_ptr_array_add(out, cache_delta_base_ref(known.objects->pdata[i]));
 }
@@ -49,6 +51,7 @@ static void setup_delta(void)
     setup();
     known.objects = g_ptr_array_new_with_free_func(unref);
     known.n_gone = 0;
+    known.ask_us = 0;
     cache_set_delta(rig.c, &ops, NULL);
 }
 
@@ -165,6 +168,7 @@ START_TEST(predecessor_that_was_still_on_its_way)
     write_at(cf, 0, 6 * PART, 1);
     EVENTUALLY(cache_uploaded_bytes(cf) == 5 * PART);
     published("a", SIZE, 1);
+    known.ask_us = 50000; /* parts go on while the first of them asks */
     write_at(cf, 6 * PART, SIZE - 6 * PART, 1);
     ck_assert_int_eq(publish(cf, "b"), 0);
     assert_moved(before, SIZE + 5 * PART, SIZE - 5 * PART);

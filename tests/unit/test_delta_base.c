@@ -6,6 +6,7 @@
 #include "fs/publish.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -357,9 +358,5 @@ int main(void)
     tcase_add_test(rec, records_of_huge_objects_make_room);
     tcase_add_test(rec, records_that_cannot_be_read_are_left_alone);
     suite_add_tcase(s, rec);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -1,5 +1,6 @@
 /* What the file driver asks of the disk and what it makes of the disk's errors: some system calls go through this file. */
 #include "../../s3/objstore.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <dirent.h>
@@ -18,6 +19,7 @@ static char *dir;
 static GString *calls;        /* "sync INODE", "rename", one a line */
 static const char *fail_call; /* this one fails with EIO, once */
 static unsigned fail_later;   /* but not the first so many times */
+static char *late_file;       /* appears when a directory was read to its end; owned */
 
 static bool fails(const char *call)
 {
@@ -50,7 +52,11 @@ int renameat(int from_fd, const char *from, int to_fd, const char *to)
 struct dirent *readdir(DIR *d)
 {
     struct dirent *(*real)(DIR *) = (struct dirent * (*)(DIR *)) dlsym(RTLD_NEXT, "readdir64");
-    return fails("readdir") ? NULL : real(d);
+    struct dirent *e = fails("readdir") ? NULL : real(d);
+    g_autofree char *late = e ? NULL : g_steal_pointer(&late_file);
+    if (late)
+        ck_assert(g_file_set_contents(late, "late", 4, NULL));
+    return e;
 }
 
 int fstatat(int fd, const char *path, struct stat *ret, int flags)
@@ -218,6 +224,21 @@ START_TEST(delete_of_a_marker_whose_directory_stays_can_be_repeated)
 }
 END_TEST
 
+START_TEST(upload_goes_with_a_part_that_comes_while_it_is_aborted)
+{
+    g_autofree char *id = NULL;
+    struct obj_part part = {.number = 1, .size = 4};
+    ck_assert_int_eq(objstore_mpu_create(st, "k", NULL, &id), 0);
+    ck_assert_int_eq(objstore_mpu_part(st, "k", id, "text", &part), 0);
+    g_autofree char *name = g_strconcat("mpu-", id, NULL);
+    g_autofree char *path = g_build_filename(dir, ".sluice-tmp", name, NULL);
+    late_file = g_build_filename(path, "p00002", NULL);
+    ck_assert_int_eq(objstore_mpu_abort(st, "k", id), 0);
+    ck_assert_ptr_null(late_file);
+    ck_assert(access(path, F_OK) < 0);
+}
+END_TEST
+
 START_TEST(upload_that_was_removed_in_part_goes_when_it_is_asked_for)
 {
     char *id = NULL;
@@ -290,15 +311,12 @@ int main(void)
     tcase_add_test(t, joined_upload_is_on_the_disk_before_it_has_its_name);
     tcase_add_test(t, markers_and_deletes_are_on_the_disk);
     tcase_add_test(t, delete_of_a_marker_whose_directory_stays_can_be_repeated);
+    tcase_add_test(t, upload_goes_with_a_part_that_comes_while_it_is_aborted);
     tcase_add_test(t, upload_that_was_removed_in_part_goes_when_it_is_asked_for);
     tcase_add_test(t, directories_that_a_delete_left_go_when_it_is_asked_again);
     tcase_add_test(t, listing_with_a_disk_error_is_no_short_listing);
     tcase_add_test(t, marker_that_cannot_be_looked_at_is_not_absent);
     tcase_add_test(t, parts_of_an_upload_are_all_told_or_none);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

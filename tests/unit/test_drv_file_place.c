@@ -1,5 +1,7 @@
 /* Directories that the file driver makes aside: what becomes of those of a process that is killed, and whom they take after. */
 #include "../../s3/drv_file.h"
+#include "base/clock.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -12,7 +14,8 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#define GROUP 12345
+#define GROUP  12345
+#define DAY_NS (24 * 3600 * NS_PER_S)
 
 static char *dir;
 
@@ -118,6 +121,25 @@ START_TEST(what_a_killed_process_left_goes_and_nothing_else)
 }
 END_TEST
 
+/* Nodes do not always come back. */
+START_TEST(upload_to_which_nothing_comes_for_a_week_goes)
+{
+    struct objstore *at_work = open_store();
+    g_autofree char *id = NULL;
+    struct obj_part part = {.number = 1, .size = 4};
+    ck_assert_int_eq(objstore_mpu_create(at_work, "k", NULL, &id), 0);
+    ck_assert_int_eq(objstore_mpu_part(at_work, "k", id, "text", &part), 0);
+    clock_fake_advance(6 * DAY_NS);
+    objstore_close(open_store());
+    ck_assert_uint_eq(count("mpu-"), 1);
+    clock_fake_advance(2 * DAY_NS);
+    objstore_close(open_store());
+    ck_assert_uint_eq(count("mpu-"), 0);
+    ck_assert_int_eq(objstore_mpu_part(at_work, "k", id, "text", &part), -ENOENT);
+    objstore_close(at_work);
+}
+END_TEST
+
 struct acl_entry {
     uint16_t tag, perm;
     uint32_t id;
@@ -185,10 +207,7 @@ int main(void)
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, what_a_killed_process_left_goes_and_nothing_else);
     tcase_add_loop_test(t, directories_take_after_the_parent_of_their_place, 0, 2);
+    tcase_add_test(t, upload_to_which_nothing_comes_for_a_week_goes); /* last: it moves the clock */
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -1,9 +1,11 @@
 /* Several stores as one: which store a key is in, what listings show, copies between stores, and changes of the set while calls run. */
 #include "../../s3/objstore_links.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <glib/gstdio.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -358,6 +360,38 @@ START_TEST(a_call_under_way_keeps_its_store)
 }
 END_TEST
 
+/* A store that refuses each change without a look at the disk. */
+static struct objstore *open_nothing(void)
+{
+    return objstore_links_wrap(NULL, "nothing", "nothing");
+}
+
+static void *replace_until(void *stop)
+{
+    while (!atomic_load((atomic_bool *)stop))
+        ck_assert_int_eq(objstore_links_replace(st, "sub", open_nothing()), 0);
+    return NULL;
+}
+
+/* It would be said to lead from one store to another, which nobody tries again. */
+START_TEST(a_copy_finds_one_store_though_it_is_replaced)
+{
+    pthread_t t[4];
+    atomic_bool stop = false;
+    struct etag etag = {.s = "\"1\""};
+    ck_assert_int_eq(objstore_links_add(st, "sub", open_nothing()), 0);
+    for (unsigned i = 0; i < G_N_ELEMENTS(t); i++)
+        ck_assert_int_eq(pthread_create(&t[i], NULL, replace_until, &stop), 0);
+    unsigned n_other = 0;
+    for (unsigned i = 0; i < 400000; i++)
+        n_other += objstore_copy(st, "sub/x", &etag, "sub/y", NULL, NULL, NULL) != -EROFS;
+    atomic_store(&stop, true);
+    for (unsigned i = 0; i < G_N_ELEMENTS(t); i++)
+        ck_assert_int_eq(pthread_join(t[i], NULL), 0);
+    ck_assert_uint_eq(n_other, 0);
+}
+END_TEST
+
 START_TEST(after_shutdown_calls_end)
 {
     ck_assert_int_eq(objstore_links_add(st, "sub", open_dir("one")), 0);
@@ -386,14 +420,11 @@ int main(void)
     tcase_add_test(t, one_link_that_fails_leaves_the_others_alone);
     tcase_add_test(t, capabilities_belong_to_the_store_of_the_key);
     tcase_add_test(t, a_call_under_way_keeps_its_store);
+    tcase_add_test(t, a_copy_finds_one_store_though_it_is_replaced);
     tcase_add_test(t, after_shutdown_calls_end);
     tcase_add_checked_fixture(n, setup_rootless, teardown);
     tcase_add_test(n, without_a_root_there_are_only_links);
     suite_add_tcase(s, t);
     suite_add_tcase(s, n);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -343,11 +343,14 @@ START_TEST(token_that_worked_before_it_expired_is_waited_for)
     http_stub_reply(stub, 200, "ETag: \"e\"\r\n", "x");
     ck_assert_int_eq(get_k(), 0);
     ck_assert_uint_eq(http_stub_n_requests(stub), 6);
-    for (int i = 0; i < 3; i++)
-        http_stub_reply(stub, 400, "", ""); /* to a HEAD there is no more to say */
+    http_stub_reply(stub, 400, "", ""); /* to a HEAD there is no more to say */
+    for (int i = 0; i < 2; i++) {
+        http_stub_reply(stub, 400, "", "");
+        http_stub_reply(stub, 400, "", ERROR_XML("ExpiredToken")); /* to a LIST there is */
+    }
     http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 1\r\n", "");
     ck_assert_int_eq(objstore_head(st, "k", &info), 0);
-    ck_assert_uint_eq(http_stub_n_requests(stub), 10);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 12);
     obj_info_clear(&info);
 }
 END_TEST
@@ -532,28 +535,6 @@ START_TEST(delete_without_the_capability_looks_first)
 }
 END_TEST
 
-START_TEST(copy_above_the_limit_goes_by_parts_and_keeps_headers)
-{
-    struct etag etag = {0};
-    const char *head =
-        "ETag: \"src\"\r\nContent-Length: 6442450944\r\nContent-Type: text/x\r\nx-amz-meta-foreign: f\r\n"
-        "x-amz-meta-uid: 5\r\n";
-    http_stub_reply(stub, 200, head, "");
-    http_stub_reply(stub, 200, "", "<R><UploadId>U</UploadId></R>");
-    objstore_set_caps(st, CAP_COPY_IF_MATCH);
-    for (int i = 0; i < 6; i++)
-        http_stub_reply(stub, 200, "", "<CopyPartResult><ETag>\"p\"</ETag></CopyPartResult>");
-    http_stub_reply(stub, 200, "", COMPLETE_XML);
-    ck_assert_int_eq(objstore_copy(st, "a b", NULL, "dst", NULL, NULL, &etag), 0);
-    ck_assert_str_eq(etag.s, "done-1");
-    ck_assert(asked(1, "POST /bucket/pre/dst?uploads=") && asked(1, "content-type: text/x"));
-    ck_assert(asked(1, "x-amz-meta-foreign: f") && asked(1, "x-amz-meta-uid: 5"));
-    ck_assert(asked(2, "x-amz-copy-source: /bucket/pre/a%20b") &&
-              asked(2, "x-amz-copy-source-range: bytes=0-1073741823"));
-    ck_assert(asked(7, "bytes=5368709120-6442450943") && asked(7, "x-amz-copy-source-if-match: \"src\""));
-}
-END_TEST
-
 /* Not tried again, and a line says which object and what to do. */
 START_TEST(archived_object_is_refused_once_and_named_in_the_log)
 {
@@ -606,6 +587,47 @@ START_TEST(message_says_why_there_are_no_credentials)
     ck_assert_uint_eq(http_stub_n_requests(stub), 0);
     (void)unlink(path);
     unsetenv("AWS_CONFIG_FILE");
+}
+END_TEST
+
+#define KEYS_JSON                                                                                                      \
+    "{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"s\",\"Token\":\"t\",\"Expiration\":\"2999-01-01T00:00:00Z\"}"
+
+START_TEST(keys_that_cannot_be_had_now_are_waited_for)
+{
+    struct obj_info info = {0};
+    g_autofree char *url = g_strconcat(http_stub_url(stub), "/keys", NULL);
+    objstore_close(st);
+    setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", url, 1);
+    unsetenv("AWS_ACCESS_KEY_ID");
+    unsetenv("AWS_SECRET_ACCESS_KEY");
+    open_with_timeout(20 * NS_PER_S);
+    g_autofree char *resume = objstore_resume(st);
+    ck_assert_ptr_nonnull(strstr(resume, "container"));
+    http_stub_reply(stub, 503, "", "");
+    http_stub_reply(stub, 200, "", KEYS_JSON);
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 4\r\n", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    ck_assert(asked(0, "GET /keys ") && asked(1, "GET /keys ") && asked(2, "HEAD /bucket/pre/k "));
+    obj_info_clear(&info);
+    unsetenv("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+}
+END_TEST
+
+START_TEST(loopback_is_reached_without_a_proxy)
+{
+    static const char *const exempt[] = {"no_proxy", "NO_PROXY"};
+    struct http_stub *proxy = http_stub_new();
+    struct obj_info info = {0};
+    for (size_t i = 0; i < G_N_ELEMENTS(exempt); i++)
+        unsetenv(exempt[i]);
+    setenv("http_proxy", http_stub_url(proxy), 1);
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 4\r\n", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    ck_assert_uint_eq(http_stub_n_requests(proxy), 0);
+    obj_info_clear(&info);
+    unsetenv("http_proxy");
+    http_stub_free(proxy);
 }
 END_TEST
 
@@ -709,8 +731,9 @@ int main(void)
     tcase_add_test(t, answer_of_the_store_ends_being_offline);
     tcase_add_test(t, not_found_that_the_store_did_not_say_is_no_answer);
     tcase_add_test(t, delete_without_the_capability_looks_first);
-    tcase_add_test(t, copy_above_the_limit_goes_by_parts_and_keeps_headers);
     tcase_add_test(t, message_says_why_there_are_no_credentials);
+    tcase_add_test(t, keys_that_cannot_be_had_now_are_waited_for);
+    tcase_add_test(t, loopback_is_reached_without_a_proxy);
     tcase_add_test(t, plain_http_beyond_loopback_is_refused);
     tcase_add_test(t, archived_object_is_refused_once_and_named_in_the_log);
     tcase_add_test(t, head_tells_what_has_to_be_restored);

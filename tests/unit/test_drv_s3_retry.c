@@ -47,6 +47,105 @@ START_TEST(slot_that_gets_free_at_the_deadline_is_not_lost)
 }
 END_TEST
 
+#define N_BEHIND 7u
+
+static unsigned window_room(struct drv_s3 *d)
+{
+    mutex_lock(&d->mu);
+    unsigned n = 0;
+    while (s3_window_enter(&d->window))
+        n++;
+    for (unsigned i = 0; i < n; i++)
+        s3_window_leave(&d->window, false, false, 0, 0);
+    mutex_unlock(&d->mu);
+    return n;
+}
+
+START_TEST(store_that_asks_to_slow_down_gets_fewer_requests_at_once)
+{
+    struct obj_info info = {0};
+    struct drv_s3 *d = s3_of(st);
+    ck_assert_uint_eq(window_room(d), 8);
+    http_stub_reply(stub, 503, "x-amz-retry-after: 1\r\n", ERROR_XML("SlowDown"));
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 5\r\n", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    ck_assert_uint_eq(window_room(d), 4);
+    obj_info_clear(&info);
+    for (unsigned i = 0; i < 40; i++)
+        http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 5\r\n", "");
+    for (unsigned i = 0; i < 40; i++) {
+        ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+        obj_info_clear(&info);
+    }
+    ck_assert_uint_eq(window_room(d), 8);
+}
+END_TEST
+
+static int nobody_waits = 1;
+
+static gpointer head_behind(gpointer arg)
+{
+    struct obj_info info = {0};
+    objstore_behind(&nobody_waits);
+    int r = objstore_head(st, "behind", &info);
+    obj_info_clear(&info);
+    return GINT_TO_POINTER(r);
+}
+
+START_TEST(who_is_waited_for_gets_the_next_slot)
+{
+    struct drv_s3 *d = s3_of(st);
+    GThread *behind[N_BEHIND];
+    for (unsigned i = 0; i < N_BEHIND + 1; i++)
+        http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 5\r\n", "");
+    mutex_lock(&d->mu);
+    while (s3_window_enter(&d->window))
+        ;
+    mutex_unlock(&d->mu);
+    for (unsigned i = 0; i < N_BEHIND; i++)
+        behind[i] = g_thread_new("behind", head_behind, NULL);
+    g_usleep(300000); /* they wait now */
+    GThread *first = g_thread_new("first", head_in_thread, NULL);
+    g_usleep(300000);
+    mutex_lock(&d->mu);
+    s3_window_leave(&d->window, false, false, 0, 0); /* one at a time from here on */
+    cond_broadcast(&d->cv);
+    mutex_unlock(&d->mu);
+    ck_assert_int_eq(GPOINTER_TO_INT(g_thread_join(first)), 0);
+    ck_assert(asked(0, "/pre/k "));
+    for (unsigned i = 0; i < N_BEHIND; i++)
+        ck_assert_int_eq(GPOINTER_TO_INT(g_thread_join(behind[i])), 0);
+    mutex_lock(&d->mu);
+    ck_assert_uint_eq(d->n_first, 0);
+    ck_assert_uint_eq(d->window.in_flight, 7);
+    while (d->window.in_flight)
+        s3_window_leave(&d->window, false, false, 0, 0);
+    mutex_unlock(&d->mu);
+}
+END_TEST
+
+/* However long others went first, whoever waits for it in the end waits for all of its time. */
+START_TEST(letting_others_go_first_takes_none_of_its_time)
+{
+    objstore_close(st);
+    open_with_timeout(NS_PER_S);
+    struct drv_s3 *d = s3_of(st);
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 5\r\n", "");
+    mutex_lock(&d->mu);
+    while (s3_window_enter(&d->window))
+        ;
+    mutex_unlock(&d->mu);
+    GThread *behind = g_thread_new("behind", head_behind, NULL);
+    g_usleep(2500000); /* more than all of it */
+    mutex_lock(&d->mu);
+    while (d->window.in_flight)
+        s3_window_leave(&d->window, false, false, 0, 0);
+    cond_broadcast(&d->cv);
+    mutex_unlock(&d->mu);
+    ck_assert_int_eq(GPOINTER_TO_INT(g_thread_join(behind)), 0);
+}
+END_TEST
+
 struct expiring {
     char *folder, *config, *keys;
 };
@@ -115,8 +214,56 @@ START_TEST(last_attempt_comes_before_the_deadline)
 }
 END_TEST
 
+static void keep_a_connection(void)
+{
+    struct obj_info info = {0};
+    http_stub_reply(stub, 200, "ETag: \"before\"\r\nContent-Length: 4\r\n", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    obj_info_clear(&info);
+}
+
+/* Somebody renewed the keys between the HEAD and the LIST that shows them good. */
+START_TEST(head_refused_without_a_word_is_sent_once_more_when_the_keys_work)
+{
+    struct obj_info info = {0};
+    keep_a_connection();
+    http_stub_reply(stub, 400, "", "");
+    http_stub_reply(stub, 400, "", "");
+    http_stub_reply(stub, 200, "", "<ListBucketResult>" LAST "</ListBucketResult>");
+    http_stub_reply(stub, 200, "ETag: \"now\"\r\nContent-Length: 4\r\n", "");
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    obj_info_clear(&info);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 5);
+}
+END_TEST
+
+/* Of an object encrypted by its owner's key a HEAD says 400 and no more, as of expired keys. 0: the bucket may be listed, 1: not, 2: nobody can say just then. */
+START_TEST(head_refused_without_a_word_is_of_the_object_where_the_keys_work)
+{
+    struct obj_info info = {0};
+    objstore_close(st);
+    open_with_timeout(2 * NS_PER_S);
+    keep_a_connection();
+    http_stub_reply(stub, 400, "", "");
+    http_stub_reply(stub, 400, "", "");
+    if (_i == 2) {
+        http_stub_reply(stub, 500, "", "");
+        http_stub_reply(stub, 400, "", "");
+    }
+    if (_i == 1)
+        http_stub_reply(stub, 403, "", ERROR_XML("AccessDenied"));
+    else
+        http_stub_reply(stub, 200, "", "<ListBucketResult>" LAST "</ListBucketResult>");
+    http_stub_always(stub, 400, "", "", 0);
+    ck_assert_int_eq(objstore_head(st, "k", &info), -EACCES);
+    ck_assert(asked(3, "GET ") && asked(3, "max-keys=1&prefix=pre%2F"));
+    ck_assert_uint_eq(http_stub_n_requests(stub), _i == 2 ? 7 : 5);
+}
+END_TEST
+
 #define MD5_OF_BODY "841a2d689ad86bd1611447453c22c6fc" /* "body" */
 #define OURS        "x-amz-meta-sluice-token: tok\r\n"
+#define N_PIECES    4
 
 static int get_k(GString *out)
 {
@@ -176,6 +323,40 @@ START_TEST(body_that_breaks_off_before_it_was_checked_is_asked_for_anew)
     ck_assert_int_eq(get_k(out), 0);
     ck_assert_str_eq(out->str, "body");
     ck_assert(asked(1, "Range: bytes=0-3") && asked(1, "If-Match"));
+}
+END_TEST
+
+/* Bytes that are held back for the check and then dropped are nothing that was got: else it would be asked for until the end of time. */
+START_TEST(body_that_breaks_off_each_time_before_it_was_checked_fails_by_the_deadline)
+{
+    g_autoptr(GString) out = g_string_new(NULL);
+    objstore_close(st);
+    open_with_timeout(2 * NS_PER_S);
+    objstore_set_caps(st, CAP_ETAG_IS_MD5);
+    http_stub_reply_cut(stub, 200, "ETag: \"" MD5_OF_BODY "\"\r\n" OURS, "body", 2);
+    http_stub_always(stub, 206, "ETag: \"" MD5_OF_BODY "\"\r\n" OURS "Content-Range: bytes 0-3/4\r\n", "body", 2);
+    ck_assert_int_eq(get_k(out), -ETIMEDOUT);
+    ck_assert_uint_eq(out->len, 0);
+    ck_assert(asked(1, "Range: bytes=0-3")); /* it was tried again */
+}
+END_TEST
+
+/* What the sink has is not asked for again, so each byte renews the time. */
+START_TEST(body_that_comes_in_pieces_takes_longer_than_the_deadline)
+{
+    g_autoptr(GString) out = g_string_new(NULL);
+    g_autofree char *body = g_strnfill(N_PIECES, 'x');
+    objstore_close(st);
+    open_with_timeout(2 * NS_PER_S);
+    http_stub_reply_cut(stub, 200, "ETag: \"e\"\r\n", body, 1);
+    for (int i = 1; i < N_PIECES; i++) {
+        g_autofree char *headers =
+            g_strdup_printf("ETag: \"e\"\r\nContent-Range: bytes %d-%d/%d\r\n", i, N_PIECES - 1, N_PIECES);
+        http_stub_reply(stub, 503, "Retry-After: 1\r\n", "");
+        http_stub_reply_cut(stub, 206, headers, body + i, 1);
+    }
+    ck_assert_int_eq(get_k(out), 0);
+    ck_assert_str_eq(out->str, body);
 }
 END_TEST
 
@@ -264,6 +445,49 @@ START_TEST(copy_sent_again_spares_what_came_meanwhile)
 }
 END_TEST
 
+#define OLD "x-amz-meta-sluice-token: tok\r\nx-amz-meta-mode: 0100644\r\n"
+#define NEW "x-amz-meta-sluice-token: tok\r\nx-amz-meta-mode: 0100600\r\n"
+
+/* It keeps the source's metadata. 1: the look at what came of it fails, so that it is about to be sent again; 2: what stands there has the bytes only. */
+START_TEST(copy_whose_reply_was_lost_is_known_by_the_metadata_of_its_source)
+{
+    struct obj_cond absent = {.kind = OBJ_COND_ABSENT};
+    struct etag etag = {0};
+    objstore_set_caps(st, CAP_COPY_IF_MATCH);
+    head_is("src", OLD);
+    head_finds_nothing();
+    http_stub_reply(stub, 500, "", "");
+    if (_i == 1)
+        http_stub_reply(stub, 403, "", "");
+    for (int i = 0; i < 3; i++)
+        head_is("copy", _i == 2 ? NEW : OLD);
+    ck_assert_int_eq(objstore_copy(st, "src", NULL, "k", NULL, &absent, &etag), _i == 2 ? -ESTALE : 0);
+    ck_assert_str_eq(etag.s, _i == 2 ? "" : "copy");
+    ck_assert(asked(2, "PUT "));
+    ck_assert_uint_eq(http_stub_n_requests(stub), _i == 0 ? 4 : 6);
+}
+END_TEST
+
+START_TEST(large_copy_whose_last_reply_was_lost_is_known_by_the_metadata_of_its_source)
+{
+    struct obj_cond absent = {.kind = OBJ_COND_ABSENT};
+    struct etag etag = {0};
+    objstore_set_caps(st, CAP_COPY_IF_MATCH | CAP_COMPLETE_CONDITIONS);
+    http_stub_reply(stub, 200, "ETag: \"e-2\"\r\nContent-Length: 6442450944\r\n" OLD, "");
+    head_finds_nothing();
+    http_stub_reply(stub, 200, "", "<R><UploadId>U</UploadId></R>");
+    for (int i = 0; i < 6; i++)
+        http_stub_reply(stub, 200, "", "<CopyPartResult><ETag>\"p\"</ETag></CopyPartResult>");
+    http_stub_reply(stub, 504, "", "");
+    http_stub_reply(stub, 404, "", ERROR_XML("NoSuchUpload"));
+    head_is("done-1", OLD);
+    ck_assert_int_eq(objstore_copy(st, "src", NULL, "k", NULL, &absent, &etag), 0);
+    ck_assert_str_eq(etag.s, "done-1");
+    ck_assert(asked(9, "POST ") && asked(11, "HEAD "));
+    ck_assert_uint_eq(http_stub_n_requests(stub), 12);
+}
+END_TEST
+
 START_TEST(copy_of_a_source_that_changed_meanwhile_is_estale)
 {
     struct obj_meta meta = {.token = "tok"};
@@ -291,9 +515,6 @@ START_TEST(copy_of_a_source_that_changed_meanwhile_is_estale)
 END_TEST
 
 /* ---- attributes of an object that carries the token already ---- */
-
-#define OLD "x-amz-meta-sluice-token: tok\r\nx-amz-meta-mode: 0100644\r\n"
-#define NEW "x-amz-meta-sluice-token: tok\r\nx-amz-meta-mode: 0100600\r\n"
 
 static const struct obj_meta chmod_600 = {.posix = {.fields = POSIX_MODE, .mode = 0100600}, .token = "tok"};
 
@@ -370,14 +591,6 @@ START_TEST(attributes_of_a_large_object_are_settled_by_its_upload)
 }
 END_TEST
 
-static void keep_a_connection(void)
-{
-    struct obj_info info = {0};
-    http_stub_reply(stub, 200, "ETag: \"before\"\r\nContent-Length: 4\r\n", "");
-    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
-    obj_info_clear(&info);
-}
-
 START_TEST(put_lost_with_a_kept_connection_is_settled_too)
 {
     struct obj_meta meta = {.token = "tok"};
@@ -444,19 +657,28 @@ int main(void)
     TCase *t = add_case(s, "reads");
     tcase_add_test(t, range_behind_the_end_of_another_version_is_estale);
     tcase_add_test(t, slot_that_gets_free_at_the_deadline_is_not_lost);
+    tcase_add_test(t, store_that_asks_to_slow_down_gets_fewer_requests_at_once);
+    tcase_add_test(t, who_is_waited_for_gets_the_next_slot);
+    tcase_add_test(t, letting_others_go_first_takes_none_of_its_time);
     tcase_add_test(t, credentials_that_end_within_a_body_end_the_call);
     tcase_add_test(t, last_attempt_comes_before_the_deadline);
+    tcase_add_test(t, head_refused_without_a_word_is_sent_once_more_when_the_keys_work);
+    tcase_add_loop_test(t, head_refused_without_a_word_is_of_the_object_where_the_keys_work, 0, 3);
     t = add_case(s, "conditions");
     tcase_add_test(t, delete_sent_again_spares_what_came_meanwhile);
     tcase_add_test(t, put_sent_again_spares_what_came_meanwhile);
     tcase_add_test(t, complete_sent_again_spares_what_came_meanwhile);
     tcase_add_test(t, copy_sent_again_spares_what_came_meanwhile);
+    tcase_add_loop_test(t, copy_whose_reply_was_lost_is_known_by_the_metadata_of_its_source, 0, 3);
+    tcase_add_test(t, large_copy_whose_last_reply_was_lost_is_known_by_the_metadata_of_its_source);
     tcase_add_test(t, copy_of_a_source_that_changed_meanwhile_is_estale);
     t = add_case(s, "sums");
     tcase_add_test(t, flipped_byte_of_a_small_object_is_noticed);
     tcase_add_test(t, flipped_byte_is_noticed_by_the_checksum_the_store_tells);
     tcase_add_test(t, etag_of_others_that_only_looks_like_a_sum_is_believed_in_the_end);
     tcase_add_test(t, body_that_breaks_off_before_it_was_checked_is_asked_for_anew);
+    tcase_add_test(t, body_that_breaks_off_each_time_before_it_was_checked_fails_by_the_deadline);
+    tcase_add_test(t, body_that_comes_in_pieces_takes_longer_than_the_deadline);
     t = add_case(s, "kept connections");
     tcase_add_test(t, put_lost_with_a_kept_connection_is_settled_too);
     tcase_add_test(t, complete_lost_with_a_kept_connection_is_settled_too);

@@ -1,6 +1,7 @@
 /* Event notifications of different senders: keys as they encode them, envelopes, what is refused; secrets and who is let in. */
 #include "fs/event_auth.h"
 #include "fs/event_parse.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <glib/gstdio.h>
@@ -237,9 +238,5 @@ int main(void)
     tcase_add_test(tc, new_secrets_count_without_a_restart);
     tcase_add_test(tc, unfit_files_of_secrets_are_refused_with_a_line);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

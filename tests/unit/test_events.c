@@ -5,7 +5,9 @@
 #include "fs/links.h"
 #include "fs/publish.h"
 #include "fs/tree_apply.h"
+#include "fs/tree_list.h"
 #include "fs_fixture.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <glib/gstdio.h>
@@ -467,6 +469,81 @@ START_TEST(mount_of_links_only_takes_events)
 }
 END_TEST
 
+/* What is written to it by then would go with its last name. _i: by a listing or by an event, replaced or removed. */
+START_TEST(name_stays_while_its_file_is_open_for_writing)
+{
+    bool removed = _i & 1, listed = _i & 2;
+    fs_fixture_object(&fx, "d/f", "1", 1);
+    fs_fixture_object(&fx, "d/other", "1", 1);
+    start();
+    INODE_REF in = fs_fixture_inode(&fx, "d/f");
+    INODE_REF dir = fs_fixture_inode(&fx, "d");
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    if (removed)
+        remove_at("d/f");
+    else
+        fs_fixture_object(&fx, "d/f", "22", 2);
+    if (listed)
+        ck_assert_int_eq(tree_refresh(fx.fs, dir, true), 0);
+    else
+        ck_assert_int_eq(look("d/f", !removed), EVENT_KNOWN);
+    ck_assert_uint_eq(ino_of("d/f"), in->ino);
+    content_release(in, true);
+    EVENTUALLY(ino_of("d/f") != in->ino);
+    ck_assert_int_eq(ino_of("d/f") == 0, removed);
+    ck_assert_uint_eq(in->rec.nlink, 0);
+}
+END_TEST
+
+/* The kernel opens it by a name of which it does not know yet that another file has it. */
+START_TEST(file_that_lost_its_name_is_not_opened_for_writing)
+{
+    fs_fixture_object(&fx, "d/f", "1", 1);
+    start();
+    INODE_REF in = fs_fixture_inode(&fx, "d/f");
+    INODE_REF dir = fs_fixture_inode(&fx, "d");
+    fs_fixture_object(&fx, "d/f", "22", 2);
+    ck_assert_int_eq(tree_refresh(fx.fs, dir, true), 0);
+    ck_assert_int_eq(content_open(in, true, false), -ESTALE);
+    ck_assert_uint_eq(in->n_open, 0);
+    ck_assert_uint_eq(in->n_writers, 0);
+    INODE_REF now = fs_fixture_inode(&fx, "d/f");
+    ck_assert_int_eq(content_open(now, true, false), 0);
+    ck_assert_int_eq(tree_unlink(fx.fs, dir->ino, "f"), 0);
+    ck_assert_int_eq(content_open(now, true, false), 0); /* again, by its descriptor */
+    content_release(now, true);
+    content_release(now, true);
+}
+END_TEST
+
+START_TEST(doubt_ends_with_a_listing_though_the_clock_was_set_back)
+{
+    fs_fixture_object(&fx, "d/f", "1", 1);
+    start();
+    INODE_REF d = fs_fixture_inode(&fx, "d");
+    ck_assert_int_eq(tree_refresh(fx.fs, d, true), 0);
+    ck_assert(tree_is_fresh(fx.fs, d));
+    atomic_store(&fx.fs->doubt_ns, clock_wall_ns() + 3600 * (int64_t)NS_PER_S);
+    ck_assert(!tree_is_fresh(fx.fs, d));
+    ck_assert_int_eq(tree_refresh(fx.fs, d, false), 0);
+    ck_assert(tree_is_fresh(fx.fs, d));
+}
+END_TEST
+
+START_TEST(same_object_is_not_looked_at_again_after_a_writer)
+{
+    fs_fixture_object(&fx, "d/f", "1", 1);
+    start();
+    INODE_REF in = fs_fixture_inode(&fx, "d/f");
+    INODE_REF dir = fs_fixture_inode(&fx, "d");
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    ck_assert_int_eq(tree_refresh(fx.fs, dir, true), 0);
+    ck_assert(!in->passed_over);
+    content_release(in, true);
+    ck_assert_uint_eq(ino_of("d/f"), in->ino);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("events");
@@ -493,10 +570,10 @@ int main(void)
     tcase_add_test(tc, what_a_link_hides_or_leaves_out_gets_no_name);
     tcase_add_test(tc, key_that_json_cannot_carry_leaves_its_directory_to_the_next_listing);
     tcase_add_test(tc, mount_of_links_only_takes_events);
+    tcase_add_loop_test(tc, name_stays_while_its_file_is_open_for_writing, 0, 4);
+    tcase_add_test(tc, file_that_lost_its_name_is_not_opened_for_writing);
+    tcase_add_test(tc, doubt_ends_with_a_listing_though_the_clock_was_set_back);
+    tcase_add_test(tc, same_object_is_not_looked_at_again_after_a_writer);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

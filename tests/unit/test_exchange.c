@@ -3,6 +3,7 @@
 #include "fs/publish.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -148,9 +149,5 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, names_that_change_back_while_one_is_published_have_one_place_each, 0, 2);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -6,6 +6,7 @@
 #include "fs/rebuild.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -146,6 +147,14 @@ START_TEST(folder_that_is_none_of_ours_is_refused_and_not_written_to)
     ck_assert_int_lt(fs_fsck(&o, &result, &msg), 0);
     ck_assert_ptr_nonnull(msg);
     ck_assert_int_ne(access(nowhere, F_OK), 0);
+    g_clear_pointer(&msg, g_free);
+    g_autofree char *theirs = g_build_filename(nowhere, "theirs", NULL);
+    ck_assert_int_eq(mkdir(nowhere, 0700), 0);
+    ck_assert(g_file_set_contents(theirs, "1", 1, NULL));
+    ck_assert_int_lt(fs_fsck(&o, &result, &msg), 0);
+    ck_assert_ptr_nonnull(strstr(msg, "not a cache folder"));
+    ck_assert_int_eq(remove(theirs), 0);
+    ck_assert_int_eq(rmdir(nowhere), 0); /* nothing was added to it */
     g_free(msg);
 }
 END_TEST
@@ -585,9 +594,5 @@ int main(void)
     tcase_add_loop_test(tc, name_listed_where_it_does_not_stand_is_put_right, 0, 3);
     tcase_add_loop_test(tc, damaged_database_is_refused_by_the_mount_and_rescued, WAL_FLIPPED, CURRENT_GONE + 1);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -6,6 +6,7 @@
 #include "fs/publish_internal.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -507,9 +508,5 @@ int main(void)
     tcase_add_test(t, links_are_checked_when_the_bucket_of_the_mount_does_not_answer);
     tcase_add_test(t, json_is_one_object_a_line);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

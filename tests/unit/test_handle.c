@@ -2,6 +2,7 @@
 #include "fs/handle.h"
 #include "fs/request.h"
 #include "fs_fixture.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -89,9 +90,5 @@ int main(void)
     tcase_add_test(tc, slot_says_what_is_open);
     tcase_add_test(tc, number_of_a_slot_used_again_is_another);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

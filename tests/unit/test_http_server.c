@@ -1,6 +1,7 @@
 /* Metrics server over real connections: pages, methods, addresses that are refused. */
 #include "base/metric.h"
 #include "fs/http.h"
+#include "tests/support/checks.h"
 
 #include <arpa/inet.h>
 #include <check.h>
@@ -173,9 +174,5 @@ int main(void)
     tcase_add_test(tc, wrong_addresses_are_refused_with_a_line);
     tcase_add_test(tc, port_in_use_is_said);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -3,6 +3,7 @@
 #include "fs/sync.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -310,9 +311,5 @@ int main(void)
     tcase_add_test(tc, link_that_never_changes_is_not_listed_again);
     Suite *s = suite_create("links_sync");
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -1,4 +1,5 @@
 /* Manifests: lists of paths, indexes of safetensors, shards of webdataset; and what is wrong with them. */
+#include "tests/support/checks.h"
 #include "tools/manifest.h"
 
 #include <check.h>
@@ -179,9 +180,5 @@ int main(void)
     tcase_add_test(tc, reading_ends_when_nobody_wants_more);
     tcase_add_test(tc, kinds_have_names);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

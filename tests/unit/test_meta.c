@@ -1,5 +1,6 @@
 /* The records of meta.h over a real database: every function, and that what was committed is there after reopening. */
 #include "meta_fixture.h"
+#include "tests/support/checks.h"
 
 #include <pthread.h>
 #include <sys/syscall.h>
@@ -212,6 +213,61 @@ START_TEST(inode_each_is_ascending_and_stops)
 }
 END_TEST
 
+static void put_size(uint64_t ino, uint64_t size)
+{
+    struct meta_batch *b = meta_batch_new(m);
+    meta_inode_put(b, &(struct meta_inode){.ino = ino, .size = size});
+    commit(b);
+}
+
+/* Its size by a reader; 0: there is none. */
+static uint64_t size_by(struct meta_near *rd, uint64_t ino)
+{
+    struct meta_inode in;
+    int r = meta_near_inode(rd, ino, &in);
+    ck_assert(r == -ENOENT || (r == 0 && in.ino == ino && in.size > 0));
+    return r == 0 ? in.size : 0;
+}
+
+START_TEST(inodes_are_read_in_any_order)
+{
+    for (uint64_t ino = 10; ino <= 1000; ino += 10)
+        put_size(ino, ino);
+    struct meta_near *rd = meta_near_new(m);
+    for (uint64_t ino = 0; ino <= 1010; ino++)
+        ck_assert_uint_eq(size_by(rd, ino), ino % 10 == 0 && ino <= 1000 ? ino : 0);
+    for (uint64_t ino = 1000; ino > 0; ino -= 10)
+        ck_assert_uint_eq(size_by(rd, ino), ino);
+    for (uint64_t i = 0, ino = 10; i < 100; i++, ino = (ino + 370) % 1000 + 10) /* near and far, there and back */
+        ck_assert_uint_eq(size_by(rd, ino), ino % 10 == 0 ? ino : 0);
+    ck_assert(size_by(rd, 10) == 10 && size_by(rd, 10) == 10);
+    meta_near_free(rd);
+    meta_near_free(NULL);
+}
+END_TEST
+
+START_TEST(who_reads_many_inodes_sees_what_is_committed_meanwhile)
+{
+    for (uint64_t ino = 1; ino <= 100; ino++)
+        put_size(ino, 1);
+    struct meta_near *rd = meta_near_new(m);
+    for (uint64_t ino = 1; ino <= 100; ino++) {
+        for (uint64_t near = 1; near < ino % 4; near++)
+            ck_assert_uint_eq(size_by(rd, MIN(ino + near, 100)), 1);
+        put_size(ino, 1000 + ino);
+        ck_assert_uint_eq(size_by(rd, ino), 1000 + ino);
+        ck_assert_uint_eq(size_by(rd, ino), 1000 + ino);
+        struct meta_batch *b = meta_batch_new(m);
+        meta_inode_del(b, ino);
+        commit(b);
+        ck_assert_uint_eq(size_by(rd, ino), 0);
+        put_size(1000 + ino, 2);
+        ck_assert_uint_eq(size_by(rd, 1000 + ino), 2);
+    }
+    meta_near_free(rd);
+}
+END_TEST
+
 START_TEST(dentry_each_is_by_id_and_resumes_after)
 {
     uint64_t z = add_name(5, "z", 100);
@@ -251,6 +307,55 @@ START_TEST(dentry_put_again_keeps_its_id)
     meta_dentry_clear(&d);
     ck_assert_str_eq(copy.name, "a");
     meta_dentry_clear(&copy);
+}
+END_TEST
+
+static void check_near(struct meta_near *near, unsigned i, bool there)
+{
+    struct meta_inode in;
+    struct meta_dentry d;
+    g_autofree char *name = g_strdup_printf("%u", i);
+    ck_assert_int_eq(meta_near_inode(near, 1000 + i, &in), there ? 0 : -ENOENT);
+    ck_assert_int_eq(meta_near_dentry(near, i % 3, name, &d), there ? 0 : -ENOENT);
+    if (!there)
+        return;
+    ck_assert_uint_eq(in.ino, 1000 + i);
+    ck_assert_uint_eq(in.size, i);
+    ck_assert_str_eq(d.name, name);
+    ck_assert_uint_eq(d.parent, i % 3);
+    ck_assert_uint_eq(d.ino, 1000 + i);
+    meta_inode_clear(&in);
+    meta_dentry_clear(&d);
+}
+
+START_TEST(near_records_are_those_that_gets_give)
+{
+    enum { N = 500 };
+    struct meta_near *none = meta_near_new(m);
+    check_near(none, 1, false);
+    struct meta_batch *b = meta_batch_new(m);
+    for (unsigned i = 0; i < N; i++) {
+        if (i % 7 == 3) /* gaps, and runs of them */
+            i += i % 11;
+        g_autofree char *name = g_strdup_printf("%u", i);
+        struct meta_dentry d = {.parent = i % 3, .name = name, .ino = 1000 + i, .type = S_IFREG};
+        meta_inode_put(b, &(struct meta_inode){.ino = 1000 + i, .mode = S_IFREG, .size = i});
+        meta_dentry_put(b, &d);
+    }
+    commit(b);
+    check_near(none, 1, true); /* what was committed since is seen */
+    meta_near_free(none);
+    struct meta_near *near = meta_near_new(m);
+    for (unsigned k = 0; k < 6 * N; k++) { /* upwards, downwards, far apart */
+        unsigned i = k < 2 * N ? k / 2 : k < 4 * N ? 2 * N - k / 2 : k * 7919 % (N + 50);
+        struct meta_inode in;
+        bool there = meta_inode_get(m, 1000 + i, &in) == 0;
+        if (there)
+            meta_inode_clear(&in);
+        check_near(near, i, there);
+    }
+    meta_near_free(near);
+    meta_near_free(NULL);
 }
 END_TEST
 
@@ -652,8 +757,11 @@ int main(void)
     ADD(missing_current_file_is_refused_not_restarted);
     ADD(inode_is_kept_over_reopen_and_gone_after_del);
     ADD(inode_each_is_ascending_and_stops);
+    ADD(inodes_are_read_in_any_order);
+    ADD(who_reads_many_inodes_sees_what_is_committed_meanwhile);
     ADD(dentry_each_is_by_id_and_resumes_after);
     ADD(dentry_put_again_keeps_its_id);
+    ADD(near_records_are_those_that_gets_give);
     ADD(link_each_gives_every_name_of_the_inode_only);
     ADD(name_that_moved_to_another_inode_leaves_the_first);
     ADD(dentry_del_removes_record_and_indexes);
@@ -668,9 +776,5 @@ int main(void)
     ADD(dump_shows_every_kind_of_record);
     ADD(freed_batch_leaves_nothing_and_commit_empties_it);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

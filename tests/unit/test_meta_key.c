@@ -3,6 +3,7 @@
  * never a crash, and encoded keys sort like the numbers in them. The generator is seeded with a constant: a failure repeats.
  */
 #include "meta_key.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -630,9 +631,5 @@ int main(void)
     tcase_add_test(t, keys_parse_back);
     tcase_add_test(t, bad_keys_are_refused);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

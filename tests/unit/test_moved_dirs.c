@@ -2,6 +2,7 @@
 #include "fs/publish_internal.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -134,6 +135,44 @@ START_TEST(what_is_moved_waits_for_what_was_closed_there_before)
 }
 END_TEST
 
+/* Or the rename of a tree that takes longer than --watchdog would be ended, and begun anew, for ever. */
+START_TEST(each_name_that_is_moved_is_a_sign_of_life)
+{
+    object("d/a", "a", 50);
+    object("d/sub/x", "x", 30);
+    struct sess_head *head = fx.fs->session->head;
+    atomic_store(&head->beat_ns, 0);
+    ck_assert_int_eq(move("d/", "to"), -ENOENT);
+    ck_assert_uint_eq(atomic_load(&head->beat_ns), 0);
+    ck_assert_int_eq(move("d", "to"), 0);
+    ck_assert_uint_ne(atomic_load(&head->beat_ns), 0);
+}
+END_TEST
+
+static bool is_local(const char *path)
+{
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    return in->rec.flags & INODE_DIR_LOCAL;
+}
+
+/* Or nobody would ever see there what others put into it. */
+START_TEST(directory_that_got_one_from_the_store_is_listed_like_others)
+{
+    g_autofree char *marker = g_build_filename(fx.lake, "d", NULL);
+    ck_assert_int_eq(mkdir(marker, 0755), 0);
+    inode_put(fs_fixture_inode(&fx, "d"));
+    struct inode *in = NULL;
+    struct node_spec spec = {.parent = META_ROOT_INO, .name = "made", .mode = S_IFDIR | 0755};
+    ck_assert_int_eq(tree_create(fx.fs, &spec, false, &in), 0);
+    INODE_REF made = in;
+    ck_assert(is_local("made"));
+    ck_assert_int_eq(tree_rename(fx.fs, META_ROOT_INO, "d", made->ino, "d", 0), 0);
+    publish_all();
+    ck_assert(!is_local("made/d"));
+    ck_assert(!is_local("made"));
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("moved_dirs");
@@ -142,11 +181,9 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, copies_do_not_wait_for_each_other_and_the_newest_file_comes_last);
     tcase_add_test(tc, what_is_closed_later_waits_for_all_that_was_moved);
+    tcase_add_test(tc, directory_that_got_one_from_the_store_is_listed_like_others);
+    tcase_add_test(tc, each_name_that_is_moved_is_a_sign_of_life);
     tcase_add_test(tc, what_is_moved_waits_for_what_was_closed_there_before);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -6,6 +6,7 @@
 #include "fs/tree.h"
 #include "fs_fixture.h"
 #include "objstore_driver.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <glib/gstdio.h>
@@ -236,9 +237,5 @@ int main(void)
     tcase_add_test(t, publish_that_cannot_be_recorded_leaves_memory_as_it_was);
     tcase_add_test(t, what_is_written_meanwhile_stays);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -2,6 +2,7 @@
  * The object store benchmark on a directory store: what it reports, and that it leaves nothing behind.
  */
 #include "base/clock.h"
+#include "tests/support/checks.h"
 #include "tools/objbench.h"
 
 #include <check.h>
@@ -56,6 +57,23 @@ static unsigned n_left(const char *dir)
     return n;
 }
 
+static int count_upload(void *ctx, const char *key, const char *upload_id)
+{
+    (*(unsigned *)ctx)++;
+    return 0;
+}
+
+static unsigned n_uploads(const struct fixture *f)
+{
+    struct objstore *st = NULL;
+    char *msg = NULL;
+    unsigned n = 0;
+    ck_assert_int_eq(objstore_open(&f->o.store, &st, &msg), 0);
+    ck_assert_int_eq(objstore_mpu_list(st, "", count_upload, &n), 0);
+    objstore_close(st);
+    return n;
+}
+
 static void remove_tree(const char *path)
 {
     GDir *d = g_dir_open(path, 0, NULL);
@@ -88,16 +106,20 @@ START_TEST(json_report_holds_each_operation_by_concurrency)
     ck_assert_str_eq(json_string_value(json_object_get(json_object_get(o, "capabilities"), "put-if-none-match")),
                      "yes");
     json_t *rows = json_object_get(o, "results");
-    ck_assert_uint_eq(json_array_size(rows), 2 * 7 + 2); /* seven operations twice, two kinds of delete */
-    json_t *range = json_array_get(rows, 2);
+    ck_assert_uint_eq(json_array_size(rows), 2 * 8 + 2); /* eight operations twice, two kinds of delete */
+    json_t *range = json_array_get(rows, 3);
     ck_assert_str_eq(json_string_value(json_object_get(range, "op")), "get-range");
     ck_assert_int_eq(json_integer_value(json_object_get(range, "calls")), 6); /* two objects of three ranges */
     ck_assert_int_eq(json_integer_value(json_object_get(range, "bytes")), 2 * ((2 << 20) + 777));
-    json_t *put = json_array_get(rows, 7);
+    json_t *part = json_array_get(rows, 1);
+    ck_assert_str_eq(json_string_value(json_object_get(part, "op")), "put-part");
+    ck_assert_int_eq(json_integer_value(json_object_get(part, "bytes")), 2 * ((2 << 20) + 777));
+    json_t *put = json_array_get(rows, 8);
     ck_assert_str_eq(json_string_value(json_object_get(put, "op")), "put");
     ck_assert_int_eq(json_integer_value(json_object_get(put, "concurrency")), 3);
     ck_assert_int_eq(json_integer_value(json_object_get(put, "calls")), 3); /* one a thread at least */
     ck_assert(json_number_value(json_object_get(put, "mb_per_s")) > 0);
+    ck_assert(json_number_value(json_object_get(put, "cpu_seconds")) > 1e-6); /* 6 MiB were written */
     json_decref(o);
     fixture_fini(&f);
 }
@@ -137,6 +159,7 @@ START_TEST(keys_are_removed_and_others_left_alone)
     ck_assert(g_file_set_contents(mine, "x", 1, NULL));
     ck_assert_int_eq(run(&f), 0);
     ck_assert_uint_eq(n_left(f.dir), 0);
+    ck_assert_uint_eq(n_uploads(&f), 0);
     ck_assert(g_file_test(mine, G_FILE_TEST_IS_REGULAR));
     fixture_fini(&f);
 }
@@ -198,9 +221,5 @@ int main(void)
     tcase_add_test(tc, without_small_objects_only_large_rows_are_made);
     tcase_add_test(tc, bad_source_is_refused_with_a_message);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed == 0 ? 0 : 1;
+    return run_suite(s);
 }

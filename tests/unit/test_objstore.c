@@ -1,125 +1,11 @@
 /*
  * What every driver has to do, run over each of them: the file driver, the fault driver around it, and a real S3 store when
- * SLUICE_TEST_S3_SOURCE (s3://bucket/prefix), SLUICE_TEST_S3_ENDPOINT and AWS_* are set. The fault driver's own rules come last.
+ * SLUICE_TEST_S3_SOURCE (s3://bucket/prefix), SLUICE_TEST_S3_ENDPOINT and AWS_* are set.
  */
-#include "../../s3/objstore.h"
-#include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/metric.h"
-
-#include <check.h>
-#include <glib/gstdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-enum { DRIVER_FILE, DRIVER_FAULT, DRIVER_S3, N_DRIVERS };
-
-static struct objstore *st;
-static char *dir;
-
-static struct objstore *open_file(void)
-{
-    struct objstore *s = NULL;
-    g_autofree char *msg = NULL;
-    dir = g_dir_make_tmp("sluice-objstore-XXXXXX", NULL);
-    ck_assert_ptr_nonnull(dir);
-    g_autofree char *source = g_strconcat("file://", dir, NULL);
-    struct objstore_config cfg = {.source = source};
-    ck_assert_int_eq(objstore_open(&cfg, &s, &msg), 0);
-    return s;
-}
-
-static struct objstore *open_s3(void)
-{
-    struct objstore *s = NULL;
-    g_autofree char *msg = NULL;
-    uint32_t caps = 0;
-    g_autofree char *source =
-        g_strdup_printf("%s/%08x%08x", getenv("SLUICE_TEST_S3_SOURCE"), g_random_int(), g_random_int());
-    struct objstore_config cfg = {.source = source,
-                                  .endpoint_url = getenv("SLUICE_TEST_S3_ENDPOINT"),
-                                  .max_connections = 8,
-                                  .op_timeout_ns = 20 * NS_PER_S};
-    int r = objstore_open(&cfg, &s, &msg);
-    ck_assert_msg(r == 0, "open: %s", msg ? msg : "?");
-    r = objstore_check(s, &msg);
-    ck_assert_msg(r == 0, "check: %s", msg ? msg : "?");
-    ck_assert_int_eq(objstore_probe(s, "", &caps), 0);
-    return s;
-}
-
-static void setup(int driver)
-{
-    dir = NULL;
-    if (driver == DRIVER_S3) {
-        st = open_s3();
-        return;
-    }
-    st = open_file();
-    if (driver == DRIVER_FAULT) {
-        struct objstore *inner = st;
-        ck_assert_int_eq(objstore_fault_wrap(inner, "", &st), 0);
-    }
-}
-
-static int collect(void *ctx, const struct obj_entry *e)
-{
-    g_ptr_array_add(ctx, g_strdup_printf("%s%.*s", e->is_prefix ? "P:" : "", (int)e->name_len, e->name));
-    return 0;
-}
-
-static char *list(const char *prefix, bool delimiter, const char *after, uint32_t max, bool *ret_truncated)
-{
-    g_autoptr(GPtrArray) rows = g_ptr_array_new_with_free_func(g_free);
-    struct obj_list_req req = {.prefix = prefix, .delimiter = delimiter, .start_after = after, .max_keys = max};
-    ck_assert_int_eq(objstore_list(st, &req, collect, rows, ret_truncated), 0);
-    g_ptr_array_add(rows, NULL);
-    return g_strjoinv("|", (char **)rows->pdata);
-}
-
-static void teardown(void)
-{
-    g_autoptr(GPtrArray) rows = g_ptr_array_new_with_free_func(g_free);
-    struct obj_list_req req = {.prefix = ""};
-    if (dir) {
-        g_autofree char *cmd = g_strdup_printf("rm -rf '%s'", dir);
-        objstore_close(st);
-        ck_assert_int_eq(system(cmd), 0);
-        g_free(dir);
-        return;
-    }
-    ck_assert_int_eq(objstore_list(st, &req, collect, rows, NULL), 0);
-    for (guint i = 0; i < rows->len; i++)
-        ck_assert_int_eq(objstore_delete(st, rows->pdata[i], NULL), 0);
-    objstore_close(st);
-}
-
-static struct etag put(const char *key, const char *text)
-{
-    struct etag etag = {0};
-    ck_assert_int_eq(objstore_put(st, key, text, strlen(text), NULL, NULL, &etag), 0);
-    ck_assert(etag_is_set(&etag));
-    return etag;
-}
-
-static int to_string(void *ctx, uint64_t off, const void *buf, size_t len)
-{
-    g_string_append_len(ctx, buf, (gssize)len);
-    return 0;
-}
-
-static char *get_range(const char *key, uint64_t off, uint64_t len)
-{
-    GString *out = g_string_new(NULL);
-    ck_assert_int_eq(objstore_get(st, key, off, len, NULL, to_string, out, NULL), 0);
-    return g_string_free(out, FALSE);
-}
-
-static void assert_content(const char *key, const char *want)
-{
-    g_autofree char *have = get_range(key, 0, 0);
-    ck_assert_str_eq(have, want);
-}
+#include "objstore_fixture.h"
+#include "tests/support/checks.h"
 
 #define CASE(name)                                                                                                     \
     static void body_##name(void);                                                                                     \
@@ -361,6 +247,17 @@ CASE(list_is_in_byte_order)
     ck_assert_str_eq(part, "-|P:/|0");
     g_autofree char *none = list("nope/", true, NULL, 0, NULL);
     ck_assert_str_eq(none, "");
+}
+
+CASE(list_of_names_that_begin_alike_is_in_byte_order)
+{
+    const char *keys[] = {"n/shard-00000010.tar", "n/shard-00000009.tar", "n/shard-0000001", "n/shard-00000010.tar.idx",
+                          "n/shard-0000001\xff",  "n/shard-00000010.taq", "n/shard-00",      "n/shard-00000011/x"};
+    for (size_t i = 0; i < G_N_ELEMENTS(keys); i++)
+        put(keys[i], "1");
+    g_autofree char *names = list("n/shard-", true, NULL, 0, NULL);
+    ck_assert_str_eq(names,
+                     "00|00000009.tar|0000001|00000010.taq|00000010.tar|00000010.tar.idx|P:00000011/|0000001\xff");
 }
 
 CASE(list_begins_after_and_stops_at_max_keys)
@@ -671,75 +568,6 @@ START_TEST(file_open_of_a_missing_directory_says_so)
 }
 END_TEST
 
-/* ---- the fault driver's rules ---- */
-
-static void fault(const char *rules)
-{
-    ck_assert_int_eq(objstore_fault_set(st, rules), 0);
-}
-
-START_TEST(fault_hits_the_nth_calls_only)
-{
-    struct obj_info info = {0};
-    setup(DRIVER_FAULT);
-    put("k", "v");
-    fault("op=head,nth=2,count=2,action=error:-EIO");
-    const int want[] = {0, -EIO, -EIO, 0};
-    for (size_t i = 0; i < G_N_ELEMENTS(want); i++)
-        ck_assert_int_eq(objstore_head(st, "k", &info), want[i]);
-    assert_content("k", "v");
-    teardown();
-}
-END_TEST
-
-START_TEST(fault_short_and_corrupt_change_what_a_get_gives)
-{
-    g_autoptr(GString) out = g_string_new(NULL);
-    setup(DRIVER_FAULT);
-    put("k", "0123456789");
-    fault("op=get,nth=1,action=short:4;op=get,nth=2,action=corrupt:1");
-    ck_assert_int_eq(objstore_get(st, "k", 0, 0, NULL, to_string, out, NULL), -EIO);
-    ck_assert_str_eq(out->str, "0123");
-    assert_content("k", "0023456789");
-    assert_content("k", "0123456789");
-    teardown();
-}
-END_TEST
-
-START_TEST(fault_lost_reply_leaves_the_object)
-{
-    setup(DRIVER_FAULT);
-    fault("op=put,action=lost:-EIO,nth=1");
-    ck_assert_int_eq(objstore_put(st, "k", "v", 1, NULL, NULL, NULL), -EIO);
-    assert_content("k", "v");
-    teardown();
-}
-END_TEST
-
-START_TEST(fault_delay_waits)
-{
-    struct obj_info info = {0};
-    setup(DRIVER_FAULT);
-    put("k", "v");
-    fault("op=any,action=delay:60ms");
-    uint64_t from = clock_mono_ns();
-    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
-    ck_assert_uint_ge(clock_mono_ns() - from, 60 * NS_PER_MS);
-    fault("");
-    teardown();
-}
-END_TEST
-
-START_TEST(fault_refuses_rules_it_cannot_read)
-{
-    const char *bad[] = {"op=fly,action=error:-EIO", "action=error:EWHAT", "prob=2", "nth", "action=delay:5", "x=1"};
-    setup(DRIVER_FAULT);
-    for (size_t i = 0; i < G_N_ELEMENTS(bad); i++)
-        ck_assert_int_eq(objstore_fault_set(st, bad[i]), -EINVAL);
-    teardown();
-}
-END_TEST
-
 int main(void)
 {
     Suite *s = suite_create("objstore");
@@ -765,6 +593,7 @@ int main(void)
     EACH(copy_keeps_or_replaces_metadata);
     EACH(copy_checks_source_and_target);
     EACH(list_is_in_byte_order);
+    EACH(list_of_names_that_begin_alike_is_in_byte_order);
     EACH(list_begins_after_and_stops_at_max_keys);
     EACH(list_tells_size_and_etag);
     EACH(list_stops_when_told);
@@ -782,16 +611,7 @@ int main(void)
     tcase_add_test(own, file_shows_what_others_put_into_the_directory);
     tcase_add_test(own, file_lets_one_of_many_creators_win);
     tcase_add_test(own, file_open_of_a_missing_directory_says_so);
-    tcase_add_test(own, fault_hits_the_nth_calls_only);
-    tcase_add_test(own, fault_short_and_corrupt_change_what_a_get_gives);
-    tcase_add_test(own, fault_lost_reply_leaves_the_object);
-    tcase_add_test(own, fault_delay_waits);
-    tcase_add_test(own, fault_refuses_rules_it_cannot_read);
     suite_add_tcase(s, all);
     suite_add_tcase(s, own);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/patience.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <signal.h>
@@ -99,15 +100,24 @@ START_TEST(work_for_all_is_not_ended_by_one)
 }
 END_TEST
 
-/* A child that has `sig` pending for as long as it is stopped. */
+/* A child that has `sig` pending for as long as it is stopped. It is stopped only after its fork() returned: until then the
+ * C library may have all signals blocked, and a signal blocked for good ends no wait. */
 static pid_t stopped_child(int sig)
 {
-    int status;
+    int status, up[2];
+    char byte = 0;
+    ck_assert_int_eq(pipe(up), 0);
     pid_t pid = fork();
     ck_assert_int_ge(pid, 0);
-    if (pid == 0)
+    if (pid == 0) {
+        if (write(up[1], &byte, 1) != 1)
+            _exit(1);
         for (;;)
             (void)pause();
+    }
+    ck_assert_int_eq(read(up[0], &byte, 1), 1);
+    (void)close(up[0]);
+    (void)close(up[1]);
     ck_assert_int_eq(kill(pid, SIGSTOP), 0);
     ck_assert_int_eq(waitpid(pid, &status, WUNTRACED), pid);
     if (sig)
@@ -173,9 +183,5 @@ int main(void)
     tcase_add_test(t, a_program_with_another_signal_is_waited_for);
     tcase_add_test(t, a_program_that_cannot_be_seen_ends_with_any_signal);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

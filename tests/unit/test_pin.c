@@ -5,9 +5,12 @@
 #include "fs/tree.h"
 #include "fs/warm.h"
 #include "fs_fixture.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 static struct fs_fixture fx;
 
@@ -49,7 +52,7 @@ START_TEST(pinned_directory_pins_everything_below)
     fs_fixture_object(&fx, "f", "3", 1);
     fs_fixture_open(&fx);
     INODE_REF dir = fs_fixture_inode(&fx, "d");
-    ck_assert_int_eq(tree_refresh_all(fx.fs, dir, false), 0);
+    ck_assert_int_eq(tree_refresh_all(fx.fs, dir, false, NULL, NULL), 0);
     ck_assert_int_eq(pin_tree(fx.fs, dir->ino, PIN_DISK), 0);
     ck_assert(fs_fixture_pinned(&fx, "d"));
     ck_assert(fs_fixture_pinned(&fx, "d/a"));
@@ -88,6 +91,30 @@ START_TEST(fetched_file_of_a_pinned_inode_counts_as_pinned_bytes)
     }
     ck_assert_uint_gt(u.pinned_bytes, 0);
     ck_assert_int_eq(cache_evict(fx.fs->cache, in->rec.vid), -EBUSY);
+}
+END_TEST
+
+/* Put elsewhere so long ago. */
+static void put_aged(const char *key, unsigned seconds)
+{
+    g_autofree char *path = g_build_filename(fx.lake, key, NULL);
+    struct timespec t = {.tv_sec = clock_wall_ns() / (int64_t)NS_PER_S - seconds};
+    fs_fixture_object(&fx, key, "data", 4);
+    ck_assert_int_eq(utimensat(AT_FDCWD, path, (struct timespec[2]){t, t}, 0), 0);
+}
+
+START_TEST(rule_takes_directories_by_the_times_of_their_files)
+{
+    put_aged("ckpt/step_2/x", 300);
+    put_aged("ckpt/step_9/x", 200);
+    put_aged("ckpt/step_10/deep/x", 100);
+    fs_fixture_open(&fx);
+    INODE_REF dir = fs_fixture_inode(&fx, "ckpt");
+    ck_assert_int_eq(tree_refresh_all(fx.fs, dir, false, NULL, NULL), 0);
+    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/step_*", 1, PIN_DISK, NULL), 0);
+    settle();
+    ck_assert(fs_fixture_pinned(&fx, "ckpt/step_10/deep/x"));
+    ck_assert(!fs_fixture_pinned(&fx, "ckpt/step_9") && !fs_fixture_pinned(&fx, "ckpt/step_2"));
 }
 END_TEST
 
@@ -254,7 +281,7 @@ START_TEST(rule_counts_what_a_listing_finds)
 }
 END_TEST
 
-static void pin_by_name(const char *path, enum cache_pin pin)
+static void pin_known(const char *path, enum cache_pin pin)
 {
     INODE_REF in = fs_fixture_inode(&fx, path);
     ck_assert_int_eq(pin_tree(fx.fs, in->ino, pin), 0);
@@ -286,7 +313,7 @@ START_TEST(name_stays_pinned_when_another_is_renamed_over_it)
 {
     fs_fixture_object(&fx, "model.pt", "1", 1);
     fs_fixture_open(&fx);
-    pin_by_name("model.pt", PIN_MEMORY);
+    pin_known("model.pt", PIN_MEMORY);
     fs_fixture_write(&fx, "model.pt.tmp", "2", 1);
     ck_assert(!fs_fixture_pinned(&fx, "model.pt.tmp"));
     rename_in_root("model.pt.tmp", "model.pt");
@@ -303,7 +330,7 @@ START_TEST(absent_file_renamed_over_a_pinned_name_is_fetched)
     fs_fixture_object(&fx, "model.pt", "1", 1);
     fs_fixture_object(&fx, "next.pt", "22", 2);
     fs_fixture_open(&fx);
-    pin_by_name("model.pt", PIN_DISK);
+    pin_known("model.pt", PIN_DISK);
     rename_in_root("next.pt", "model.pt");
     ck_assert_int_eq(pin_at("model.pt"), PIN_DISK);
     expect_cached("model.pt", 2);
@@ -328,7 +355,7 @@ START_TEST(name_that_is_removed_is_not_pinned_any_more)
 {
     fs_fixture_object(&fx, "model.pt", "1", 1);
     fs_fixture_open(&fx);
-    pin_by_name("model.pt", PIN_DISK);
+    pin_known("model.pt", PIN_DISK);
     ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "model.pt"), 0);
     fs_fixture_write(&fx, "model.pt", "2", 1);
     ck_assert_int_eq(pin_at("model.pt"), PIN_NONE);
@@ -378,7 +405,7 @@ START_TEST(rule_leaves_what_was_pinned_by_name)
     ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/*.pt", 1, PIN_DISK, NULL), 0);
     write_step(1);
     settle();
-    pin_by_name("ckpt/step1.pt", PIN_DISK);
+    pin_known("ckpt/step1.pt", PIN_DISK);
     write_step(2);
     settle();
     ck_assert(fs_fixture_pinned(&fx, "ckpt/step1.pt"));
@@ -396,7 +423,7 @@ START_TEST(rule_over_directories_leaves_what_was_pinned_by_name_in_them)
     fs_fixture_write(&fx, "ckpt/step_1/rank0", "a", 1);
     fs_fixture_write(&fx, "ckpt/step_1/config", "c", 1);
     settle();
-    pin_by_name("ckpt/step_1/config", PIN_DISK);
+    pin_known("ckpt/step_1/config", PIN_DISK);
     g_usleep(2000);
     fs_fixture_write(&fx, "ckpt/step_2/rank0", "b", 1);
     settle();
@@ -506,7 +533,8 @@ START_TEST(looks_at_rules_while_the_store_is_slow_start_few_warm_ups)
     fs_fixture_open(&fx);
     INODE_REF s1 = fs_fixture_inode(&fx, "ckpt/s1");
     INODE_REF s2 = fs_fixture_inode(&fx, "ckpt/s2");
-    ck_assert_int_eq(tree_refresh_all(fx.fs, s1, false) + tree_refresh_all(fx.fs, s2, false), 0);
+    ck_assert_int_eq(tree_refresh_all(fx.fs, s1, false, NULL, NULL) + tree_refresh_all(fx.fs, s2, false, NULL, NULL),
+                     0);
     ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/s*", 1, PIN_DISK, NULL), 0);
     for (unsigned i = 0; i < 40; i++) {
         const char *paths[] = {i % 2 ? "ckpt/s1" : "ckpt/s2", NULL};
@@ -525,6 +553,161 @@ START_TEST(looks_at_rules_while_the_store_is_slow_start_few_warm_ups)
 }
 END_TEST
 
+static void pin_dir(const char *path, enum cache_pin pin)
+{
+    INODE_REF dir = fs_fixture_inode(&fx, path);
+    ck_assert_int_eq(tree_refresh_all(fx.fs, dir, false, NULL, NULL), 0);
+    ck_assert_int_eq(pin_by_name(fx.fs, dir->ino, path, pin), 0);
+}
+
+static int count_value(void *ctx, const char *name, const void *value, size_t len)
+{
+    ++*(unsigned *)ctx;
+    return 0;
+}
+
+static unsigned n_named(void)
+{
+    unsigned n = 0;
+    ck_assert_int_eq(meta_value_each(fx.fs->meta, PIN_NAME_PREFIX, count_value, &n), 0);
+    return n;
+}
+
+START_TEST(what_is_pinned_by_name_and_absent_is_fetched_at_the_next_start)
+{
+    fs_fixture_object(&fx, "d/a", "1", 1);
+    fs_fixture_object(&fx, "d/not/b", "2", 1);
+    fs_fixture_object(&fx, "f", "3", 1);
+    fs_fixture_open(&fx);
+    pin_dir("d", PIN_DISK);
+    pin_dir("d/not", PIN_NONE);
+    fs_fixture_close(&fx); /* before anything was fetched */
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+    settle();
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "d/a"), 1);
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "d/not/b"), 0);
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "f"), 0);
+    ck_assert_uint_eq(n_named(), 1);
+}
+END_TEST
+
+START_TEST(pin_by_name_is_remembered_as_long_as_it_lasts)
+{
+    fs_fixture_object(&fx, "d/e/a", "1", 1);
+    fs_fixture_open(&fx);
+    pin_dir("d", PIN_DISK);
+    pin_dir("d/e", PIN_DISK);
+    ck_assert_uint_eq(n_named(), 2);
+    pin_dir("d", PIN_NONE);
+    ck_assert_uint_eq(n_named(), 1);
+    fs_fixture_close(&fx);
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+    settle();
+    ck_assert_uint_eq(n_named(), 0);
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "d/e/a"), 0);
+}
+END_TEST
+
+/* A lake whose reads are refused. */
+static void open_refused(void)
+{
+    fx.cfg.fault = g_strdup("op=get,action=error:-EACCES");
+    fs_fixture_object(&fx, "d/a", "1", 1);
+    fs_fixture_object(&fx, "e/b", "1", 1);
+    fs_fixture_open(&fx);
+}
+
+static void allow_again(void)
+{
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=get,nth=1000000,action=error:-EIO"), 0);
+}
+
+static void pin_in_vain(const char *dir)
+{
+    pin_dir(dir, PIN_DISK);
+    pin_fetch(fx.fs, (const char *const[]){dir, NULL});
+    settle();
+}
+
+START_TEST(what_could_not_be_fetched_is_tried_again)
+{
+    open_refused();
+    pin_in_vain("d");
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "d/a"), 0);
+    allow_again();
+    uint64_t deadline = clock_mono_ns() + 30 * NS_PER_S;
+    while (fs_fixture_cached(&fx, "d/a") == 0 && clock_mono_ns() < deadline)
+        g_usleep(10 * 1000);
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "d/a"), 1);
+}
+END_TEST
+
+START_TEST(what_was_unpinned_since_it_failed_is_not_fetched)
+{
+    open_refused();
+    pin_in_vain("d");
+    pin_in_vain("e"); /* it is due later, so that d has had its turn */
+    pin_dir("d", PIN_NONE);
+    allow_again();
+    EVENTUALLY(fs_fixture_cached(&fx, "e/b") == 1);
+    settle();
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "d/a"), 0);
+}
+END_TEST
+
+START_TEST(closing_does_not_wait_for_what_is_to_be_tried_again)
+{
+    open_refused();
+    pin_in_vain("d");
+    fs_fixture_close(&fx);
+}
+END_TEST
+
+static void move(const char *from_dir, const char *from, const char *to_dir, const char *to)
+{
+    INODE_REF a = fs_fixture_inode(&fx, from_dir);
+    INODE_REF b = fs_fixture_inode(&fx, to_dir);
+    ck_assert_int_eq(tree_rename(fx.fs, a->ino, from, b->ino, to, 0), 0);
+}
+
+START_TEST(what_is_renamed_out_of_a_rules_reach_is_let_go)
+{
+    fs_fixture_open(&fx);
+    fs_fixture_write(&fx, "ckpt/step1/a", "1", 1);
+    fs_fixture_write(&fx, "ckpt/run/step2.pt", "2", 1);
+    fs_fixture_write(&fx, "named/x", "3", 1);
+    fs_fixture_write(&fx, "archive/y", "4", 1);
+    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/step*", 2, PIN_DISK, NULL), 0);
+    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/run/*.pt", 2, PIN_DISK, NULL), 0);
+    pin_dir("named", PIN_DISK);
+    settle();
+    ck_assert(fs_fixture_pinned(&fx, "ckpt/step1/a") && fs_fixture_pinned(&fx, "ckpt/run/step2.pt"));
+    move("ckpt", "step1", "archive", "step1");
+    move("ckpt", "run", "archive", "run");
+    move("", "named", "archive", "named");
+    settle();
+    ck_assert(!fs_fixture_pinned(&fx, "archive/step1") && !fs_fixture_pinned(&fx, "archive/step1/a"));
+    ck_assert(!fs_fixture_pinned(&fx, "archive/run/step2.pt"));
+    ck_assert(fs_fixture_pinned(&fx, "archive/named/x"));
+}
+END_TEST
+
+START_TEST(folder_of_a_rule_that_is_renamed_into_place_is_looked_at)
+{
+    fs_fixture_open(&fx);
+    fs_fixture_write(&fx, "tmp/deep/step1", "1", 1);
+    ck_assert_int_eq(pin_rule_set(fx.fs, "ckpt/deep/step*", 1, PIN_DISK, NULL), 0);
+    move("", "tmp", "", "ckpt");
+    settle();
+    ck_assert(fs_fixture_pinned(&fx, "ckpt/deep/step1"));
+    move("", "ckpt", "", "gone");
+    settle();
+    ck_assert(!fs_fixture_pinned(&fx, "gone/deep/step1"));
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("pin");
@@ -534,6 +717,7 @@ int main(void)
     tcase_add_test(tc, pinned_directory_pins_everything_below);
     tcase_add_test(tc, pin_survives_a_restart);
     tcase_add_test(tc, fetched_file_of_a_pinned_inode_counts_as_pinned_bytes);
+    tcase_add_test(tc, rule_takes_directories_by_the_times_of_their_files);
     tcase_add_test(tc, rule_pins_the_newest_and_unpins_the_others);
     tcase_add_test(tc, rule_applies_to_a_file_renamed_into_place);
     tcase_add_test(tc, rule_fetches_what_is_absent);
@@ -558,10 +742,13 @@ int main(void)
     tcase_add_test(tc, rule_that_was_not_applied_before_a_kill_is_at_the_next_start);
     tcase_add_test(tc, looks_at_rules_while_the_store_is_slow_start_few_warm_ups);
     tcase_add_test(tc, many_that_appear_at_once_do_not_warm_what_is_beside_them);
+    tcase_add_test(tc, what_is_pinned_by_name_and_absent_is_fetched_at_the_next_start);
+    tcase_add_test(tc, pin_by_name_is_remembered_as_long_as_it_lasts);
+    tcase_add_test(tc, what_could_not_be_fetched_is_tried_again);
+    tcase_add_test(tc, what_was_unpinned_since_it_failed_is_not_fetched);
+    tcase_add_test(tc, closing_does_not_wait_for_what_is_to_be_tried_again);
+    tcase_add_test(tc, what_is_renamed_out_of_a_rules_reach_is_let_go);
+    tcase_add_test(tc, folder_of_a_rule_that_is_renamed_into_place_is_looked_at);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

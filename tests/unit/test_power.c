@@ -3,6 +3,7 @@
 #include "fs/publish.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <errno.h>
@@ -265,9 +266,5 @@ int main(void)
     tcase_add_test(t, bytes_that_are_only_here_go_after_their_name_is_off_the_disk);
     tcase_add_test(t, what_was_synced_is_not_synced_again);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

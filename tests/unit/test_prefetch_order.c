@@ -1,5 +1,6 @@
 /* Which files are fetched ahead of whom. A directory of FILES files is simulated: what is asked for is here from then on. */
 #include "prefetch_order.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -11,14 +12,15 @@
 static struct order *o;
 static struct order_counts counts;
 static bool here[FILES], asked[FILES];
-static unsigned n_asked, largest;
+static unsigned n_asked, largest, n_ends; /* the last one: how often order_ends() told */
+static struct order_beyond beyond;        /* that */
 
 static void setup(void)
 {
     memset(&counts, 0, sizeof counts);
     memset(here, 0, sizeof here);
     memset(asked, 0, sizeof asked);
-    n_asked = largest = 0;
+    n_asked = largest = n_ends = 0;
     o = order_new(&counts);
 }
 
@@ -55,6 +57,7 @@ static void answer(const struct order_next *next, bool arrive)
     for (unsigned i = 0; i < n; i++)
         items[i].bytes = here[(items[i].ino - 100000) / 2] ? 0 : BYTES;
     ck_assert(order_asked(o, next, items, n, false));
+    n_ends += order_ends(o, next, n, &beyond);
     for (unsigned i = 0; i < n; i++) {
         unsigned file = (unsigned)(items[i].ino - 100000) / 2;
         if (!items[i].bytes)
@@ -111,6 +114,15 @@ START_TEST(window_doubles_while_the_reader_has_to_wait)
         open_file(i, false);
     ck_assert_uint_ge(largest, 256);
     ck_assert_uint_le(counts.waiting_files, ORDER_WINDOW_MAX);
+}
+END_TEST
+
+START_TEST(files_of_one_window_that_come_late_double_it_once)
+{
+    for (unsigned i = 0; i < 12; i++)
+        open_file(i, false);
+    ck_assert_uint_le(largest, 4 * ORDER_WINDOW);
+    ck_assert_uint_ge(n_asked, 12 - 3);
 }
 END_TEST
 
@@ -253,6 +265,92 @@ START_TEST(opened_while_the_files_were_picked_is_not_fetched_ahead)
 }
 END_TEST
 
+START_TEST(end_of_the_directory_is_told_once)
+{
+    for (unsigned i = 0; i < FILES - ORDER_WINDOW - 1; i++)
+        open_file(i, true);
+    ck_assert_uint_eq(n_ends, 0);
+    for (unsigned i = FILES - ORDER_WINDOW - 1; i < FILES; i++)
+        open_file(i, true);
+    ck_assert_uint_eq(n_ends, 1);
+    ck_assert_uint_ge(beyond.want, 1);
+    ck_assert(!beyond.sure);
+    ck_assert_uint_eq(beyond.window, ORDER_WINDOW);
+}
+END_TEST
+
+START_TEST(first_window_is_small_whatever_the_reader_had)
+{
+    for (unsigned i = 0; i < FILES; i++)
+        open_file(i, false);
+    ck_assert_uint_ge(largest, 8 * ORDER_WINDOW);
+    ck_assert_uint_eq(n_ends, 1);
+    ck_assert_uint_eq(beyond.window, ORDER_WINDOW);
+}
+END_TEST
+
+#define FIRST 40u
+
+static bool expect_reader(unsigned n, unsigned with_window)
+{
+    struct order_item items[FIRST];
+    for (unsigned i = 0; i < n; i++)
+        items[i] = (struct order_item){.ino = ino_of(i), .place = id_of(i), .bytes = BYTES};
+    if (!order_expect(o, items, n, with_window))
+        return false;
+    memset(here, 1, n);
+    return true;
+}
+
+START_TEST(expected_reader_waits_for_nothing_and_goes_on_with_its_window)
+{
+    ck_assert(expect_reader(FIRST, 2 * FIRST));
+    ck_assert_uint_eq(counts.waiting_files, FIRST);
+    open_file(0, true);
+    ck_assert_uint_eq(n_asked, FIRST + 1);
+    for (unsigned i = 1; i < FILES; i++)
+        open_file(i, true);
+    ck_assert_uint_eq(n_asked, FILES - FIRST);
+    ck_assert_uint_eq(counts.used_files, FILES);
+    ck_assert_uint_eq(counts.wasted_files, 0);
+    ck_assert_uint_eq(n_ends, 1);
+    ck_assert_uint_eq(beyond.window, 2 * FIRST);
+}
+END_TEST
+
+START_TEST(reader_that_was_invited_is_sure_to_go_on)
+{
+    open_file(5, true);
+    order_invite(o); /* not that one: it is here already */
+    open_file(6, true);
+    open_file(2000, true);
+    ck_assert_uint_eq(n_asked, 0);
+    open_file(2001, true);
+    ck_assert_uint_eq(n_asked, ORDER_WINDOW); /* one open earlier than others */
+    open_file(1000, true);
+    open_file(1001, true);
+    ck_assert_uint_eq(n_asked, ORDER_WINDOW); /* only one was invited */
+    for (unsigned i = 2002; i < FILES; i++)
+        open_file(i, false);
+    ck_assert_uint_eq(n_ends, 1);
+    ck_assert(beyond.sure);
+    ck_assert_uint_gt(beyond.window, ORDER_WINDOW);
+}
+END_TEST
+
+START_TEST(reader_is_expected_once)
+{
+    ck_assert(expect_reader(FIRST, FIRST));
+    ck_assert(!expect_reader(FIRST, FIRST));
+    ck_assert_uint_eq(counts.waiting_files, FIRST);
+    open_file(0, true);
+    ck_assert(expect_reader(FIRST, FIRST)); /* another one */
+    ck_assert_uint_eq(counts.used_files, 1);
+    order_give_up(o);
+    ck_assert_uint_eq(counts.wasted_files, counts.waiting_files + n_asked + FIRST - 1);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("prefetch_order");
@@ -262,6 +360,7 @@ int main(void)
     tcase_add_test(tc, every_file_of_a_pass_is_asked_for_once_and_used);
     tcase_add_test(tc, window_stays_small_while_files_come_in_time);
     tcase_add_test(tc, window_doubles_while_the_reader_has_to_wait);
+    tcase_add_test(tc, files_of_one_window_that_come_late_double_it_once);
     tcase_add_test(tc, warm_files_are_not_looked_at_again_and_again);
     tcase_add_test(tc, random_opens_fetch_next_to_nothing);
     tcase_add_test(tc, random_opens_in_a_small_directory_fetch_little);
@@ -273,10 +372,11 @@ int main(void)
     tcase_add_test(tc, answer_to_a_reader_that_is_gone_is_refused);
     tcase_add_test(tc, no_room_at_the_moment_is_asked_again);
     tcase_add_test(tc, opened_while_the_files_were_picked_is_not_fetched_ahead);
+    tcase_add_test(tc, end_of_the_directory_is_told_once);
+    tcase_add_test(tc, first_window_is_small_whatever_the_reader_had);
+    tcase_add_test(tc, expected_reader_waits_for_nothing_and_goes_on_with_its_window);
+    tcase_add_test(tc, reader_that_was_invited_is_sure_to_go_on);
+    tcase_add_test(tc, reader_is_expected_once);
     suite_add_tcase(suite, tc);
-    SRunner *sr = srunner_create(suite);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return run_suite(suite);
 }

@@ -5,6 +5,7 @@
 #include "fs/publish_internal.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <jansson.h>
@@ -376,6 +377,146 @@ START_TEST(file_that_cannot_stand_beside_what_is_not_deleted_tells_why_it_waits)
 }
 END_TEST
 
+/* One call takes all of them; nothing is called skipped that the database did not forget. */
+START_TEST(skip_takes_all_and_tells_when_the_database_fails)
+{
+    refuse_deletes(true);
+    drop("d/x");
+    drop("d/y");
+    fs_fixture_start(&fx);
+    await_refusal("d/x");
+    await_refusal("d/y");
+    ck_assert_int_eq(publish_skip(fx.fs->pub, "elsewhere"), 0);
+    if (_i)
+        fs_fixture_break_database(&fx);
+    int n = publish_skip(fx.fs->pub, "d");
+    ck_assert(_i ? n < 0 : n == 2);
+}
+END_TEST
+
+static void read_whole(const char *path)
+{
+    struct cfile *cf = NULL;
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    ck_assert_int_eq(content_use(in, &cf), 0);
+    ck_assert_int_eq(cache_file_fill(cf, true, true, NULL, NULL), 0);
+    content_unuse(in, cf);
+}
+
+static void link_to(const char *from, const char *to)
+{
+    INODE_REF in = fs_fixture_inode(&fx, from);
+    INODE_REF made = NULL;
+    ck_assert_int_eq(tree_link(fx.fs, in->ino, META_ROOT_INO, to, &made), 0);
+}
+
+/* 0: renamed, 1: one more name. */
+static void take_over(int how, const char *from, const char *to)
+{
+    if (how == 0)
+        move(from, to, 0);
+    else
+        link_to(from, to);
+}
+
+static void remove_object(const char *key)
+{
+    g_autofree char *path = g_build_filename(fx.lake, key, NULL);
+    ck_assert_int_eq(remove(path), 0);
+}
+
+/* Somebody else removes the object before it is copied: what is here of it is sent, in its turn. */
+START_TEST(name_whose_object_is_removed_elsewhere_is_sent_from_here)
+{
+    int64_t conflicts = metric_get(M_conflicts_total);
+    read_whole("f");
+    take_over(_i, "f", "g");
+    make_file("later");
+    remove_object("f");
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=put,key=g,action=error:-EIO"), 0);
+    int64_t failures = metric_get(M_publish_failures);
+    fs_fixture_start(&fx);
+    for (unsigned i = 0; i < 10000 && metric_get(M_publish_failures) == failures; i++)
+        g_usleep(1000);
+    ck_assert(!fs_fixture_object_exists(&fx, "later"));
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, ""), 0);
+    publish_all();
+    assert_object("g", "file");
+    assert_object("later", "new");
+    ck_assert(!fs_fixture_object_exists(&fx, "f"));
+    ck_assert_int_eq(metric_get(M_conflicts_total), conflicts);
+}
+END_TEST
+
+/* Nothing of it is here: who waits is told, and may go on without it. */
+START_TEST(name_whose_only_bytes_are_removed_elsewhere_can_be_skipped)
+{
+    inode_put(fs_fixture_inode(&fx, "f"));
+    take_over(_i, "f", "g");
+    make_file("later");
+    remove_object("f");
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(wait_for(""), -EIO);
+    json_t *o = told("g");
+    ck_assert_str_eq(json_string_value(json_object_get(o, "upload_state")), "parked");
+    json_decref(o);
+    ck_assert_int_eq(publish_skip(fx.fs->pub, "g"), 1);
+    publish_all();
+    assert_object("later", "new");
+}
+END_TEST
+
+START_TEST(copy_that_no_store_can_make_is_not_tried_for_ever)
+{
+    move("f", "g", 0);
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=copy,action=error:-EXDEV"), 0);
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(wait_for(""), -EIO);
+    json_t *o = told("g");
+    ck_assert_str_eq(json_string_value(json_object_get(o, "upload_state")), "parked");
+    json_decref(o);
+}
+END_TEST
+
+/* The store was asked for the copy, and did not find something else: the upload that makes a large one, say. */
+START_TEST(copy_that_fails_while_its_source_is_there_is_tried_again)
+{
+    move("f", "g", 0);
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=copy,nth=1,count=2,action=error:-ENOENT"), 0);
+    fs_fixture_start(&fx);
+    int64_t up = metric_get(M_uploaded_bytes);
+    publish_all();
+    assert_object("g", "file");
+    ck_assert_int_eq(metric_get(M_uploaded_bytes), up);
+    ck_assert(!fs_fixture_object_exists(&fx, "f"));
+}
+END_TEST
+
+/* Until somebody restores it in the store, unless all of it is here. */
+START_TEST(copy_of_an_archived_object_waits_for_a_decision)
+{
+    if (_i)
+        read_whole("f");
+    else
+        inode_put(fs_fixture_inode(&fx, "f"));
+    move("f", "g", 0);
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=copy,action=error:-ENOMEDIUM;op=get,action=error:-ENOMEDIUM"),
+                     0);
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(wait_for(""), _i ? 0 : -EIO);
+    if (_i == 0) {
+        json_t *o = told("g");
+        ck_assert_str_eq(json_string_value(json_object_get(o, "error")), objstore_err_text(-ENOMEDIUM));
+        json_decref(o);
+        ck_assert_int_eq(objstore_fault_set(fx.fs->store, ""), 0); /* restored */
+        ck_assert_int_eq(publish_retry(fx.fs->pub, "g"), 1);
+        publish_all();
+    }
+    assert_object("g", "file");
+    ck_assert(!fs_fixture_object_exists(&fx, "f"));
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("publish_names");
@@ -395,11 +536,13 @@ int main(void)
     tcase_add_test(tc, those_who_wait_for_files_that_changed_places_see_them_there);
     tcase_add_test(tc, delete_that_is_refused_keeps_nobody_else);
     tcase_add_test(tc, wait_ends_when_only_refused_deletes_are_left);
+    tcase_add_loop_test(tc, skip_takes_all_and_tells_when_the_database_fails, 0, 2);
     tcase_add_test(tc, file_that_cannot_stand_beside_what_is_not_deleted_tells_why_it_waits);
+    tcase_add_loop_test(tc, name_whose_object_is_removed_elsewhere_is_sent_from_here, 0, 2);
+    tcase_add_loop_test(tc, name_whose_only_bytes_are_removed_elsewhere_can_be_skipped, 0, 2);
+    tcase_add_test(tc, copy_that_no_store_can_make_is_not_tried_for_ever);
+    tcase_add_test(tc, copy_that_fails_while_its_source_is_there_is_tried_again);
+    tcase_add_loop_test(tc, copy_of_an_archived_object_waits_for_a_decision, 0, 2);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -5,6 +5,7 @@
 #include "fs/publish_internal.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <jansson.h>
@@ -285,6 +286,298 @@ START_TEST(many_that_may_not_run_yet_hide_nothing)
 }
 END_TEST
 
+/* The directory's first file is held, and a thousand others wait for it. */
+static void block_a_thousand(const char *dir)
+{
+    for (unsigned i = 0; i < 1100; i++) {
+        g_autofree char *path = g_strdup_printf(i ? "%s/%u" : "%s/%u.tmp", dir, i);
+        fs_fixture_write(&fx, path, "1", 1);
+    }
+}
+
+static void await_published(const char *path)
+{
+    ck_assert_msg(publish_wait(fx.fs->pub, path, clock_mono_ns() + 20 * NS_PER_S, NULL, NULL) == 0, "%s", path);
+}
+
+/* As chmod does. */
+static void change_attributes(const char *path)
+{
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    struct meta_dentry d = {0};
+    struct meta_batch *b = meta_batch_new(fx.fs->meta);
+    mutex_lock(&fx.fs->ns);
+    ck_assert_int_eq(meta_link_first(fx.fs->meta, in->ino, &d), 0);
+    d.flags |= DENTRY_META_DIRTY;
+    publish_name(fx.fs, b, &d, PUBLISH_META);
+    meta_dentry_put(b, &d);
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    publish_apply(fx.fs, true);
+    mutex_unlock(&fx.fs->ns);
+    meta_batch_free(b);
+    meta_dentry_clear(&d);
+}
+
+static bool is_staged(const char *key)
+{
+    mutex_lock(&fx.fs->pub->mu);
+    const struct op *o = g_hash_table_lookup(fx.fs->pub->by_key, key);
+    bool staged = o && o->staged;
+    mutex_unlock(&fx.fs->pub->mu);
+    return staged;
+}
+
+/* Be it a file, a delete, attributes or a marker; parts are sent meanwhile too. */
+START_TEST(a_thousand_that_wait_hide_nothing)
+{
+    static const size_t size = 3 * 64 << 10;
+    g_autofree char *big = g_malloc0(size);
+    INODE_REF in = NULL;
+    fs_fixture_close(&fx);
+    fx.cfg.part_size = 64 << 10;
+    fx.cfg.rule = g_strdup("free/**=order=none");
+    fs_fixture_object(&fx, "free/x", "1", 1);
+    fs_fixture_object(&fx, "free/y", "1", 1);
+    fs_fixture_open(&fx);
+    block_a_thousand("a");
+    fs_fixture_write(&fx, "free/first.tmp", "1", 1);
+    fs_fixture_write(&fx, "free/new", "1", 1);
+    unlink_file("free", "x");
+    change_attributes("free/y");
+    struct node_spec spec = {.parent = META_ROOT_INO, .name = "e", .mode = S_IFDIR | 0755};
+    ck_assert_int_eq(tree_create(fx.fs, &spec, false, &in), 0);
+    fs_fixture_write(&fx, "a/big", big, size);
+    fs_fixture_start(&fx);
+    await_published("free/new");
+    await_published("free/x");
+    await_published("free/y");
+    await_published("e");
+    for (unsigned i = 0; i < 2000 && !is_staged("a/big"); i++)
+        g_usleep(10000);
+    ck_assert(is_staged("a/big"));
+    ck_assert(!fs_fixture_object_exists(&fx, "free/x"));
+    ck_assert(fs_fixture_object_exists(&fx, "free/new"));
+}
+END_TEST
+
+START_TEST(a_thousand_that_wait_hide_no_circle)
+{
+    block_a_thousand("a");
+    fs_fixture_write(&fx, "c/a", "1", 1);
+    fs_fixture_write(&fx, "c/b", "1", 1);
+    write_again("c/a", "2");
+    write_again("c/b", "2");
+    write_again("c/a", "3");
+    fs_fixture_start(&fx);
+    await_published("c");
+    assert_object("c/a", "3");
+    assert_object("c/b", "2");
+}
+END_TEST
+
+/* What the publisher would run next, not marked so; NULL: nothing. */
+static struct op *next_op(uint64_t *ret_wake_ns)
+{
+    struct publisher *p = fx.fs->pub;
+    mutex_lock(&p->mu);
+    struct op *o = queue_pick_locked(p, ret_wake_ns);
+    if (o)
+        queue_untake_locked(p, o);
+    mutex_unlock(&p->mu);
+    return o;
+}
+
+static uint64_t rests_until(void)
+{
+    mutex_lock(&fx.fs->pub->mu);
+    uint64_t until = fx.fs->pub->rest_until_ns;
+    mutex_unlock(&fx.fs->pub->mu);
+    return until;
+}
+
+static void set_rest(uint64_t until_ns)
+{
+    mutex_lock(&fx.fs->pub->mu);
+    fx.fs->pub->rest_until_ns = until_ns;
+    mutex_unlock(&fx.fs->pub->mu);
+}
+
+START_TEST(queue_is_not_looked_through_for_each_file_that_waits)
+{
+    enum { N = 300 };
+    uint64_t wake = 0;
+    for (unsigned i = 0; i < N; i++) {
+        g_autofree char *path = g_strdup_printf("a/f%03u", i);
+        fs_fixture_write(&fx, path, "text", 4);
+    }
+    struct op *first = next_op(&wake);
+    ck_assert_ptr_nonnull(first);
+    ck_assert_str_eq(first->key, "a/f000");
+    ck_assert_uint_eq(rests_until(), 0);
+    first->not_before_ns = clock_mono_ns() + 3600 * NS_PER_S; /* the store does not answer: all others wait for it */
+    uint64_t began = clock_mono_ns();
+    ck_assert_ptr_null(next_op(&wake));
+    ck_assert_uint_ge(rests_until(), began + (N - 1) * 20000);
+    uint64_t until = clock_mono_ns() + 600 * NS_PER_S;
+    set_rest(until);
+    fs_fixture_write(&fx, "a/g", "text", 4);
+    ck_assert_uint_eq(rests_until(), until);
+    ck_assert_ptr_null(next_op(&wake));
+    ck_assert_uint_eq(wake, until);
+    fs_fixture_write(&fx, "b/f", "text", 4); /* waits for nobody */
+    ck_assert_uint_eq(rests_until(), 0);
+    struct op *other = next_op(&wake);
+    ck_assert_ptr_nonnull(other);
+    ck_assert_str_eq(other->key, "b/f");
+    other->not_before_ns = first->not_before_ns;
+    set_rest(until);
+    mutex_lock(&fx.fs->ns); /* the first one goes: those behind it may run */
+    struct meta_batch *b = meta_batch_new(fx.fs->meta);
+    struct meta_dentry d = {.op_seq = first->rec.seq};
+    publish_drop_name(fx.fs, b, &d);
+    publish_apply(fx.fs, true);
+    meta_batch_free(b);
+    mutex_unlock(&fx.fs->ns);
+    ck_assert_uint_eq(rests_until(), 0);
+    struct op *second = next_op(&wake);
+    ck_assert_ptr_nonnull(second);
+    ck_assert_str_eq(second->key, "a/f001");
+}
+END_TEST
+
+static void put_off(struct op *o, void *until_ns)
+{
+    if (o->not_before_ns)
+        o->not_before_ns = *(uint64_t *)until_ns;
+}
+
+/* When all was looked at the next look comes with the first timed one, wherever in the queue that is. */
+START_TEST(looks_through_a_long_queue_end)
+{
+    uint64_t wake = 0, at = clock_mono_ns() + 3600 * NS_PER_S, later = at + 1;
+    block_a_thousand("c");
+    fs_fixture_write(&fx, "b/e.tmp", "1", 1);
+    fs_fixture_write(&fx, "b/f", "1", 1);
+    block_a_thousand("a");
+    g_sequence_foreach(fx.fs->pub->all, (GFunc)put_off, &later);
+    struct op *timed = g_hash_table_lookup(fx.fs->pub->by_key, "b/f");
+    timed->not_before_ns = at;
+    unsigned looks = 0;
+    do {
+        set_rest(0);
+        ck_assert_ptr_null(next_op(&wake));
+    } while (wake != at && ++looks < 10);
+    ck_assert_uint_eq(wake, at);
+    ck_assert_uint_ge(looks, 1);
+    set_rest(0);
+    ck_assert_ptr_null(next_op(&wake));
+    ck_assert_uint_eq(wake, rests_until()); /* anew */
+}
+END_TEST
+
+/* As after the store was away while all was written again. Others need the queue meanwhile: a thousand are seen to at a time, and each time that many. */
+START_TEST(large_circle_is_undone_by_few_looks)
+{
+    enum { N = 1500 };
+    uint64_t wake = 0, later = clock_mono_ns() + 3600 * NS_PER_S;
+    for (unsigned i = 0; i < 2 * N; i++) {
+        g_autofree char *path = g_strdup_printf("a/%u", i % N);
+        if (i < N)
+            fs_fixture_write(&fx, path, "1", 1);
+        else
+            write_again(path, "2");
+    }
+    g_sequence_foreach(fx.fs->pub->all, (GFunc)put_off, &later); /* the marker, however long this took */
+    ck_assert_ptr_null(next_op(&wake));
+    ck_assert_uint_eq(wake, rests_until());
+    set_rest(0);
+    struct op *o = next_op(&wake);
+    ck_assert_ptr_nonnull(o);
+    ck_assert_str_eq(o->key, "a/0");
+}
+END_TEST
+
+/* One whose parts can be sent is found each time, and changes go on. */
+START_TEST(parts_that_are_sent_hide_nothing_that_comes_behind_a_thousand)
+{
+    uint64_t wake = 0;
+    fs_fixture_close(&fx);
+    fx.cfg.rule = g_strdup("free/**=order=none");
+    fs_fixture_open(&fx);
+    block_a_thousand("a");
+    fs_fixture_write(&fx, "free/first.tmp", "1", 1);
+    struct op *large = g_hash_table_lookup(fx.fs->pub->by_key, "a/5");
+    large->bytes = 1 << 30;
+    while (fx.fs->pub->looked_to != UINT64_MAX)
+        ck_assert_ptr_eq(next_op(&wake), large);
+    fs_fixture_write(&fx, "free/new", "1", 1);
+    struct op *o = large;
+    for (unsigned looks = 0; o == large && looks < 10; looks++)
+        o = next_op(&wake);
+    ck_assert_str_eq(o->key, "free/new");
+}
+END_TEST
+
+/* Until there is something to run, or no other look is to come: NULL then. */
+static struct op *look_on(void)
+{
+    struct op *o = NULL;
+    uint64_t wake = 0;
+    do {
+        set_rest(0);
+        o = next_op(&wake);
+    } while (!o && wake == rests_until());
+    return o;
+}
+
+static void set_content(struct op *o, uint32_t content)
+{
+    mutex_lock(&fx.fs->pub->mu);
+    queue_set_content_locked(fx.fs->pub, o, content);
+    mutex_unlock(&fx.fs->pub->mu);
+}
+
+/* Though it has to wait for others then, and the looks that are to come begin behind it. */
+START_TEST(what_is_closed_after_it_was_passed_by_is_looked_at_again)
+{
+    uint64_t wake = 0, later = clock_mono_ns() + 3600 * NS_PER_S;
+    block_a_thousand("a");
+    block_a_thousand("b");
+    g_sequence_foreach(fx.fs->pub->all, (GFunc)put_off, &later);
+    struct op *o = g_hash_table_lookup(fx.fs->pub->by_key, "a/1050");
+    o->bytes = 1 << 30; /* parts of it can be sent */
+    set_content(o, CONTENT_OPEN);
+    ck_assert_ptr_null(look_on());
+    set_rest(0);
+    ck_assert_ptr_null(next_op(&wake));
+    ck_assert_uint_gt(fx.fs->pub->looked_to, o->rec.seq);
+    ck_assert_uint_ne(fx.fs->pub->looked_to, UINT64_MAX);
+    set_content(o, CONTENT_SEALED);
+    ck_assert_ptr_eq(look_on(), o);
+}
+END_TEST
+
+START_TEST(what_a_circle_kept_is_looked_at_again)
+{
+    uint64_t wake = 0;
+    block_a_thousand("a");
+    ck_assert_ptr_null(look_on());
+    fs_fixture_write(&fx, "c/a", "1", 1);
+    fs_fixture_write(&fx, "c/b", "1", 1);
+    write_again("c/a", "2");
+    write_again("c/b", "2");
+    struct publisher *p = fx.fs->pub;
+    set_rest(0);
+    mutex_lock(&p->mu);
+    ck_assert_uint_eq(p->looked_to, UINT64_MAX);
+    struct op *o = queue_pick_locked(p, &wake);
+    ck_assert_ptr_nonnull(o);
+    ck_assert(p->look_again);
+    queue_untake_locked(p, o);
+    mutex_unlock(&p->mu);
+}
+END_TEST
+
 /* What a listing that began before shows of it is wrong. */
 START_TEST(delete_of_a_moment_ago_is_remembered)
 {
@@ -485,6 +778,14 @@ int main(void)
     tcase_add_test(tc, closed_file_that_is_changed_again_is_waited_for_after_the_next_start);
     tcase_add_test(tc, files_of_one_directory_changed_in_turn_do_not_wait_for_ever);
     tcase_add_test(tc, many_that_may_not_run_yet_hide_nothing);
+    tcase_add_test(tc, a_thousand_that_wait_hide_nothing);
+    tcase_add_test(tc, a_thousand_that_wait_hide_no_circle);
+    tcase_add_test(tc, looks_through_a_long_queue_end);
+    tcase_add_test(tc, large_circle_is_undone_by_few_looks);
+    tcase_add_test(tc, parts_that_are_sent_hide_nothing_that_comes_behind_a_thousand);
+    tcase_add_test(tc, what_is_closed_after_it_was_passed_by_is_looked_at_again);
+    tcase_add_test(tc, what_a_circle_kept_is_looked_at_again);
+    tcase_add_test(tc, queue_is_not_looked_through_for_each_file_that_waits);
     tcase_add_test(tc, delete_of_a_moment_ago_is_remembered);
     tcase_add_test(tc, op_given_up_too_late_leaves_the_record_to_its_successor);
     tcase_add_test(tc, file_that_was_only_flushed_blocks_nobody_while_it_is_written);
@@ -493,9 +794,5 @@ int main(void)
     tcase_add_loop_test(tc, bytes_are_on_the_disk_before_they_are_visible, 0, 2);
     tcase_add_test(tc, thread_ends_with_the_program_that_it_waited_for);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -3,6 +3,7 @@
 #include "fs/io_mode.h"
 #include "fs/read_mode.h"
 #include "takeover.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -257,9 +258,5 @@ int main(void)
     tcase_add_test(tc, looking_into_a_file_teaches_nothing);
     tcase_add_test(tc, the_next_worker_knows_it);
     suite_add_tcase(suite, tc);
-    SRunner *sr = srunner_create(suite);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return run_suite(suite);
 }

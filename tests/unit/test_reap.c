@@ -6,9 +6,11 @@
 #include "fs/request.h"
 #include "fs/tree.h"
 #include "takeover.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <linux/fuse.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -245,12 +247,31 @@ START_TEST(silent_kernel_keeps_nobody_from_ending)
 }
 END_TEST
 
+static bool is_told(int timeout_ms)
+{
+    struct pollfd p = {.fd = kernel.ends[1], .events = POLLIN};
+    return poll(&p, 1, timeout_ms) == 1;
+}
+
+START_TEST(kernel_is_told_of_a_change_when_it_is_committed)
+{
+    takeover_open(false);
+    fx.fs->notify_fd = kernel.ends[0];
+    mutex_lock(&fx.fs->ns);
+    notify_entry(fx.fs, META_ROOT_INO, "f");
+    ck_assert(!is_told(200));
+    mutex_unlock(&fx.fs->ns);
+    ck_assert(is_told(20000));
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("reap");
     TCase *tc = tcase_create("reap");
     tcase_set_timeout(tc, 60);
     tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, kernel_is_told_of_a_change_when_it_is_committed);
     tcase_add_test(tc, what_the_kernel_does_not_know_goes_at_once);
     tcase_add_test(tc, what_two_workers_left_goes);
     tcase_add_test(tc, what_the_kernel_knows_goes_with_its_forget);
@@ -260,9 +281,5 @@ int main(void)
     tcase_add_test(tc, what_a_request_made_that_may_come_again_stays_until_none_does);
     tcase_add_test(tc, silent_kernel_keeps_nobody_from_ending);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

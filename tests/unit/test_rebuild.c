@@ -2,6 +2,7 @@
 #include "base/log.h"
 #include "cache.h"
 #include "fs/rebuild.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -323,9 +324,5 @@ int main(void)
     tcase_add_test(tc, clean_files_are_left_alone);
     tcase_add_test(tc, path_of_any_bytes_comes_back);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -4,6 +4,7 @@
 #include "fs/request.h"
 #include "fs/tree.h"
 #include "takeover.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -177,9 +178,5 @@ int main(void)
     tcase_add_test(tc, records_go_when_all_is_answered);
     tcase_add_test(tc, records_of_another_mount_are_not_there);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -1,6 +1,7 @@
 /* Rules: the text, what matches, which one applies, and what they say against other options. */
 #include "base/clock.h"
 #include "fs/rules.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -285,9 +286,5 @@ int main(void)
     tcase_add_loop_test(tc, rules_against_options_are_refused, 0, (int)G_N_ELEMENTS(against));
     tcase_add_test(tc, layers_replace_what_they_give);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -3,11 +3,13 @@
  */
 #include "base/clock.h"
 #include "s3_cred_int.h"
+#include "tests/support/checks.h"
 #include "tests/support/cred_fixture.h"
 
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -268,6 +270,132 @@ START_TEST(keys_taken_out_of_the_environment_still_serve)
 }
 END_TEST
 
+/* Its endpoint is not looked up elsewhere: neither the keys of the environment nor an unsigned request go to AWS instead. */
+START_TEST(refused_file_leaves_no_other_endpoint)
+{
+    cred_put("credentials", 0644, "[default]\naws_access_key_id = AK\naws_secret_access_key = " SECRET "\n");
+    cred_put("config", 0600, "[default]\nendpoint_url = https://own.example\nregion = own-1\n");
+    setenv("AWS_ACCESS_KEY_ID", "AKENV", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", SECRET, 1);
+    for (int i = 0; i < 2; i++) {
+        cred_cfg.no_sign_request = i == 1;
+        g_autofree char *msg = cred_open_fails();
+        ck_assert_ptr_nonnull(strstr(msg, "open to other users"));
+    }
+    cred_cfg.no_sign_request = false;
+    setenv("AWS_REGION", "r-1", 1);
+    g_free(cred_open_fails());
+    setenv("AWS_ENDPOINT_URL_S3", "https://env.example", 1);
+    struct s3_cred *c = cred_open_ok();
+    ck_assert_str_eq(s3_cred_endpoint(c), "https://env.example");
+    cred_expect_keys(c, "AKENV", NULL);
+    s3_cred_close(c);
+    unsetenv("AWS_REGION");
+    g_free(cred_open_fails());
+    setenv("AWS_REGION", "r-1", 1);
+    setenv("AWS_ROLE_ARN", "arn", 1);
+    setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/none", 1);
+    g_free(cred_open_fails());
+    setenv("AWS_ENDPOINT_URL_STS", "https://sts.example", 1);
+    s3_cred_close(cred_open_ok());
+}
+END_TEST
+
+/* A container that runs as another user than its image's HOME is of. */
+START_TEST(files_in_a_home_out_of_reach_are_none)
+{
+    g_autofree char *home = cred_path("");
+    g_autofree char *config = cred_path("config");
+    if (geteuid() != 0)
+        return; /* only root can become another user */
+    setenv("HOME", home, 1);
+    setenv("AWS_ACCESS_KEY_ID", "AKENV", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", SECRET, 1);
+    unsetenv("AWS_SHARED_CREDENTIALS_FILE");
+    unsetenv("AWS_CONFIG_FILE");
+    ck_assert_int_eq(seteuid(12345), 0);
+    struct s3_cred *c = cred_open_ok();
+    cred_expect_keys(c, "AKENV", NULL);
+    s3_cred_close(c);
+    setenv("AWS_CONFIG_FILE", config, 1);
+    g_autofree char *msg = cred_open_fails();
+    ck_assert_ptr_nonnull(strstr(msg, "cannot be read"));
+    ck_assert_int_eq(seteuid(0), 0);
+    ck_assert_int_eq(prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), 0); /* or nobody can look for leaks at the end */
+}
+END_TEST
+
+START_TEST(refused_file_may_name_no_endpoint_that_is_ignored)
+{
+    cred_put("credentials", 0644, "[default]\naws_access_key_id = AK\naws_secret_access_key = " SECRET "\n");
+    setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true", 1);
+    setenv("AWS_ACCESS_KEY_ID", "AKENV", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", SECRET, 1);
+    cred_cfg.region = "r-1";
+    struct s3_cred *c = cred_open_ok();
+    ck_assert_ptr_null(s3_cred_endpoint(c));
+    s3_cred_close(c);
+}
+END_TEST
+
+/* A process that goes on with a mount is not ended by a file that a script spoilt meanwhile. */
+START_TEST(resumed_profile_waits_for_its_file)
+{
+    static const char keys[] = "[default]\naws_access_key_id = AK\naws_secret_access_key = " SECRET "\n";
+    cred_put("credentials", 0600, keys);
+    cred_put("config", 0600, "[default]\nendpoint_url = https://own.example\nregion = own-1\nca_bundle = /some/ca\n");
+    struct s3_cred *c = cred_open_ok();
+    g_autofree char *choice = s3_cred_choice(c);
+    s3_cred_close(c);
+    ck_assert_ptr_null(strstr(choice, "CANARY"));
+    cred_put("credentials", 0644, keys);
+    cred_put("config", 0600, "");
+    g_free(cred_open_fails());
+    cred_cfg.resume = choice;
+    c = cred_open_ok();
+    ck_assert_str_eq(s3_cred_endpoint(c), "https://own.example");
+    ck_assert_str_eq(s3_cred_region(c), "own-1");
+    ck_assert_str_eq(s3_cred_ca_bundle(c), "/some/ca");
+    cred_expect_error(c, -EKEYEXPIRED, "open to other users");
+    ck_assert_uint_eq(cred_n_warnings(), 1);
+    for (int i = 0; i < 6; i++) { /* pauses become longer */
+        clock_fake_advance(60 * NS_PER_S);
+        cred_expect_error(c, -EKEYEXPIRED, "open to other users");
+    }
+    g_autofree char *path = cred_path("credentials");
+    ck_assert_int_eq(chmod(path, 0600), 0);
+    clock_fake_advance(2 * NS_PER_S);
+    cred_expect_keys(c, "AK", NULL); /* but for a file that is mended */
+    g_autofree char *again = s3_cred_choice(c);
+    ck_assert_str_eq(again, choice);
+    s3_cred_close(c);
+}
+END_TEST
+
+START_TEST(choice_goes_through_its_text)
+{
+    static const char *const wrong[] = {"", "{", "[]", "{\"source\":\"profile\"}",
+                                        "{\"source\":\"x\",\"region\":\"r\"}"};
+    struct cred_choice none = {0};
+    for (size_t i = 0; i < G_N_ELEMENTS(wrong); i++)
+        ck_assert_int_eq(cred_choice_parse(wrong[i], &none), -EBADMSG);
+    ck_assert_ptr_null(none.region);
+    for (int i = 0; i < N_CRED_SOURCES; i++) {
+        struct cred_choice ch = {.source = (enum cred_source)i,
+                                 .region = (char[]){"r"},
+                                 .sts_endpoint = i ? (char[]){"https://s \"x\""} : NULL};
+        struct cred_choice back = {0};
+        g_autofree char *text = cred_choice_format(&ch);
+        ck_assert_int_eq(cred_choice_parse(text, &back), 0);
+        ck_assert_int_eq(back.source, ch.source);
+        ck_assert_str_eq(back.region, "r");
+        ck_assert_pstr_eq(back.sts_endpoint, ch.sts_endpoint);
+        ck_assert_ptr_null(back.endpoint);
+        cred_choice_clear(&back);
+    }
+}
+END_TEST
+
 START_TEST(rotated_file_is_read_again)
 {
     cred_put("credentials", 0600, "[default]\naws_access_key_id = AK1\naws_secret_access_key = " SECRET "\n");
@@ -327,6 +455,30 @@ START_TEST(credential_process_gives_keys)
     ck_assert_int_eq(s3_cred_get(c, &k), 0);
     ck_assert_int_gt(k.expires_ns, clock_wall_ns());
     s3_keys_clear(&k);
+    s3_cred_close(c);
+}
+END_TEST
+
+/* As a tool that assumes a role with the keys it finds there. */
+START_TEST(credential_process_has_the_environments_keys)
+{
+    put_script("#!/bin/sh\n[ \"$AWS_ACCESS_KEY_ID/$AWS_SECRET_ACCESS_KEY/$AWS_SESSION_TOKEN\" = 'AKENV/" SECRET
+               "/CANARYt' ] || exit 7\n[ -z \"${AWS_CONTAINER_AUTHORIZATION_TOKEN+x}\" ] || exit 8\n"
+               "echo '{\"Version\":1,\"AccessKeyId\":\"AKPROC\",\"SecretAccessKey\":\"" SECRET
+               "\",\"Expiration\":\"2999-01-01T00:00:00Z\"}'\n");
+    setenv("AWS_ACCESS_KEY_ID", "AKENV", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", SECRET, 1);
+    setenv("AWS_SESSION_TOKEN", "CANARYt", 1);
+    cred_cfg.profile = "default";
+    struct s3_cred *c = cred_open_ok();
+    cred_expect_keys(c, "AKPROC", NULL);
+    s3_cred_forget_env();
+    clock_fake_advance(10 * NS_PER_S);
+    s3_cred_invalidate(c);
+    cred_expect_keys(c, "AKPROC", NULL);
+    g_autofree char *why = s3_cred_error(c);
+    ck_assert_msg(why == NULL, "%s", why);
+    ck_assert_str_eq(getenv("AWS_SECRET_ACCESS_KEY"), "");
     s3_cred_close(c);
 }
 END_TEST
@@ -399,9 +551,15 @@ int main(void)
         file_with_keys_may_be_open_to_a_group_that_root_chose,
         file_with_keys_of_a_user_is_his_alone,
         keys_taken_out_of_the_environment_still_serve,
+        refused_file_leaves_no_other_endpoint,
+        files_in_a_home_out_of_reach_are_none,
+        refused_file_may_name_no_endpoint_that_is_ignored,
+        resumed_profile_waits_for_its_file,
+        choice_goes_through_its_text,
         rotated_file_is_read_again,
         rotation_to_a_broken_file_keeps_the_old_keys,
         credential_process_gives_keys,
+        credential_process_has_the_environments_keys,
         failing_credential_process_is_named_with_its_status,
         output_of_another_version_is_refused,
         keys_that_have_expired_already_are_refused,
@@ -414,9 +572,5 @@ int main(void)
     for (size_t i = 0; i < G_N_ELEMENTS(tests); i++)
         tcase_add_test(tc, tests[i]);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed == 0 ? 0 : 1;
+    return run_suite(s);
 }

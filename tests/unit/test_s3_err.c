@@ -3,6 +3,7 @@
 #include "../../s3/s3_meta.h"
 #include "../../s3/s3_retry.h"
 #include "base/clock.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -193,9 +194,5 @@ int main(void)
     tcase_add_test(t, metadata_of_other_tools_is_read);
     tcase_add_test(t, targets_are_no_longer_than_readlink_can_give);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

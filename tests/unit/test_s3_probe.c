@@ -127,6 +127,59 @@ START_TEST(probe_without_an_answer_about_uploads_is_made_again)
 }
 END_TEST
 
+#define BUSY    503, "", ERROR_XML("SlowDown")
+#define FAILING 500, "", ERROR_XML("InternalError")
+
+START_TEST(busy_store_is_probed_with_patience)
+{
+    uint32_t caps = 0;
+    for (size_t i = 0; i < G_N_ELEMENTS(probe_script); i++) {
+        if (i % 8 == 1)
+            http_stub_reply(stub, BUSY);
+        script_rows(i, i + 1);
+    }
+    script_cleanup(204);
+    ck_assert_int_eq(objstore_probe(st, ".p/", &caps), 0);
+    ck_assert_uint_eq(caps, ALL_CAPS);
+    ck_assert_uint_eq(http_stub_n_requests(stub), G_N_ELEMENTS(probe_script) + 3 + 2);
+}
+END_TEST
+
+/* A lost reply may be that of a success: the twin sent again would be refused for it. */
+START_TEST(step_without_an_answer_is_taken_again_from_where_it_began)
+{
+    static const size_t rows[] = {2, PROBE_SHA256 + 1, PROBE_RANGE, PROBE_COPY, PROBE_DELETE};
+    static const size_t starts[] = {0, 5, PROBE_RANGE - 1, PROBE_COPY - 1, PROBE_DELETE - 2};
+    static const size_t ends[] = {5, 12, 0, 0, 0};
+    for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
+        uint32_t caps = 0;
+        script_rows(0, rows[i]);
+        http_stub_reply(stub, FAILING);
+        script_rows(rows[i] + 1, ends[i]);  /* the rest of its step does not depend on that */
+        http_stub_reply(stub, 204, "", ""); /* DELETE b */
+        script_rows(0, 1);                  /* PUT a */
+        script_rows(starts[i], G_N_ELEMENTS(probe_script));
+        script_cleanup(204);
+        ck_assert_int_eq(objstore_probe(st, ".p/", &caps), 0);
+        ck_assert_uint_eq(caps, ALL_CAPS);
+    }
+}
+END_TEST
+
+START_TEST(probe_ends_where_the_store_fails_again_and_again)
+{
+    uint32_t caps = 77;
+    http_stub_reply(stub, FAILING);
+    for (int i = 0; i < 3; i++) {
+        http_stub_reply(stub, 204, "", ""); /* DELETE b */
+        http_stub_reply(stub, FAILING);     /* PUT a */
+    }
+    script_cleanup(204);
+    ck_assert_int_eq(objstore_probe(st, ".p/", &caps), -EIO);
+    ck_assert_uint_eq(caps, 77);
+}
+END_TEST
+
 START_TEST(store_without_uploads_is_probed_all_the_same)
 {
     uint32_t caps = 0;
@@ -163,12 +216,11 @@ int main(void)
     tcase_add_test(t, store_that_refuses_every_condition_has_none);
     tcase_add_test(t, store_that_takes_any_signed_sum_does_not_compare_it);
     tcase_add_test(t, probe_without_an_answer_about_uploads_is_made_again);
+    tcase_add_test(t, busy_store_is_probed_with_patience);
+    tcase_add_test(t, step_without_an_answer_is_taken_again_from_where_it_began);
+    tcase_add_test(t, probe_ends_where_the_store_fails_again_and_again);
     tcase_add_test(t, store_without_uploads_is_probed_all_the_same);
     tcase_add_test(t, probe_that_may_not_delete_keeps_what_it_found);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -4,6 +4,7 @@
 #include "../../s3/s3_req.h"
 #include "../../s3/s3_sign.h"
 #include "../../s3/s3_uri.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -157,9 +158,5 @@ int main(void)
     tcase_add_test(t, canonical_request_is_the_documented_text);
     tcase_add_test(t, request_sorts_its_query_by_encoded_name_and_encodes_each_byte);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

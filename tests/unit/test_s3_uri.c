@@ -1,6 +1,7 @@
 /* Percent coding, sources, endpoints, and the CRC beside them. */
 #include "../../s3/s3_uri.h"
 #include "base/crc32c.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -163,9 +164,5 @@ int main(void)
     tcase_add_test(t, bad_endpoints_are_refused_with_a_line);
     tcase_add_test(t, crc32c_gives_the_published_value_on_both_ways);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

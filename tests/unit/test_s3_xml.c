@@ -2,6 +2,7 @@
 #include "../../s3/http.h"
 #include "../../s3/s3_xml.h"
 #include "base/clock.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -178,6 +179,32 @@ START_TEST(uploads_and_parts_are_read)
 }
 END_TEST
 
+START_TEST(control_characters_of_a_repeated_key_are_no_matter)
+{
+    g_autofree char *text = NULL;
+    struct s3_xml_error e = {0};
+    struct s3_list_page page = {0};
+    const char *doc =
+        "<R><Key>a&#x01;&#x1F;&#1;&#031;&#x00000b;&#x0c;b</Key><UploadId>U&#x41;&#9;&#x0a;</UploadId></R>";
+    ck_assert_int_eq(s3_xml_text(doc, strlen(doc), "UploadId", &text), 0);
+    ck_assert_str_eq(text, "UA\t\n");
+    doc = "<Error><Code>NoSuchUpload</Code><Key>&#x02;</Key></Error>";
+    ck_assert_int_eq(s3_xml_error_parse(doc, strlen(doc), &e), 0);
+    ck_assert_str_eq(e.code, "NoSuchUpload");
+    doc = "<ListPartsResult><Key>&#x01;</Key><IsTruncated>false</IsTruncated></ListPartsResult>";
+    ck_assert_int_eq(s3_xml_list_parse(doc, strlen(doc), S3_ROOT_PARTS, &page), 0);
+    s3_list_page_clear(&page);
+    doc = "<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>&#x01;</Key></Contents></ListBucketResult>";
+    ck_assert_int_eq(s3_xml_list_parse(doc, strlen(doc), S3_ROOT_OBJECTS, &page), -EBADMSG); /* never another key */
+    const char *bad[] = {"<R>&#x1</R>", "<R>&#;</R>", "<R>&#x;</R>", "<R>&#x1g;</R>", "<R>&#x110000;</R>", "<R>&#x1;"};
+    for (size_t i = 0; i < G_N_ELEMENTS(bad); i++)
+        for (size_t n = 1; n <= strlen(bad[i]); n++) {
+            g_autofree char *cut = g_memdup2(bad[i], n); /* nothing behind its end is looked at */
+            ck_assert_int_eq(s3_xml_error_parse(cut, n, &e), -EBADMSG);
+        }
+}
+END_TEST
+
 START_TEST(etags_lose_their_quotes_and_odd_ones_are_dropped)
 {
     struct {
@@ -213,12 +240,9 @@ int main(void)
     tcase_add_test(t, errors_are_read_also_behind_white_space);
     tcase_add_test(t, text_of_the_first_element_of_a_name_is_found);
     tcase_add_test(t, uploads_and_parts_are_read);
+    tcase_add_test(t, control_characters_of_a_repeated_key_are_no_matter);
     tcase_add_test(t, etags_lose_their_quotes_and_odd_ones_are_dropped);
     tcase_add_test(t, times_beyond_what_ns_can_say_are_the_end);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -1,5 +1,6 @@
 /* Memory that outlives a worker. */
 #include "fs/session.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <glib.h>
@@ -113,9 +114,5 @@ int main(void)
     tcase_add_test(tc, a_worker_that_did_not_come_up_leaves_nothing_to_take_over);
     tcase_add_test(tc, another_format_is_refused);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

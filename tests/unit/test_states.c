@@ -5,6 +5,7 @@
 #include "fs/publish_internal.h"
 #include "fs/states.h"
 #include "fs_fixture.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -196,9 +197,5 @@ int main(void)
     tcase_add_test(t, unpublished_file_is_not_dropped_though_the_cache_takes_it_for_clean);
     tcase_add_test(t, quarantined_content_does_not_pass_the_gate_before_the_visible_step);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

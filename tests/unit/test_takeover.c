@@ -1,4 +1,5 @@
 /* A worker is killed while programs have files open; the next one goes on. What the kernel does by itself: test_takeover_pass.c. */
+#include "cache/cache_file.h"
 #include "fs/attach.h"
 #include "fs/content.h"
 #include "fs/io_mode.h"
@@ -6,6 +7,7 @@
 #include "fs/request.h"
 #include "fs/tree.h"
 #include "takeover.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -22,6 +24,12 @@ static struct handle *open_again(const char *name, bool writes)
 {
     struct fuse_file_info fi = {.flags = writes ? O_RDWR : O_RDONLY};
     return takeover_open_file(name, &fi);
+}
+
+static uint64_t ino_of(const char *name)
+{
+    INODE_REF in = fs_fixture_inode(&fx, name);
+    return in->ino;
 }
 
 static void work_write(void)
@@ -142,6 +150,27 @@ END_TEST
 
 /* ---- closing ---- */
 
+static void work_remove_wholly(void)
+{
+    (void)open_again("f", false);
+    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "f"), 0);
+    takeover_wait();
+    ck_assert(!fs_fixture_object_exists(&fx, "f"));
+}
+
+START_TEST(what_was_kept_for_a_reader_is_kept_by_the_next_worker)
+{
+    fs_fixture_object(&fx, "f", "text", 4);
+    takeover_run(work_remove_wholly, false);
+    takeover_open(false);
+    struct handle *h = takeover_handle(shared->fh);
+    char buf[8];
+    ck_assert_uint_eq(cfile_punch(h->in->cf, META_CHUNK_BYTES), 0);
+    ck_assert_int_eq(cache_file_read(h->in->cf, buf, sizeof(buf), 0), 4);
+    ck_assert_mem_eq(buf, "text", 4);
+}
+END_TEST
+
 static void work_begin_release(void)
 {
     struct handle *h = takeover_create("f");
@@ -154,7 +183,7 @@ static void work_release_half(void)
     struct handle *h = takeover_create("f");
     takeover_write(h, "text", 0);
     handle_releasing(fx.fs, h->fh);
-    io_mode_leave(h->in, true);
+    io_mode_leave(h->in, true, h->slot->direct);
     content_release(h->in, true);
 }
 
@@ -241,6 +270,32 @@ START_TEST(open_that_is_sent_again_replaces_the_first)
     ck_assert_uint_eq(in->rec.content, CONTENT_OPEN);
     takeover_release(h);
     ck_assert_uint_eq(in->rec.content, CONTENT_SEALED);
+}
+END_TEST
+
+static void list_root(void)
+{
+    INODE_REF root = fs_fixture_inode(&fx, "");
+    ck_assert_int_eq(tree_refresh(fx.fs, root, true), 0);
+}
+
+static void work_pass_over_news(void)
+{
+    struct handle *h = open_again("f", true);
+    fs_fixture_object(&fx, "f", "longer", 6);
+    list_root();
+    ck_assert(h->in->passed_over);
+}
+
+/* Nothing was written, and no listing comes any more. */
+START_TEST(news_passed_over_for_a_writer_outlives_the_worker)
+{
+    fx.cfg.metadata_ttl_ns = 3600 * NS_PER_S;
+    fs_fixture_object(&fx, "f", "text", 4);
+    takeover_run(work_pass_over_news, false);
+    takeover_open(false);
+    takeover_release(takeover_handle(shared->fh));
+    EVENTUALLY(ino_of("f") != shared->ino);
 }
 END_TEST
 
@@ -407,11 +462,13 @@ int main(void)
     tcase_add_test(tc, directories_and_virtual_files_stay_open);
     tcase_add_test(tc, reader_goes_on);
     tcase_add_test(tc, removed_file_is_read_on_though_nothing_of_it_was_here);
+    tcase_add_test(tc, what_was_kept_for_a_reader_is_kept_by_the_next_worker);
     tcase_add_loop_test(tc, release_that_was_begun_is_ended, 0, 2);
     tcase_add_test(tc, file_closed_by_one_of_its_descriptors_is_not_sealed);
     tcase_add_test(tc, without_handle_closing_is_closed_and_open_is_not);
     tcase_add_test(tc, open_that_is_sent_again_replaces_the_first);
     tcase_add_test(tc, open_that_two_workers_died_of_leaves_one_handle);
+    tcase_add_test(tc, news_passed_over_for_a_writer_outlives_the_worker);
     tcase_add_test(tc, open_that_nobody_asks_for_any_more_is_closed);
     tcase_add_test(tc, handle_that_was_used_is_known_to_be_open);
     tcase_add_test(tc, removed_file_stays_as_long_as_it_is_open);
@@ -419,9 +476,5 @@ int main(void)
     tcase_add_test(tc, next_real_start_removes_what_was_removed);
     tcase_add_test(tc, pages_of_before_are_dropped_once);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

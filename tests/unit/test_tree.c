@@ -4,6 +4,7 @@
 #include "fs/publish.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -191,7 +192,8 @@ END_TEST
 
 static void *want_posix(void *arg)
 {
-    tree_want_posix(fx.fs, arg, META_ROOT_INO);
+    INODE_REF root = fs_fixture_inode(&fx, "");
+    tree_want_posix(fx.fs, arg, root);
     return NULL;
 }
 
@@ -424,9 +426,5 @@ int main(void)
     tcase_add_test(t, fifo_moved_over_a_file_or_exchanged_with_it_removes_the_object);
     tcase_add_test(t, marker_of_an_emptied_directory_is_journalled_with_what_empties_it);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

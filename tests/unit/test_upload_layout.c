@@ -1,4 +1,5 @@
 /* Part boundaries: doubling, limits, index and offset as inverses. */
+#include "tests/support/checks.h"
 #include "upload_layout.h"
 
 #include <check.h>
@@ -103,9 +104,5 @@ int main(void)
     tcase_add_test(tc, last_part_is_what_is_left);
     tcase_add_test(tc, too_large_is_refused);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

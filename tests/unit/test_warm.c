@@ -1,7 +1,9 @@
 /* Warm-up, check and evict over a lake in a folder, without FUSE. */
+#include "fs/content.h"
 #include "fs/pin.h"
 #include "fs/warm.h"
 #include "fs_fixture.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -158,6 +160,44 @@ START_TEST(file_that_fails_is_named_and_the_others_are_fetched)
 }
 END_TEST
 
+/* What is known of names is out of date from now on, and each listing does this. */
+static void doubt(const char *fault)
+{
+    atomic_store(&fx.fs->doubt_ns, clock_wall_ns());
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, fault), 0);
+}
+
+START_TEST(names_that_a_slow_listing_shows_are_fetched_too)
+{
+    fx.cfg.fault = g_strdup("op=get,nth=1000000,action=error:-EIO");
+    fs_fixture_object(&fx, "old", "1", 1);
+    fs_fixture_open(&fx);
+    inode_put(fs_fixture_inode(&fx, "old"));
+    fs_fixture_object(&fx, "new", "2", 1);
+    doubt("op=list,action=delay:3s");
+    struct warm_progress p = run(WARM_CHECK, "", WARM_DONE);
+    ck_assert_uint_eq(p.files_total, 2);
+    p = run(WARM_FETCH, "", WARM_DONE);
+    ck_assert_uint_eq(p.files_done, 2);
+}
+END_TEST
+
+START_TEST(refused_listing_is_an_error_and_what_is_known_is_fetched)
+{
+    fx.cfg.fault = g_strdup("op=get,nth=1000000,action=error:-EIO");
+    fs_fixture_object(&fx, "old", "1", 1);
+    fs_fixture_open(&fx);
+    inode_put(fs_fixture_inode(&fx, "old"));
+    doubt("op=list,action=error:-EACCES");
+    struct warm_progress p = run(WARM_FETCH, "", WARM_FAILED);
+    ck_assert_uint_eq(p.errors, 1);
+    ck_assert_uint_eq(p.files_done, 1);
+    ck_assert_uint_eq(fs_fixture_cached(&fx, "old"), 1);
+    p = run(WARM_CHECK, "", WARM_FAILED);
+    ck_assert_uint_eq(p.files_cached, 1);
+}
+END_TEST
+
 START_TEST(changed_object_is_listed_again_and_fetched)
 {
     make_lake(1, 1, 100);
@@ -197,6 +237,24 @@ START_TEST(evict_drops_clean_files)
     ck_assert_uint_eq(fs_fixture_cached(&fx, "set/dir0/file0"), 0);
     p = run(WARM_EVICT, "set", WARM_DONE);
     ck_assert_uint_eq(p.files_done, 0);
+}
+END_TEST
+
+START_TEST(evict_waits_for_who_has_just_published_or_fetched_the_file)
+{
+    make_lake(1, 1, 100);
+    fs_fixture_open(&fx);
+    (void)run(WARM_FETCH, "set", WARM_DONE);
+    INODE_REF in = fs_fixture_inode(&fx, "set/dir0/file0");
+    struct cfile *cf = NULL;
+    ck_assert_int_eq(content_use(in, &cf), 0);
+    struct warm *w = start(WARM_EVICT, "set", false);
+    g_usleep(300000);
+    content_unuse(in, cf);
+    struct warm_progress p;
+    ck_assert_str_eq(warm_state_name(finish(w, &p, NULL)), warm_state_name(WARM_DONE));
+    ck_assert_uint_eq(p.files_done, 1);
+    warm_unref(w);
 }
 END_TEST
 
@@ -283,18 +341,17 @@ int main(void)
     tcase_add_test(tc, one_file_may_be_named);
     tcase_add_test(tc, missing_path_is_an_error_event);
     tcase_add_test(tc, file_that_fails_is_named_and_the_others_are_fetched);
+    tcase_add_test(tc, names_that_a_slow_listing_shows_are_fetched_too);
+    tcase_add_test(tc, refused_listing_is_an_error_and_what_is_known_is_fetched);
     tcase_add_test(tc, changed_object_is_listed_again_and_fetched);
     tcase_add_test(tc, check_says_what_is_here_and_fetches_nothing);
     tcase_add_test(tc, evict_drops_clean_files);
+    tcase_add_test(tc, evict_waits_for_who_has_just_published_or_fetched_the_file);
     tcase_add_test(tc, evict_keeps_pinned_and_unpublished_files_and_says_so);
     tcase_add_test(tc, stopped_warm_up_ends_and_can_be_continued);
     tcase_add_test(tc, closing_the_file_system_ends_background_warm_ups);
     tcase_add_test(tc, more_files_than_the_queue_holds_are_all_done);
     tcase_add_test(tc, finished_jobs_are_remembered_for_a_while);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -3,6 +3,7 @@
 #include "fs/warm_job.h"
 #include "fs/warm_list.h"
 #include "fs_fixture.h"
+#include "tests/support/checks.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -458,6 +459,31 @@ START_TEST(records_that_cannot_be_read_are_dropped)
 }
 END_TEST
 
+/* Their clients' threads are in no order. */
+START_TEST(job_stored_before_one_with_a_lower_number_is_known_to_the_next_worker)
+{
+    make_lake(1, 2, 10);
+    fx.cfg.fault = g_strdup("op=get,action=delay:60s");
+    fs_fixture_open(&fx);
+    warm_unref(start_kept("set"));
+    warm_unref(start_kept("set"));
+    struct meta_batch *b = meta_batch_new(fx.fs->meta);
+    meta_value_put_u64(b, "warmup-last", 1);
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    meta_batch_free(b);
+    fs_fixture_close(&fx);
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+    struct warm *w = find(2);
+    ck_assert_ptr_nonnull(w);
+    ck_assert(has_list(2));
+    warm_unref(w);
+    w = start_kept("set");
+    ck_assert_uint_eq(warm_id(w), 3);
+    warm_unref(w);
+}
+END_TEST
+
 START_TEST(old_jobs_are_forgotten_with_their_records)
 {
     make_lake(1, 1, 10);
@@ -499,11 +525,8 @@ int main(void)
     tcase_add_test(tc, a_job_that_was_stopped_stays_so);
     tcase_add_test(tc, a_job_that_no_worker_survives_is_left);
     tcase_add_test(tc, records_that_cannot_be_read_are_dropped);
+    tcase_add_test(tc, job_stored_before_one_with_a_lower_number_is_known_to_the_next_worker);
     tcase_add_test(tc, old_jobs_are_forgotten_with_their_records);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

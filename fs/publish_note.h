@@ -1,0 +1,26 @@
+/* What may stand upstream though no record says so: notes made before an op makes something visible. */
+#pragma once
+#include "publish.h"
+
+struct op;
+struct outcome;
+
+/* Is token one of ours, which begins with prefix and ends in a generation, and of a later generation than the recorded one, if that begins so too? */
+bool token_is_later(const char *token, const char *prefix, const char *recorded);
+/* Before the op's upload becomes visible: its token begins with our id and `id` (cache file, or inode of a link or directory) and is later than old_token.
+ * -EAGAIN: the op was dropped, nothing may become visible. */
+int note_upload(struct op *o, uint64_t id, const char *old_token) MUST_CHECK;
+/* The same before a copy that will have this token. same_ino: the object of that inode is copied over itself; 0: it is not. */
+int note_copy(struct op *o, const char *token, uint64_t size, uint64_t same_ino) MUST_CHECK;
+/* The copy; where it is made by an upload that is recorded meanwhile, so that the next start ends it if this one cannot. */
+int note_and_copy(struct op *o, struct obj_copy *copy, struct etag *ret_etag) MUST_CHECK;
+void note_clear(struct fs *fs, struct meta_batch *b, const char *key);
+/* Nobody's bytes go with it: at a key that ends in '/' any empty object is as good as the one noted. */
+bool note_is_marker(const char *key);
+/* The object at key if it is the one noted; asks the store. -ENOENT: no note, or it is not there. */
+int note_find(struct fs *fs, const char *key, struct obj_info *ret) MUST_CHECK;
+/* The object at key if it is the one noted and by its token this content of the inode: with other metadata, say. -ENOENT: it is not. */
+int note_content(struct fs *fs, const char *key, uint64_t ino, const struct outcome *content, struct etag *ret_etag)
+    MUST_CHECK;
+/* The etag of the object at key, if that is a version of the content vid, or that of ino with other metadata, and not recorded yet. -ENOENT: it is not. Asks the store. */
+int note_newer(struct fs *fs, uint64_t vid, uint64_t ino, const char *key, struct etag *ret_etag) MUST_CHECK;
