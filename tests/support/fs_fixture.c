@@ -2,6 +2,7 @@
 
 #include "base/sm.h"
 #include "fs/content.h"
+#include "fs/publish.h"
 #include "fs/tree.h"
 
 #include <check.h>
@@ -144,6 +145,22 @@ struct inode *fs_fixture_inode(struct fs_fixture *fx, const char *path)
     int r = tree_resolve(fx->fs, path, &in);
     ck_assert_msg(r == 0, "%s: %s", path, err_name(r));
     return in;
+}
+
+void fs_fixture_change_attributes(struct fs_fixture *fx, uint64_t ino)
+{
+    struct meta_dentry d = {0};
+    struct meta_batch *b = meta_batch_new(fx->fs->meta);
+    mutex_lock(&fx->fs->ns);
+    ck_assert_int_eq(meta_link_first(fx->fs->meta, ino, &d), 0);
+    d.flags |= DENTRY_META_DIRTY;
+    publish_name(fx->fs, b, &d, PUBLISH_META);
+    meta_dentry_put(b, &d);
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    publish_apply(fx->fs, true);
+    mutex_unlock(&fx->fs->ns);
+    meta_batch_free(b);
+    meta_dentry_clear(&d);
 }
 
 uint64_t fs_fixture_cached(struct fs_fixture *fx, const char *path)

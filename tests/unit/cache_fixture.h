@@ -150,6 +150,29 @@ static inline struct cfile *open_object(struct fixture *f, uint64_t vid, const s
     return cf;
 }
 
+static inline void assert_reads(struct cfile *cf, uint64_t off, uint64_t len, uint32_t seed)
+{
+    g_autofree uint8_t *buf = g_malloc(len);
+    ck_assert_int_eq(cache_file_read(cf, buf, len, off), (ssize_t)len);
+    assert_pattern(buf, len, off, seed);
+}
+
+static inline void write_pattern(struct cfile *cf, uint64_t off, uint64_t len, uint32_t seed)
+{
+    g_autofree uint8_t *buf = g_malloc(len);
+    pattern(buf, len, off, seed);
+    ck_assert_int_eq(cache_file_write(cf, buf, len, off), (ssize_t)len);
+}
+
+static inline void assert_zeros(struct cfile *cf, uint64_t off, uint64_t len)
+{
+    g_autofree uint8_t *buf = g_malloc(len);
+    g_autofree uint8_t *want = g_malloc0(len);
+    memset(buf, 1, len);
+    ck_assert_int_eq(cache_file_read(cf, buf, len, off), (ssize_t)len);
+    ck_assert_int_eq(memcmp(buf, want, len), 0);
+}
+
 /* A thread: what arg is (struct cfile, its reference is taken) becomes clean after a while. */
 static inline void *clean_later(void *arg)
 {

@@ -21,29 +21,6 @@ static void teardown(void)
     fixture_fini(&fx);
 }
 
-static void assert_reads(struct cfile *cf, uint64_t off, uint64_t len, uint32_t seed)
-{
-    g_autofree uint8_t *buf = g_malloc(len);
-    ck_assert_int_eq(cache_file_read(cf, buf, len, off), (ssize_t)len);
-    assert_pattern(buf, len, off, seed);
-}
-
-static void write_pattern(struct cfile *cf, uint64_t off, uint64_t len, uint32_t seed)
-{
-    g_autofree uint8_t *buf = g_malloc(len);
-    pattern(buf, len, off, seed);
-    ck_assert_int_eq(cache_file_write(cf, buf, len, off), (ssize_t)len);
-}
-
-static void assert_zeros(struct cfile *cf, uint64_t off, uint64_t len)
-{
-    g_autofree uint8_t *buf = g_malloc(len);
-    memset(buf, 1, len);
-    ck_assert_int_eq(cache_file_read(cf, buf, len, off), (ssize_t)len);
-    for (uint64_t i = 0; i < len; i++)
-        ck_assert_uint_eq(buf[i], 0);
-}
-
 START_TEST(random_reads_equal_the_source)
 {
     struct cache_source src = put_object(&fx, "a", SIZE, 1);

@@ -20,20 +20,6 @@ static void teardown(void)
     fixture_fini(&fx);
 }
 
-static void assert_reads(struct cfile *cf, uint64_t off, uint64_t len, uint32_t seed)
-{
-    g_autofree uint8_t *buf = g_malloc(len);
-    ck_assert_int_eq(cache_file_read(cf, buf, len, off), (ssize_t)len);
-    assert_pattern(buf, len, off, seed);
-}
-
-static void write_pattern(struct cfile *cf, uint64_t off, uint64_t len, uint32_t seed)
-{
-    g_autofree uint8_t *buf = g_malloc(len);
-    pattern(buf, len, off, seed);
-    ck_assert_int_eq(cache_file_write(cf, buf, len, off), (ssize_t)len);
-}
-
 /* Read whole, then written to its new end from `from` on. */
 static struct cfile *appended(uint64_t from)
 {

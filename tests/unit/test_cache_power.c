@@ -105,20 +105,6 @@ static void power_loss(struct cfile *open, struct cfile *other)
 
 /* ---- the tests ---- */
 
-static void write_pattern(struct cfile *cf, uint64_t off, uint64_t len, uint32_t seed)
-{
-    g_autofree uint8_t *buf = g_malloc(len);
-    pattern(buf, len, off, seed);
-    ck_assert_int_eq(cache_file_write(cf, buf, len, off), (ssize_t)len);
-}
-
-static void assert_reads(struct cfile *cf, uint64_t off, uint64_t len, uint32_t seed)
-{
-    g_autofree uint8_t *buf = g_malloc(len);
-    ck_assert_int_eq(cache_file_read(cf, buf, len, off), (ssize_t)len);
-    assert_pattern(buf, len, off, seed);
-}
-
 /* What it holds, all of seed, is published as "a", and the database on the disk knows. */
 static struct cache_source publish(struct cfile *cf, uint32_t seed)
 {

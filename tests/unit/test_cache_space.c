@@ -28,13 +28,6 @@ static void teardown(void)
     fixture_fini(&fx);
 }
 
-static void assert_reads(struct cfile *cf, uint64_t off, uint64_t len, uint32_t seed)
-{
-    g_autofree uint8_t *buf = g_malloc(len);
-    ck_assert_int_eq(cache_file_read(cf, buf, len, off), (ssize_t)len);
-    assert_pattern(buf, len, off, seed);
-}
-
 static ssize_t try_write(struct cfile *cf, uint64_t off, uint64_t len, uint32_t seed)
 {
     g_autofree uint8_t *buf = g_malloc(len);

@@ -21,20 +21,6 @@ static void teardown(void)
     fixture_fini(&fx);
 }
 
-static void assert_reads(struct cfile *cf, uint64_t off, uint64_t len, uint32_t seed)
-{
-    g_autofree uint8_t *buf = g_malloc(len);
-    ck_assert_int_eq(cache_file_read(cf, buf, len, off), (ssize_t)len);
-    assert_pattern(buf, len, off, seed);
-}
-
-static void assert_zeros(struct cfile *cf, uint64_t off, uint64_t len)
-{
-    g_autofree uint8_t *buf = g_malloc(len), *want = g_malloc0(len);
-    ck_assert_int_eq(cache_file_read(cf, buf, len, off), (ssize_t)len);
-    ck_assert_int_eq(memcmp(buf, want, len), 0);
-}
-
 static void zero_local(uint64_t off, uint64_t len)
 {
     g_autofree char *path = g_strdup_printf("%s/data/%02x/%016x", fx.dir, VID, VID);

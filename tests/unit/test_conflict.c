@@ -626,15 +626,7 @@ START_TEST(attributes_alone_are_no_conflict)
     struct meta_dentry d = {0};
     ck_assert_int_eq(meta_dentry_get(fx.fs->meta, META_ROOT_INO, "f", &d), 0);
     theirs("f", "theirs");
-    struct meta_batch *b = meta_batch_new(fx.fs->meta); /* as chmod does */
-    mutex_lock(&fx.fs->ns);
-    d.flags |= DENTRY_META_DIRTY;
-    publish_name(fx.fs, b, &d, PUBLISH_META);
-    meta_dentry_put(b, &d);
-    ck_assert_int_eq(meta_commit(b, false), 0);
-    publish_apply(fx.fs, true);
-    mutex_unlock(&fx.fs->ns);
-    meta_batch_free(b);
+    fs_fixture_change_attributes(&fx, d.ino);
     meta_dentry_clear(&d);
     ck_assert_int_eq(publish_retry(fx.fs->pub, ""), 1); /* now, not in 5 s */
     all_published();

@@ -300,22 +300,10 @@ static void await_published(const char *path)
     ck_assert_msg(publish_wait(fx.fs->pub, path, clock_mono_ns() + 20 * NS_PER_S, NULL, NULL) == 0, "%s", path);
 }
 
-/* As chmod does. */
 static void change_attributes(const char *path)
 {
     INODE_REF in = fs_fixture_inode(&fx, path);
-    struct meta_dentry d = {0};
-    struct meta_batch *b = meta_batch_new(fx.fs->meta);
-    mutex_lock(&fx.fs->ns);
-    ck_assert_int_eq(meta_link_first(fx.fs->meta, in->ino, &d), 0);
-    d.flags |= DENTRY_META_DIRTY;
-    publish_name(fx.fs, b, &d, PUBLISH_META);
-    meta_dentry_put(b, &d);
-    ck_assert_int_eq(meta_commit(b, false), 0);
-    publish_apply(fx.fs, true);
-    mutex_unlock(&fx.fs->ns);
-    meta_batch_free(b);
-    meta_dentry_clear(&d);
+    fs_fixture_change_attributes(&fx, in->ino);
 }
 
 static bool is_staged(const char *key)

@@ -81,13 +81,6 @@ static inline bool has_file(const char *dir, uint64_t vid)
     return cache_scan_file(dir, vid, &f) == 0;
 }
 
-static inline void assert_reads(struct cfile *cf, uint64_t off, uint64_t len, uint32_t seed)
-{
-    g_autofree uint8_t *buf = g_malloc(len);
-    ck_assert_int_eq(cache_file_read(cf, buf, len, off), (ssize_t)len);
-    assert_pattern(buf, len, off, seed);
-}
-
 /* Opens objects 100..100+n and reads them whole. */
 static inline void fill(unsigned n, struct cache_source *srcs)
 {
