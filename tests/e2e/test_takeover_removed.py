@@ -54,7 +54,7 @@ def remove(m):
 
 
 def is_emptied(m, but=1):
-    """Of all but `kept`, and others, while programs use the mount."""
+    """Of all but `kept`, and others, while programs use the mount: what the worker before was asked for last is known to be over by that."""
     assert (m.path / "kept").read_bytes() == b"k" * 1000
     return cached(m)[0] == but
 
@@ -89,7 +89,7 @@ def test_upload_of_a_file_removed_just_before_the_death_is_aborted(dying, store)
     os.unlink(m.path / "f.tmp")
     assert eventually(m.crash.fired), "nobody died"
     assert eventually(lambda: os.listdir(m.path) == [] and not uploads(store), 10), uploads(store)  # while the mount is used
-    assert eventually(lambda: cached(m)[0] == 0, 10), cached(m)
+    assert eventually(lambda: os.listdir(m.path) == [] and cached(m)[0] == 0, 10), cached(m)
     m.wait()
     assert not store.list()
 
@@ -112,7 +112,7 @@ def test_what_the_kernel_still_knows_stays(m):
         for _ in range(2):
             remove(m)
             m.kill_worker()
-            assert eventually(lambda: cached(m)[0] == 4, 10), cached(m)
+            assert eventually(lambda: is_emptied(m, but=4), 10), cached(m)
             assert os.stat(f"/proc/self/fd/{path}").st_nlink == 0
             with open(f"/proc/self/fd/{path}", "rb") as f:
                 assert f.read() == data
