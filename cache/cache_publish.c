@@ -421,7 +421,8 @@ static int store_parts(struct publish *p, GArray *parts)
     }
 }
 
-/* After -ENOENT of Complete: 0 the object is there, made by this upload; 1 it is not. */
+/* After -ENOENT of Complete: 0 the object is there, made by this upload; 1 it is not. Not asked where parts were stored after a Complete of unknown outcome: that one
+ * may have made it, of the parts before. */
 static int was_completed(struct publish *p, const char *token, struct etag *ret_etag)
 {
     struct obj_info info = {0};
@@ -442,16 +443,17 @@ static int complete(struct publish *p, const GArray *parts, struct publish_resul
     mutex_lock(&u->mu);
     g_autofree char *id = g_strdup(u->upload_id);
     g_autofree char *token = g_strdup(u->token);
-    bool cancelled = u->abort_wanted;
+    bool cancelled = u->abort_wanted, settles = !u->token_spoilt;
+    u->maybe_completed |= !cancelled;
     mutex_unlock(&u->mu);
     if (cancelled)
         return -ECANCELED;
     CRASH_POINT(mpu_completing);
     int r = objstore_mpu_complete(p->c->store, p->req->key, id, (const struct obj_part *)(const void *)parts->data,
-                                  parts->len, token, &p->req->cond, &etag);
+                                  parts->len, settles ? token : NULL, &p->req->cond, &etag);
     CRASH_POINT(mpu_completed);
     if (r == -ENOENT)
-        r = was_completed(p, token, &etag);
+        r = settles ? was_completed(p, token, &etag) : 1;
     if (r == 1 || r == -EBADMSG) { /* gone, or its parts are not what was sent */
         int e = begin_anew(p);
         return e < 0 ? (r == 1 ? e : r) : 1;
@@ -469,7 +471,7 @@ static int complete(struct publish *p, const GArray *parts, struct publish_resul
     g_clear_pointer(&u->key, g_free);
     mutex_unlock(&u->mu);
     CRASH_POINT(mpu_verified);
-    int e = upload_forget_record(p->c, p->cf->vid);
+    int e = upload_forget_record(p->c, &(struct meta_upload){.vid = p->cf->vid, .upload_id = id});
     CRASH_POINT(mpu_forgotten);
     return r < 0 ? r : e;
 }

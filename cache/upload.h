@@ -64,6 +64,8 @@ struct upload {
     bool copying;  /* parts are copied from the source or fail */
     int give_up;   /* atomic: requests of its parts end soon */
     bool copy_unchanged;
+    bool maybe_completed; /* a Complete of unknown outcome may be at work in the store */
+    bool token_spoilt;    /* and parts were stored since: an object with the token need not be of them */
     GPtrArray *bases;     /* struct cache_delta_base, owned: objects that may share parts; NULL: none asked for */
     unsigned bases_as_of; /* c->delta_made when they were asked for */
     unsigned n_drops;     /* what was asked before one of these is not believed: it may have what was dropped */
@@ -110,10 +112,12 @@ void upload_reset_locked(struct upload *u) REQUIRES(u->mu);
 void upload_drop(struct upload *u) EXCLUDES(u->mu);
 /* Before the upload is taken away while others may use the session: nothing is begun until upload_end_drop(). False: it is being published. */
 bool upload_begin_drop_locked(struct upload *u) REQUIRES(u->mu);
+/* The upload is dropped: others are let in again. */
+void upload_let_in_locked(struct upload *u) REQUIRES(u->mu);
 /* Drops the upload and lets others in again. */
 void upload_end_drop(struct upload *u) EXCLUDES(u->mu);
-/* Removes the records of vid's upload. */
-int upload_forget_record(struct cache *c, uint64_t vid) MUST_CHECK;
+/* Removes the records of the upload that rec names, if they still are of that one. */
+int upload_forget_record(struct cache *c, const struct meta_upload *rec) MUST_CHECK;
 /* Aborts what rec names, then removes the record if it still names it. 0 when nothing is left. */
 int upload_abort_recorded(struct cache *c, const struct meta_upload *rec) MUST_CHECK;
 /* Aborts the upload that is recorded for vid, if there is one, and forgets it. */

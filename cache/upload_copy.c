@@ -21,18 +21,19 @@ static int start_over(struct upload *u, const char *key, const struct obj_meta *
     }
     upload_quiesce_locked(u);
     mutex_unlock(&u->mu);
-    upload_end_drop(u);
+    upload_drop(u);
     int r = upload_clear_record(u->cf->c, u->cf->vid);
-    if (r < 0)
-        return r;
     mutex_lock(&u->mu);
-    g_free(u->key);
-    u->key = g_strdup(key);
-    u->posix = meta->posix;
-    g_strlcpy(u->token, meta->token ? meta->token : "", sizeof u->token);
-    u->abort_wanted = false;
+    if (r == 0) {
+        g_free(u->key);
+        u->key = g_strdup(key);
+        u->posix = meta->posix;
+        g_strlcpy(u->token, meta->token ? meta->token : "", sizeof u->token);
+        u->abort_wanted = false;
+    }
+    upload_let_in_locked(u);
     mutex_unlock(&u->mu);
-    return 0;
+    return r;
 }
 
 int cache_copy_begin(struct cfile *cf, const struct cache_source *src, const char *key, const struct obj_meta *meta)
@@ -68,11 +69,15 @@ static bool stored_locked(struct upload *u, uint32_t i, uint64_t end) REQUIRES(u
     return p->state == PART_STORED && p->size == upload_part_len(&u->layout, i, end);
 }
 
-/* Has the parts copied; where what is stored ends. */
+/* Has the parts copied; where what is stored ends. Nothing is while others have the upload: they would take its size and parts for theirs. */
 static uint64_t copy_parts(struct upload *u, uint32_t first, uint64_t end)
 {
     uint32_t last = upload_part_of(&u->layout, end - 1), i;
     mutex_lock(&u->mu);
+    if (u->publishing || u->dropping || !u->key) {
+        mutex_unlock(&u->mu);
+        return upload_part_offset(&u->layout, first);
+    }
     u->copying = true;
     u->size = end;
     u->err = 0;

@@ -265,6 +265,8 @@ static void end(struct upload *u, struct job *j, int r)
     } else if (r < 0 && j->part.number != 0) { /* the store may hold anything under this number */
         p->etag = (struct etag){{0}};
     }
+    if (j->part.number != 0) /* not found to be there: sent or copied, or it was tried */
+        u->token_spoilt |= u->maybe_completed;
     if (r == 0 && j->stored && p->writes == j->writes) {
         upload_part_move(p, PART_STORED);
         u->stored_bytes += p->size;

@@ -92,6 +92,7 @@ static void adopt(struct upload *u, const struct meta_upload *rec, const char *t
 {
     mutex_lock(&u->mu);
     u->upload_id = g_strdup(rec->upload_id);
+    u->maybe_completed = true; /* for all we know */
     g_strlcpy(u->token, token, sizeof u->token);
     for (guint k = 0; k < recs->len; k++) {
         const struct meta_part *m = &g_array_index(recs, struct meta_part, k);
@@ -130,7 +131,7 @@ static int resume_recorded(struct upload *u, const struct meta_upload *rec, uint
         if (r < 0)
             return r;
         *ret_done = r > 0;
-        r = upload_forget_record(c, rec->vid);
+        r = upload_forget_record(c, rec);
         if (r < 0 && *ret_done)
             obj_info_clear(ret_info);
         return r;

@@ -155,6 +155,7 @@ void upload_reset_locked(struct upload *u)
         *p = (struct upload_part){.state = PART_NONE, .writes = p->writes};
     }
     g_clear_pointer(&u->upload_id, g_free);
+    u->maybe_completed = u->token_spoilt = false;
     upload_delta_reset_locked(u);
     u->stored_bytes = 0;
     u->next_part = 0;
@@ -176,14 +177,6 @@ static int forget_record_locked(struct cache *c, uint64_t vid) REQUIRES(c->uploa
     return r;
 }
 
-int upload_forget_record(struct cache *c, uint64_t vid)
-{
-    mutex_lock(&c->upload_records);
-    int r = forget_record_locked(c, vid);
-    mutex_unlock(&c->upload_records);
-    return r;
-}
-
 static int forget_same_locked(struct cache *c, const struct meta_upload *rec) REQUIRES(c->upload_records)
 {
     struct meta_upload now;
@@ -195,16 +188,21 @@ static int forget_same_locked(struct cache *c, const struct meta_upload *rec) RE
     return same ? forget_record_locked(c, rec->vid) : 0;
 }
 
+int upload_forget_record(struct cache *c, const struct meta_upload *rec)
+{
+    mutex_lock(&c->upload_records);
+    int r = forget_same_locked(c, rec);
+    mutex_unlock(&c->upload_records);
+    return r;
+}
+
 int upload_abort_recorded(struct cache *c, const struct meta_upload *rec)
 {
     int r = objstore_mpu_abort(c->store, rec->key, rec->upload_id);
     if (r < 0 && r != -ENOENT)
         return r;
     CRASH_POINT(mpu_aborted);
-    mutex_lock(&c->upload_records);
-    r = forget_same_locked(c, rec);
-    mutex_unlock(&c->upload_records);
-    return r;
+    return upload_forget_record(c, rec);
 }
 
 void upload_not_needed(struct cache *c, uint64_t vid)
@@ -234,12 +232,21 @@ static int record_create(struct upload *u, const char *key, const char *upload_i
     meta_upload_del(b, rec.vid); /* parts of an earlier one */
     meta_upload_put(b, &rec);
     meta_value_put(b, name, u->token, strlen(u->token));
+    struct meta_upload other = {0};
     mutex_lock(&c->upload_records);
-    int r = meta_commit(b, false);
+    int r = meta_upload_get(c->meta, rec.vid, &other);
+    if (r == 0 || r == -ENOENT)
+        r = meta_commit(b, false);
     mutex_unlock(&c->upload_records);
     meta_batch_free(b);
     if (r == 0)
         r = meta_sync(c->meta);
+    if (r == 0 &&
+        other.upload_id) { /* it began since create() looked, which nobody does: no record names it any more */
+        log_warn("upload", "two uploads of one file key='%s' id='%s' and '%s'", key, upload_id, other.upload_id);
+        upload_pool_abort_later(c->uploads, &other);
+    }
+    meta_upload_clear(&other);
     meta_upload_clear(&rec);
     return r;
 }
@@ -330,12 +337,18 @@ bool upload_begin_drop_locked(struct upload *u)
     return u->dropping;
 }
 
+void upload_let_in_locked(struct upload *u)
+{
+    mutex_assert_held(&u->mu);
+    u->dropping = false;
+    cond_broadcast(&u->changed);
+}
+
 void upload_end_drop(struct upload *u)
 {
     upload_drop(u);
     mutex_lock(&u->mu);
-    u->dropping = false;
-    cond_broadcast(&u->changed);
+    upload_let_in_locked(u);
     mutex_unlock(&u->mu);
 }
 

@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/crash.h"
 #include "base/crc32c.h"
+#include "base/log.h"
 #include "base/metric.h"
 #include "drv_file.h"
 
@@ -83,7 +84,11 @@ static int mpu_open(struct drv_file *f, const char *key, const char *id)
     if (n < 0)
         return (int)n;
     have[n] = '\0';
-    return key && strcmp(have, key) != 0 ? -ENOENT : steal_fd(&fd);
+    if (key && strcmp(have, key) != 0) {
+        log_warn("file", "an upload is of another key id='%s' key='%s' asked='%s'", id, have, key);
+        return -ENOENT;
+    }
+    return steal_fd(&fd);
 }
 
 /* Removes an upload whose "key" file is open, which is closed before: NFS keeps what is open, and with it the directory. */
@@ -234,8 +239,9 @@ int file_mpu_complete(struct objstore *st, const char *key, const char *upload_i
     }
     r = file_commit(f, fd, tmp, key, cond, ret_etag);
     CRASH_POINT(store_joined);
-    if (r == 0)
-        (void)drop(f, steal_fd(&upload), upload_id); /* leftovers are listed by mpu_list or are only waste */
+    int left = r == 0 ? drop(f, steal_fd(&upload), upload_id) : 0;
+    if (left < 0) /* the object is made: leftovers are only waste, and listed by mpu_list */
+        log_warn("file", "the parts of a completed upload stay key='%s' id='%s' r=%s", key, upload_id, err_name(left));
     return r;
 }
 

@@ -196,6 +196,76 @@ START_TEST(completed_version_is_not_taken_for_a_newer_one)
 }
 END_TEST
 
+struct earlier {
+    uint64_t vid; /* 0 once it has ended */
+    uint8_t bytes[8 * PART];
+};
+
+/* The store ends an earlier Complete just before ours comes: its object has our token and size, and other bytes. */
+static int end_earlier_complete(void *ctx)
+{
+    struct earlier *e = ctx;
+    struct obj_meta meta = {.token = "token-1"};
+    struct obj_cond any = {.kind = OBJ_COND_NONE};
+    struct meta_upload rec;
+    if (!e->vid)
+        return 0;
+    ck_assert_int_eq(meta_upload_get(rig.m, e->vid, &rec), 0);
+    e->vid = 0;
+    ck_assert_int_eq(objstore_put(rig.st, "a", e->bytes, sizeof(e->bytes), &meta, &any, NULL), 0);
+    ck_assert_int_eq(objstore_mpu_abort(rig.st, "a", rec.upload_id), 0);
+    meta_upload_clear(&rec);
+    return 0;
+}
+
+/* In one run, and over a restart. */
+START_TEST(object_of_a_complete_before_the_change_is_not_taken_for_the_file)
+{
+    g_autofree struct earlier *e = g_new0(struct earlier, 1);
+    struct cfile *cf = new_file(sizeof(e->bytes), 1);
+    struct publish_req req = request("a");
+    struct publish_result res;
+    e->vid = cache_file_vid(cf);
+    ck_assert_int_eq(cache_file_read(cf, e->bytes, sizeof(e->bytes), 0), (ssize_t)sizeof(e->bytes));
+    fault("op=complete,nth=1,action=error:-EIO");
+    ck_assert_int_eq(publish(cf, "a"), -EIO);
+    if (_i) {
+        cache_file_unref(cf);
+        cf = reopen(e->vid, sizeof(e->bytes));
+    }
+    write_at(cf, 0, 10, 2);
+    req.gate = end_earlier_complete;
+    req.ctx = e;
+    ck_assert_int_eq(cache_publish(cf, &req, &res), -ESTALE);
+    cache_file_unref(cf);
+}
+END_TEST
+
+static int record_another(void *ctx)
+{
+    char key[] = "a", id[] = "another";
+    struct meta_upload rec = {.vid = *(uint64_t *)ctx, .key = key, .upload_id = id, .part_bytes = PART};
+    struct meta_batch *b = meta_batch_new(rig.m);
+    meta_upload_put(b, &rec);
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    meta_batch_free(b);
+    return 0;
+}
+
+START_TEST(end_of_an_upload_forgets_no_other)
+{
+    struct cfile *cf = new_file(8 * PART, 1);
+    uint64_t vid = cache_file_vid(cf);
+    struct publish_req req = request("a");
+    struct publish_result res;
+    req.gate = record_another;
+    req.ctx = &vid;
+    ck_assert_int_eq(cache_publish(cf, &req, &res), 0);
+    ck_assert(has_record(vid));
+    cache_file_unref(cf);
+}
+END_TEST
+
 START_TEST(upload_under_another_key_is_aborted_after_restart)
 {
     struct cfile *cf = stored_then_restarted(8 * PART);
@@ -476,6 +546,8 @@ static void add_life(Suite *s)
     tcase_add_test(tc, part_replaced_in_the_store_is_sent_again);
     tcase_add_test(tc, complete_whose_reply_was_lost_is_settled_after_restart);
     tcase_add_test(tc, completed_version_is_not_taken_for_a_newer_one);
+    tcase_add_loop_test(tc, object_of_a_complete_before_the_change_is_not_taken_for_the_file, 0, 2);
+    tcase_add_test(tc, end_of_an_upload_forgets_no_other);
     tcase_add_test(tc, upload_under_another_key_is_aborted_after_restart);
     tcase_add_test(tc, only_our_stale_uploads_are_aborted);
     tcase_add_test(tc, upload_left_of_what_is_published_is_aborted);
