@@ -206,6 +206,37 @@ void tree_leave_object(struct fs *fs, struct meta_batch *b, const struct meta_de
     mutex_unlock(&in->mu);
 }
 
+/*
+ * Closed content whose names but this one were published waited for it to be safe under all: an op of another name, which has nothing to send, says that it is. Where a
+ * name is left that was not published, its own op does, or a rule keeps the content here.
+ */
+static int tell_rest(struct fs *fs, struct meta_batch *b, const struct meta_dentry *gone) REQUIRES(fs->ns)
+{
+    INODE_REF in = NULL;
+    g_autoptr(GPtrArray) names = NULL;
+    int r = inode_get(fs, gone->ino, &in);
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    mutex_lock(&in->mu);
+    bool waits = in->rec.nlink > 0 && in->rec.content == CONTENT_SEALED && !in->changed && !in->gone;
+    uint64_t vid = in->rec.vid, gen = in->rec.gen;
+    mutex_unlock(&in->mu);
+    r = waits ? meta_link_list(fs->meta, gone->ino, &names) : 0;
+    struct meta_dentry *rest = NULL;
+    for (unsigned i = 0; r == 0 && waits && i < names->len; i++) {
+        struct meta_dentry *d = names->pdata[i];
+        if (d->id == gone->id)
+            continue;
+        waits = d->op_seq == 0 && (d->flags & DENTRY_UPSTREAM) && d->pub_vid == vid && d->pub_gen == gen;
+        rest = d;
+    }
+    if (r == 0 && waits && rest) {
+        publish_name(fs, b, rest, PUBLISH_CONTENT);
+        meta_dentry_put(b, rest);
+    }
+    return r;
+}
+
 int tree_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, bool keep_path_object)
 {
     mutex_assert_held(&fs->ns);
@@ -223,7 +254,7 @@ int tree_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, b
     int r = tree_unref_inode(fs, b, d->ino);
     if (r == 0)
         tree_leave_object(fs, b, d);
-    return r;
+    return r == 0 && S_ISREG(d->type) ? tell_rest(fs, b, d) : r;
 }
 
 /* ---- create ---- */

@@ -81,6 +81,12 @@ static void assert_object(const char *key, const char *want)
     ck_assert_str_eq(have, want);
 }
 
+static bool object_is(const char *key, const char *want)
+{
+    g_autofree char *path = g_build_filename(fx.lake, key, NULL), *have = NULL;
+    return g_file_get_contents(path, &have, NULL, NULL) && g_str_equal(have, want);
+}
+
 static void make_file(const char *path)
 {
     fs_fixture_write(&fx, path, "new", 3);
@@ -517,6 +523,30 @@ START_TEST(copy_of_an_archived_object_waits_for_a_decision)
 }
 END_TEST
 
+/* The name that was not sent is removed, or replaced, while its op is on its way or waits for another try. */
+START_TEST(file_is_clean_once_its_last_unsent_name_goes)
+{
+    static const char *const faults[] = {"op=put,key=h,action=error:-EIO;op=copy,key=h,action=error:-EIO",
+                                         "op=put,key=h,action=delay:3600s;op=copy,key=h,action=delay:3600s"};
+    make_file("p");
+    link_to("p", "h");
+    make_file("other");
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, faults[_i % 2]), 0);
+    fs_fixture_start(&fx);
+    EVENTUALLY(object_is("p", "new"));
+    INODE_REF in = fs_fixture_inode(&fx, "p");
+    ck_assert(content_is_dirty(in));
+    if (_i < 2)
+        drop("h");
+    else
+        move("other", "h", 0);
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, ""), 0);
+    publish_all();
+    EVENTUALLY(!content_is_dirty(in));
+    assert_object("p", "new");
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("publish_names");
@@ -543,6 +573,7 @@ int main(void)
     tcase_add_test(tc, copy_that_no_store_can_make_is_not_tried_for_ever);
     tcase_add_test(tc, copy_that_fails_while_its_source_is_there_is_tried_again);
     tcase_add_loop_test(tc, copy_of_an_archived_object_waits_for_a_decision, 0, 2);
+    tcase_add_loop_test(tc, file_is_clean_once_its_last_unsent_name_goes, 0, 4);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
