@@ -345,7 +345,8 @@ int link_open_store(struct fs *fs, const struct link *l, struct objstore **ret, 
 {
     struct objstore_config like = like_mount(fs);
     like.known_ctx = l->identity;
-    return open_like(&like, l->source, &l->o, ret, ret_msg);
+    int r = links_check_apart(fs, l->source, ret_msg);
+    return r < 0 ? r : open_like(&like, l->source, &l->o, ret, ret_msg);
 }
 
 /* The store of a link that is known, NULL where it cannot be opened; *ret_error says why. */
@@ -368,6 +369,14 @@ static struct objstore *reopen(const struct objstore_config *like, const struct 
     if (r < 0 && !*ret_error)
         *ret_error = g_strdup(objstore_err_text(r));
     return r < 0 ? NULL : st;
+}
+
+static struct objstore *reopen_of_mount(struct fs *fs, const struct link *l, char **ret_error)
+{
+    const struct objstore_config like = like_mount(fs);
+    if (!l->unreadable && links_check_apart(fs, l->source, ret_error) < 0)
+        return NULL;
+    return reopen(&like, l, ret_error);
 }
 
 /* ---- records ---- */
@@ -469,8 +478,7 @@ static void retry_one(struct fs *fs, struct link *l)
         (void)objstore_links_check(fs->store, l->dir, &error); /* noted there */
         return;
     }
-    const struct objstore_config like = like_mount(fs);
-    struct objstore *st = reopen(&like, l, &error);
+    struct objstore *st = reopen_of_mount(fs, l, &error);
     if (st && !l->identity)
         note_identity(fs, l, objstore_identity(st));
     if (st && objstore_links_replace(fs->store, l->dir, st) == 0)
@@ -531,8 +539,7 @@ static void *retry_thread(void *arg)
 static void open_one(struct fs *fs, struct link *l)
 {
     g_autofree char *error = NULL;
-    const struct objstore_config like = like_mount(fs);
-    struct objstore *st = reopen(&like, l, &error);
+    struct objstore *st = reopen_of_mount(fs, l, &error);
     if (!st)
         tell_error(l, error);
     int r = objstore_links_add(fs->store, l->dir, st);

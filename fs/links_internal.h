@@ -42,6 +42,8 @@ struct link *links_at_locked(struct links *ls, const char *dir) REQUIRES(ls->mu)
 /* False: the daemon stops. */
 bool links_begin_change(struct links *ls) MUST_CHECK;
 void links_end_change(struct links *ls);
+/* -EINVAL, with the reason in *ret_msg: the source is a directory in or above the mount, or holds the cache or lies in it. Asks nothing of the mount. */
+int links_check_apart(const struct fs *fs, const char *source, char **ret_msg) MUST_CHECK;
 /* l->identity: of the store that it was so far, or NULL. */
 int link_open_store(struct fs *fs, const struct link *l, struct objstore **ret, char **ret_msg) MUST_CHECK;
 /* Text of a record; identity may be NULL. NULL: something in it is not UTF-8. Owned by the caller. */

@@ -73,6 +73,29 @@ def test_a_link_waits_for_its_directory_to_be_mounted(mount, store, base):
     assert sorted(os.listdir(mount.path / "l")) == ["f", "g"] and (theirs / "g").read_bytes() == b"y"
 
 
+def test_no_link_leads_into_the_mount_itself(make_mount, base):
+    """Who serves a mount that it waits for could not be ended."""
+    listed, alias, second = base / "links.conf", base / "alias", base / "second"
+    m = make_mount(start=False)
+    alias.symlink_to(m.path)
+    listed.write_text(f"file://{alias}/d l\n")
+    m.mount(links=listed)
+    assert "lies in the mount" in m.log() and "no links" in run("link", "list", m.path).stdout
+    (m.path / "d").mkdir()
+    second.mkdir()
+    bound = run("--bind", m.path / "d", second, program="mount", check=False).returncode == 0
+    try:
+        for path in (m.path, m.path / "d", alias / "d", m.base, base, m.cache, second if bound else m.path):
+            done = run("link", "add", f"file://{path}", m.path / "l", check=False)
+            assert done.returncode == 1 and "lies in" in done.stderr, (path, done.stderr)
+    finally:
+        if bound:
+            run(second, program="umount")
+    m.wait()
+    assert os.listdir(m.path / "d") == []
+    assert m.kill_worker() and os.listdir(m.path) == ["d"]
+
+
 def test_symbolic_links_in_the_store_lead_nowhere(mount, store, base):
     secret = base / "elsewhere/secret"
     secret.parent.mkdir()

@@ -13,6 +13,7 @@
 #include <glib/gstdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct fs_fixture fx;
 
@@ -401,6 +402,25 @@ START_TEST(a_bucket_that_is_gone_leaves_the_others_alone)
 END_TEST
 
 /* 0: with an option of another version; 1: damaged. */
+START_TEST(no_link_leads_into_the_mount_or_to_the_cache)
+{
+    const char *const wrong[] = {"mnt", "mnt/d", "alias/d", "lake/../mnt", "", "cache", "cache/data"};
+    g_autofree char *alias = other("alias", ""), *one = other("one", "");
+    fs_fixture_open(&fx);
+    ck_assert_int_eq(symlink("mnt", alias), 0);
+    for (unsigned i = 0; i < G_N_ELEMENTS(wrong); i++) {
+        ck_assert_msg(add(wrong[i], "a", "") == -EINVAL, "%s", wrong[i]);
+        ck_assert_msg(strstr(last_msg, "lies in") != NULL, "%s: %s", wrong[i], last_msg);
+    }
+    ck_assert_int_eq(lookup("a"), -ENOENT);
+    ck_assert_int_eq(g_unlink(alias) | g_mkdir(one, 0700) | symlink("one", alias), 0);
+    ck_assert_int_eq(add("alias", "a", ""), 0);
+    ck_assert_int_eq(g_unlink(alias) | symlink("mnt", alias), 0); /* what is there from before is not opened */
+    restart();
+    ck_assert_str_eq(state_of("a"), "degraded");
+}
+END_TEST
+
 START_TEST(a_link_that_cannot_be_read_is_no_directory_of_the_mount)
 {
     object("one", "x", "1");
@@ -752,6 +772,7 @@ int main(void)
     tcase_add_test(t, a_link_of_a_file_is_there_before_its_bucket_answers);
     tcase_add_test(t, a_link_of_a_file_is_there_though_the_mounts_own_store_fails);
     tcase_add_test(t, a_file_of_links_that_cannot_be_read_fails_the_mount);
+    tcase_add_test(t, no_link_leads_into_the_mount_or_to_the_cache);
     tcase_add_test(t, a_bucket_that_is_gone_leaves_the_others_alone);
     tcase_add_test(t, a_file_lists_links);
     tcase_add_test(t, a_mount_without_a_source_has_links_only);
