@@ -44,7 +44,7 @@
  * {"verb":"drain","timeout_s":0}                                progress as wait
  * {"verb":"config"}                                             {"event":"config","text":}
  * {"verb":"upgrade","program":"/ABSOLUTE"}                      the program was found fit, this process ends and it goes on
- * {"verb":"stop"}                                               progress as wait while the daemon makes local state durable, then it unmounts (a mount in use: exit 1, and it goes on), exits
+ * {"verb":"stop"}                                               progress as wait while the daemon makes local state durable, then it unmounts (a mount in use, also through a bind mount or in another mount namespace: exit 1, and it goes on), exits
  */
 #pragma once
 #define CTL_MAX_LINE     (1u << 20)

@@ -5,6 +5,7 @@
 
 #include "content.h"
 #include "durable.h"
+#include "handle.h"
 #include "local.h"
 #include "publish.h"
 #include "recover.h"
@@ -254,11 +255,47 @@ static int make_durable(struct fs *fs, struct ctl_client *client)
     return journal < 0 ? journal : files;
 }
 
+#define RELEASE_TRIES 100 /* a program that closed a file did not wait for us to hear of it */
+#define RELEASE_US    20000
+
+/* What the kernel's EBUSY does not tell: it counts the uses of the one mount that is to go, not those of bind mounts of it and in containers, which would lose what they write. */
+static bool is_held(struct fs *fs, struct ctl_client *client, uint64_t *ret_ino, int32_t *ret_tid)
+{
+    enum handles_held held = handle_held(fs, ret_ino, ret_tid);
+    for (unsigned i = 0; held != HANDLES_NONE && (held == HANDLES_UNSURE || i < RELEASE_TRIES); i++) {
+        if (ctl_gone(client) || atomic_load(&fs->stopping))
+            return ctl_gone(client);
+        g_usleep(RELEASE_US);
+        held = handle_held(fs, ret_ino, ret_tid);
+    }
+    return held != HANDLES_NONE;
+}
+
+static void fail_held(struct fs *fs, struct ctl_client *client, uint64_t ino, int32_t tid)
+{
+    g_autofree char *path = NULL, *program = NULL;
+    g_autofree char *comm = g_strdup_printf("/proc/%d/comm", tid);
+    int r = tree_path_of(fs, ino, &path);
+    if (tid > 0)
+        (void)g_file_get_contents(comm, &program, NULL, NULL); /* it may have ended, and others have its file */
+    g_autofree char *by = program ? g_strdup_printf(" by %s (process %d)", g_strchomp(program), tid) : NULL;
+    ctl_fail(
+        client,
+        "%s is in use: '%s' was opened%s, here, through a bind mount or in a container (`fuser -vm %s` lists who uses it)",
+        fs->mountpoint, r == 0 ? (*path ? path : "/") : "a file without a name", by ? by : "", fs->mountpoint);
+}
+
 static int verb_stop(struct fs *fs, struct ctl_client *client, const json_t *req)
 {
+    uint64_t ino = 0;
+    int32_t tid = 0;
     int synced = make_durable(fs, client);
     if (synced == -ECANCELED)
         return 1;
+    if (is_held(fs, client, &ino, &tid)) {
+        fail_held(fs, client, ino, tid);
+        return 1;
+    }
     int r = fs_unmount(fs->mountpoint, false);
     if (r == -EBUSY)
         ctl_fail(client, "%s is in use (open files or working directories: `fuser -vm %s` lists them)", fs->mountpoint,

@@ -85,7 +85,7 @@ void handle_table_adopt(struct fs *fs)
             continue;
         }
         struct handle *h = g_new(struct handle, 1);
-        *h = (struct handle){.slot = s, .fh = (uint64_t)s->gen << 32 | i};
+        *h = (struct handle){.slot = s, .fh = (uint64_t)s->gen << 32 | i, .adopted = true};
         fs->handles->pdata[i] = h;
     }
     mutex_unlock(&fs->handle_mu);
@@ -166,4 +166,29 @@ void handle_free(struct fs *fs, uint64_t fh)
     mutex_unlock(&fs->handle_mu);
     if (h)
         free_one(h);
+}
+
+static enum handles_held held_by_locked(struct fs *fs, const struct handle *h) REQUIRES(fs->handle_mu)
+{
+    uint32_t state = h ? atomic_load(&h->slot->state) : SLOT_FREE;
+    if (state == SLOT_OPENING && h->adopted)
+        return clock_mono_ns() < fs->unsure_until_ns ? HANDLES_UNSURE : HANDLES_NONE;
+    return state == SLOT_OPENING || state == SLOT_OPEN ? HANDLES_OPEN : HANDLES_NONE;
+}
+
+enum handles_held handle_held(struct fs *fs, uint64_t *ret_ino, int32_t *ret_tid)
+{
+    enum handles_held most = HANDLES_NONE;
+    mutex_lock(&fs->handle_mu);
+    for (unsigned i = 0; i < fs->handles->len && most != HANDLES_OPEN; i++) {
+        const struct handle *h = fs->handles->pdata[i];
+        enum handles_held one = held_by_locked(fs, h);
+        most = MAX(most, one);
+        if (one == HANDLES_OPEN) {
+            *ret_ino = h->slot->ino;
+            *ret_tid = h->slot->tid;
+        }
+    }
+    mutex_unlock(&fs->handle_mu);
+    return most;
 }

@@ -14,6 +14,7 @@ struct handle {
     uint64_t fh;
     unsigned news; /* io_mode_news() at the open */
     char *text;    /* virtual files */
+    bool adopted;  /* of a worker before */
     struct read_watch watch;
     /* guarded by in->mu */
     bool given_up; /* counts as no writer, until a request for it comes (attach.h) */
@@ -31,5 +32,14 @@ struct handle *handle_find(struct fs *fs, uint64_t fh);
 void handle_opened(struct fs *fs, uint64_t fh);
 void handle_releasing(struct fs *fs, uint64_t fh);
 void handle_free(struct fs *fs, uint64_t fh);
+
+/*
+ * What programs have open, through whatever mount of it they see it: the kernel's own count knows neither bind mounts nor other mount namespaces. One that is being
+ * released is open no more. UNSURE: no more than what the worker before was about to open, which settles by itself (attach.h).
+ */
+enum handles_held { HANDLES_NONE, HANDLES_UNSURE, HANDLES_OPEN };
+/* ret_ino and ret_tid of who opened it (0: not known), of one that is open. */
+enum handles_held handle_held(struct fs *fs, uint64_t *ret_ino, int32_t *ret_tid);
+
 /* Handles, still without inodes, for all slots that the worker before left in use. */
 void handle_table_adopt(struct fs *fs);

@@ -373,3 +373,20 @@ def test_a_bind_mount_is_seen_through(mount, bound):
     assert listed.count(str(mount.path)) == 1 and str(bound) not in listed
     refused(["umount", bound], str(mount.path))
     assert (bound / "f").read_bytes() == b"12345"
+
+
+def test_umount_leaves_who_uses_a_bind_mount_alone(mount, bound):
+    """The kernel calls a mount unused that is used at another place."""
+    with open(bound / "g", "wb") as f:
+        f.write(b"before")
+        f.flush()
+        refused(["umount", mount.path], "is in use", "d/g", code=1)
+        mount.kill_worker()  # the next one knows what is open, too
+        refused(["umount", mount.path], "is in use", code=1)
+        f.write(b" and after")
+    mount.wait()
+    assert mount.store.get("d/g") == b"before and after"
+    listing = os.open(bound, os.O_RDONLY | os.O_DIRECTORY)
+    refused(["umount", mount.path], "is in use", code=1)
+    os.close(listing)
+    mount.umount()

@@ -82,6 +82,25 @@ START_TEST(number_of_a_slot_used_again_is_another)
 }
 END_TEST
 
+START_TEST(what_is_released_is_held_no_more)
+{
+    uint64_t ino = 0;
+    int32_t tid = 0;
+    ck_assert_int_eq(handle_held(fx.fs, &ino, &tid), HANDLES_NONE);
+    uint64_t gone = new_dir(0)->fh, fh = new_dir(0)->fh;
+    handle_free(fx.fs, gone);
+    ck_assert_int_eq(handle_held(fx.fs, &ino, &tid), HANDLES_OPEN); /* its program may have it in a moment */
+    ck_assert_uint_eq(ino, META_ROOT_INO);
+    ck_assert_int_eq(tid, 7);
+    handle_opened(fx.fs, fh);
+    ck_assert_int_eq(handle_held(fx.fs, &ino, &tid), HANDLES_OPEN);
+    handle_releasing(fx.fs, fh);
+    ck_assert_int_eq(handle_held(fx.fs, &ino, &tid), HANDLES_NONE);
+    handle_free(fx.fs, fh);
+    ck_assert_int_eq(handle_held(fx.fs, &ino, &tid), HANDLES_NONE);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("handle");
@@ -89,6 +108,7 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, slot_says_what_is_open);
     tcase_add_test(tc, number_of_a_slot_used_again_is_another);
+    tcase_add_test(tc, what_is_released_is_held_no_more);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }

@@ -353,10 +353,16 @@ END_TEST
 
 START_TEST(handle_that_was_used_is_known_to_be_open)
 {
+    uint64_t ino = 0;
+    int32_t tid = 0;
     takeover_run(work_open_unanswered, false);
     takeover_open(false);
-    struct handle *h = takeover_handle(shared->fh);
+    fx.fs->unsure_until_ns = UINT64_MAX / 2;
+    ck_assert_int_eq(handle_held(fx.fs, &ino, &tid), HANDLES_UNSURE);
     fx.fs->unsure_until_ns = 0;
+    ck_assert_int_eq(handle_held(fx.fs, &ino, &tid), HANDLES_NONE);
+    struct handle *h = takeover_handle(shared->fh);
+    ck_assert_int_eq(handle_held(fx.fs, &ino, &tid), HANDLES_OPEN);
     attach_expire(fx.fs);
     ck_assert_uint_eq(h->in->n_writers, 1);
     ck_assert_uint_eq(slot_state(shared->fh), SLOT_OPEN);
