@@ -19,6 +19,7 @@ enum conflict_mode { CONFLICT_KEEP, CONFLICT_OVERWRITE };
 
 enum config_origin { CONFIG_DEFAULT, CONFIG_FROM_FILE, CONFIG_FROM_ARGV };
 #define CONFIG_MAX_OPTIONS 64
+#define CACHE_DIR_DEFAULT  "/var/cache/sluice" /* holds a folder for each endpoint, bucket and prefix */
 
 struct size_or_percent { /* one of both is set */
     uint64_t bytes;
@@ -31,7 +32,7 @@ struct config {                /* strings are owned */
     char *endpoint_url, *region, *profile, *ca_bundle, *links;
     bool no_sign_request, force_path_style, allow_plain_http;
     /* cache */
-    char *cache_dir; /* DIR[:DIR...]; NULL: /var/cache/sluice/<hash of endpoint+bucket+prefix> */
+    char *cache_dir; /* DIR[:DIR...]; NULL: CACHE_DIR_DEFAULT/<hash of endpoint+bucket+prefix> */
     struct size_or_percent cache_size, free_space;
     enum config_switch passthrough;
     uint64_t open_fill; /* bytes */

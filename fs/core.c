@@ -70,7 +70,7 @@ static int make_faulty(struct fs *fs, char **ret_msg)
 static char *default_cache_dir(const char *of)
 {
     g_autofree char *sum = g_compute_checksum_for_string(G_CHECKSUM_SHA256, of, -1);
-    return g_strdup_printf("/var/cache/sluice/%.16s", sum);
+    return g_strdup_printf(CACHE_DIR_DEFAULT "/%.16s", sum);
 }
 
 /* DIR/link tells what the folder belongs to, also tools that have only the folder. NULL: it is bound to nothing. */
@@ -168,8 +168,8 @@ static int open_folder(struct fs *fs, bool *ret_bound, char **ret_msg)
     } else {
         fs->cache_dir = default_cache_dir(fs->cfg->source ? objstore_identity(fs->store) : fs->mountpoint);
     }
-    if (!fs->cfg->cache_dir && g_mkdir_with_parents("/var/cache/sluice", 0755) < 0) {
-        *ret_msg = g_strdup_printf("cannot make /var/cache/sluice: %s; give --cache-dir", err_text(errno));
+    if (!fs->cfg->cache_dir && g_mkdir_with_parents(CACHE_DIR_DEFAULT, 0755) < 0) {
+        *ret_msg = g_strdup_printf("cannot make " CACHE_DIR_DEFAULT ": %s; give --cache-dir", err_text(errno));
         return -errno;
     }
     int r = cache_dir_prepare(fs->cache_dir, &fs->lock_fd, ret_msg);

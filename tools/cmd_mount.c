@@ -247,34 +247,51 @@ static int check_file_source(const struct config *cfg)
 static bool lies_in(const char *path, const char *dir)
 {
     g_autofree char *real = path_canonical(path);
-    size_t len = strlen(dir);
+    size_t len = strcmp(dir, "/") == 0 ? 0 : strlen(dir);
     return strncmp(real, dir, len) == 0 && (real[len] == '/' || real[len] == '\0');
 }
 
-/* What the daemon opens must not lead it into the mount: a process that waits for itself could not be ended. */
+/* The first of the paths, some of which may be NULL, that lies in dir. */
+static const char *first_in(const char *const *paths, unsigned n, const char *dir)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (paths[i] && lies_in(paths[i], dir))
+            return paths[i];
+    return NULL;
+}
+
+static const char *first_dir_in(const char *const *dirs, const char *dir)
+{
+    return first_in(dirs, g_strv_length((char **)(uintptr_t)dirs), dir);
+}
+
+/*
+ * What the daemon opens must not lead it into the mount: a process that waits for itself could not be ended. Nor is the cache part of what it caches: what is
+ * done in the mount would be done to the database, and to files that are nowhere else.
+ */
 static int check_apart(const struct config *cfg)
 {
-    g_auto(GStrv) dirs = g_strsplit(cfg->cache_dir ? cfg->cache_dir : "", ":", -1);
-    g_autoptr(GPtrArray) paths = g_ptr_array_new();
-    for (unsigned i = 0; dirs[i]; i++)
-        g_ptr_array_add(paths, dirs[i]);
-    if (cfg->log_file)
-        g_ptr_array_add(paths, cfg->log_file);
-    if (cfg->ca_bundle)
-        g_ptr_array_add(paths, cfg->ca_bundle);
-    if (cfg->links)
-        g_ptr_array_add(paths, cfg->links);
-    if (cfg->events_secret_file)
-        g_ptr_array_add(paths, cfg->events_secret_file);
-    for (unsigned i = 0; i < paths->len; i++)
-        if (lies_in(paths->pdata[i], cfg->mountpoint)) {
-            complain("%s lies in the mount point %s", (char *)paths->pdata[i], cfg->mountpoint);
-            return EXIT_USAGE;
-        }
     bool file = cfg->source && g_str_has_prefix(cfg->source, "file://");
     g_autofree char *lake = file ? path_canonical(cfg->source + 7) : NULL;
+    g_auto(GStrv) dirs = g_strsplit(cfg->cache_dir ? cfg->cache_dir : CACHE_DIR_DEFAULT, ":", -1);
+    const char *const *caches = (const char *const *)dirs;
+    const char *const files[] = {cfg->log_file, cfg->events_secret_file, cfg->ca_bundle, cfg->links};
+    const char *in = cfg->cache_dir ? first_dir_in(caches, cfg->mountpoint) : NULL;
+    in = in ? in : first_in(files, G_N_ELEMENTS(files), cfg->mountpoint);
+    if (in) {
+        complain("%s lies in the mount point %s", in, cfg->mountpoint);
+        return EXIT_USAGE;
+    }
     if (lake && lies_in(cfg->mountpoint, lake)) {
         complain("the mount point %s lies in the source %s", cfg->mountpoint, lake);
+        return EXIT_USAGE;
+    }
+    in = lake ? first_dir_in(caches, lake) : NULL;
+    in = in || !lake ? in : first_in(files, 2, lake); /* it is written, or secret */
+    if (in) {
+        complain(
+            "%s lies in the source %s, which would show it: choose another place (--cache-dir, --log-file, --events-secret-file)",
+            in, lake);
         return EXIT_USAGE;
     }
     return EXIT_DONE;

@@ -96,6 +96,23 @@ def test_no_link_leads_into_the_mount_itself(make_mount, base):
     assert m.kill_worker() and os.listdir(m.path) == ["d"]
 
 
+def test_a_cache_is_no_part_of_the_lake(make_mount, store, base):
+    """What is removed in the mount would be the database."""
+    (base / "alias").symlink_to(store.root)
+    (base / "secret").write_text("x" * 40)
+    inside = {"cache_dir": [store.root / ".cache", f"{base}/a:{store.root}/b", base / "alias/c"], "log_file": [store.root / "log"],
+              "events_secret_file": [store.root / "secret"]}
+    for option, places in inside.items():
+        for place in places:
+            m = make_mount(start=False, http="127.0.0.1:1", **{option: place})
+            done = run(*m.arguments(), check=False)
+            assert done.returncode == 2 and f"lies in the source {store.root}," in done.stderr, (place, done.stderr)
+    done = run(*make_mount(source="file:///var", start=False, cache_dir=None, read_only=True).arguments(), check=False)
+    assert done.returncode == 2 and "/var/cache/sluice lies in the source /var" in done.stderr, done.stderr
+    assert os.listdir(store.root) == []
+    make_mount().umount()
+
+
 def test_symbolic_links_in_the_store_lead_nowhere(mount, store, base):
     secret = base / "elsewhere/secret"
     secret.parent.mkdir()
