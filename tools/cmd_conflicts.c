@@ -47,13 +47,13 @@ static bool add_target(json_t *req, const struct mount_point *mp, const char *ne
     struct mount_point to;
     if (!mount_find(new_path, &to))
         return false;
-    bool same = strcmp(to.path, mp->path) == 0;
-    if (same)
-        json_object_set_new(req, "to", json_string(to.relative));
+    bool ok = strcmp(to.path, mp->path) == 0;
+    if (ok)
+        ok = ctl_put_text(req, "to", to.relative, new_path);
     else
         complain("'%s' does not lie in %s, the mount of the conflict", new_path, mp->path);
     mount_point_clear(&to);
-    return same;
+    return ok;
 }
 
 static int act(const char *action, const char *word, const char *new_path, struct report *rep)
@@ -67,12 +67,9 @@ static int act(const char *action, const char *word, const char *new_path, struc
     if (number ? !mount_of_number(word, &mp) : !mount_find(word, &mp))
         return EXIT_FAILED;
     json_t *req = json_pack("{s:s,s:s}", "verb", "conflicts", "action", action);
-    if (number)
-        json_object_set_new(req, "id", json_integer(number));
-    else
-        json_object_set_new(req, "paths", json_pack("[s]", mp.relative));
+    bool ok = number ? json_object_set_new(req, "id", json_integer(number)) == 0 : ctl_put_path(req, mp.relative, word);
     int code = EXIT_FAILED;
-    if (new_path && !add_target(req, &mp, new_path))
+    if (!ok || (new_path && !add_target(req, &mp, new_path)))
         json_decref(req);
     else
         code = ctl_request(&mp, req, 600, report_on_line, rep); /* bytes may have to be fetched first */

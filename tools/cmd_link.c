@@ -10,22 +10,29 @@
 /* Those of the table that are not the link's own. */
 static const char *const ours[] = {"unset", "drain", "progress", "json", NULL};
 
+/* NULL, after a complaint: one is not UTF-8, and the link would do without it. */
 static json_t *options_of(const struct args *a)
 {
     json_t *o = json_object();
+    bool ok = true;
     for (const struct cmd_opt *opt = cmd_opt_table; opt->verb; opt++) {
         if (strcmp(opt->verb, "link") != 0 || !args_has(a, opt->name) || g_strv_contains(ours, opt->name))
             continue;
         const char *value = args_get(a, opt->name);
         bool flag = opt->arg && opt->arg[0] == '[';
         g_autofree char *absolute = strcmp(opt->name, "ca-bundle") == 0 ? g_canonicalize_filename(value, NULL) : NULL;
-        json_object_set_new(o, opt->name, json_string(absolute ? absolute : flag && !*value ? "true" : value));
+        g_autofree char *what = g_strdup_printf("link: the value of --%s", opt->name);
+        ok &= ctl_put_text(o, opt->name, absolute ? absolute : flag && !*value ? "true" : value, what);
     }
     g_auto(GStrv) unset = g_strsplit(args_get(a, "unset") ? args_get(a, "unset") : "", ",", -1);
     for (unsigned i = 0; unset[i]; i++)
-        if (*unset[i])
-            json_object_set_new(o, unset[i], json_null());
-    return o;
+        if (*unset[i] && json_object_set_new(o, unset[i], json_null()) < 0) {
+            complain("link: --unset %s names no option", unset[i]);
+            ok = false;
+        }
+    if (!ok)
+        json_decref(o);
+    return ok ? o : NULL;
 }
 
 /* The mount that dir lies in, which need not be there. */
@@ -36,15 +43,11 @@ static int ask_with(const char *dir, json_t *req, unsigned quiet_s, ctl_line_fn 
         json_decref(req);
         return EXIT_FAILED;
     }
-    json_t *paths = json_pack("[s]", mp.relative);
     int code = EXIT_FAILED;
-    if (paths) {
-        json_object_set_new(req, "paths", paths);
+    if (ctl_put_path(req, mp.relative, dir))
         code = ctl_request(&mp, req, quiet_s, fn, ctx);
-    } else {
-        complain("'%s' is not UTF-8", dir);
+    else
         json_decref(req);
-    }
     mount_point_clear(&mp);
     return code;
 }
@@ -61,10 +64,13 @@ static json_t *request(const char *action)
 
 static int do_add(const struct args *a, char **words, struct answer *an)
 {
-    json_t *req = request("add");
-    json_t *source = json_string(words[0]);
-    json_object_set_new(req, "source", source ? source : json_string(""));
-    json_object_set_new(req, "options", options_of(a));
+    json_t *req = request("add"), *options = options_of(a);
+    if (!options || !ctl_put_text(req, "source", words[0], words[0])) {
+        json_decref(options);
+        json_decref(req);
+        return EXIT_USAGE;
+    }
+    json_object_set_new(req, "options", options);
     an->rep.sentence = "linked";
     return ask(words[1], req, 600, an);
 }
@@ -78,9 +84,12 @@ static int do_list(const struct args *a, char **words, struct answer *an)
         if (!mount_find(words[0], &mp))
             return EXIT_FAILED;
         json_t *req = request("list");
-        if (*mp.relative)
-            json_object_set_new(req, "paths", json_pack("[s]", mp.relative));
-        code = ctl_request(&mp, req, 30, answer_on_line, an);
+        if (*mp.relative && !ctl_put_path(req, mp.relative, words[0])) {
+            json_decref(req);
+            code = EXIT_FAILED;
+        } else {
+            code = ctl_request(&mp, req, 30, answer_on_line, an);
+        }
         mount_point_clear(&mp);
     }
     for (unsigned i = 0; !words[0] && i < all->len; i++)
@@ -99,8 +108,9 @@ static int do_show(const struct args *a, char **words, struct answer *an)
 static int do_set(const struct args *a, char **words, struct answer *an)
 {
     json_t *req = request("set"), *options = options_of(a);
-    if (json_object_size(options) == 0) {
-        complain("link set: give the options to be changed, see 'sluice link --help'");
+    if (json_object_size(options) == 0) { /* of NULL, too */
+        if (options)
+            complain("link set: give the options to be changed, see 'sluice link --help'");
         json_decref(options);
         json_decref(req);
         return EXIT_USAGE;

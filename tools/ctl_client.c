@@ -409,6 +409,22 @@ static int batch_add(struct batch *b, const char *path, const struct mount_point
     return EXIT_DONE;
 }
 
+bool ctl_put_text(json_t *o, const char *name, const char *text, const char *what)
+{
+    if (json_object_set_new(o, name, json_string(text)) == 0)
+        return true;
+    complain("%s: not valid UTF-8, cannot be asked for", what);
+    return false;
+}
+
+bool ctl_put_path(json_t *req, const char *path, const char *word)
+{
+    if (json_object_set_new(req, "paths", json_pack("[s]", path)) == 0)
+        return true;
+    complain("%s: not valid UTF-8, cannot be asked for by name", word);
+    return false;
+}
+
 int ctl_request_paths(char **paths, json_t *req, unsigned quiet_s, ctl_line_fn *fn, void *ctx)
 {
     struct batch b = {.req = req, .quiet_s = quiet_s, .fn = fn, .ctx = ctx, .paths = json_array(), .code = EXIT_DONE};

@@ -51,6 +51,9 @@ int ctl_request_list(const struct mount_point *mp, json_t *req, FILE *list, unsi
 /* Sends req for all paths in as many requests as the line limit asks for. req (stolen) lacks "paths". A path that cannot be asked for (in no mount, in another one
  * than those before it, not UTF-8) is named and left out. The worst exit code. */
 int ctl_request_paths(char **paths, json_t *req, unsigned quiet_s, ctl_line_fn *fn, void *ctx);
+/* Makes text, and a list with the one path that was given as word, part of a request. False, after a complaint, where they are not UTF-8, as JSON has to be. */
+bool ctl_put_text(json_t *o, const char *name, const char *text, const char *what);
+bool ctl_put_path(json_t *req, const char *path, const char *word);
 /* Worst of two exit codes: a failure beats wrong usage, that beats running out of time. */
 int exit_worse(int a, int b);
 /* Process id of the daemon (0: in a namespace that we do not see), or why no connection to it can be made, -errno. */

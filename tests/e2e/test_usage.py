@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from mounts import MIB, as_nobody, eventually, is_gone, run
+from mounts import MIB, SLUICE, as_nobody, eventually, is_gone, run
 
 
 def refused(args, *words, code=2, env=None):
@@ -390,3 +390,20 @@ def test_umount_leaves_who_uses_a_bind_mount_alone(mount, bound):
     refused(["umount", mount.path], "is in use", code=1)
     os.close(listing)
     mount.umount()
+
+
+def test_what_is_not_utf8_is_not_left_out(mount, base):
+    """What cannot be asked for is said, and nothing is done without it."""
+    odd, other = b"priv\xe9", base / "other"
+    other.mkdir()
+    done = [subprocess.run([SLUICE, *args], capture_output=True, timeout=60, check=False) for args in (
+        ["link", "add", "--exclude", odd + b"/*", f"file://{other}", mount.path / "l"],
+        ["link", "add", b"file://" + os.fsencode(other) + odd, mount.path / "l"],
+        ["link", "add", "--ca-bundle", odd, f"file://{other}", mount.path / "l"],
+        ["link", "set", "--include", odd, mount.path / "l"],
+        ["link", "set", "--unset", odd, mount.path / "l"],
+        ["link", "list", os.fsencode(mount.path) + b"/" + odd],
+        ["conflicts", "show", os.fsencode(mount.path) + b"/" + odd])]
+    assert [d.returncode for d in done] == [2] * 5 + [1] * 2, done
+    assert [b"UTF-8" in d.stderr or b"names no option" in d.stderr for d in done] == [True] * 7, done
+    assert "no links" in run("link", "list", mount.path).stdout
