@@ -5,7 +5,16 @@
 
 #include <string.h>
 
-static int pin_or_unpin(int argc, char **argv, const char *sentence)
+/* A shell that expanded the pattern leaves names that a rule each would keep, with all that is saved under them, for ever. */
+static bool is_expanded(char **words)
+{
+    for (char **w = words; words[1] && *w; w++)
+        if (!strpbrk(*w, "*?["))
+            return true;
+    return false;
+}
+
+static int pin_or_unpin(int argc, char **argv, bool adds, const char *sentence)
 {
     struct args a;
     int code;
@@ -13,6 +22,12 @@ static int pin_or_unpin(int argc, char **argv, const char *sentence)
     if (!args_parse(&a, argc, argv, 1, UINT_MAX, &code))
         return code;
     if (!args_number(&a, "latest", 1, 1000000, &latest)) {
+        args_clear(&a);
+        return EXIT_USAGE;
+    }
+    if (latest && adds && is_expanded((char **)a.words->pdata)) {
+        complain(
+            "pin --latest keeps the newest of each pattern, and several names are none: quote it, as in 'DIR/*.pt'");
         args_clear(&a);
         return EXIT_USAGE;
     }
@@ -31,10 +46,10 @@ static int pin_or_unpin(int argc, char **argv, const char *sentence)
 
 int cmd_pin(int argc, char **argv)
 {
-    return pin_or_unpin(argc, argv, "pinned");
+    return pin_or_unpin(argc, argv, true, "pinned");
 }
 
 int cmd_unpin(int argc, char **argv)
 {
-    return pin_or_unpin(argc, argv, "unpinned");
+    return pin_or_unpin(argc, argv, false, "unpinned");
 }

@@ -148,6 +148,17 @@ def test_a_rule_pins_the_newest_of_what_others_write_too(make_mount, store):
     assert m.info("ckpt/final")["pinned"]
 
 
+def test_a_pattern_that_the_shell_expanded_pins_nothing(mount, store):
+    for i in range(3):
+        store.put(f"ckpt/step{i}.pt", b"x" * 1000)
+    names = [mount.path / f"ckpt/step{i}.pt" for i in range(3)]
+    refused(["pin", "--latest", 1, *names], "quote it", code=2)
+    refused(["pin", "--latest", 1, mount.path / "ckpt/*.pt", names[0]], "quote it", code=2)
+    assert not any(mount.info(f"ckpt/step{i}.pt")["pinned"] for i in range(3))
+    run("pin", "--latest", 1, mount.path / "ckpt/*.pt", mount.path / "ckpt/*.txt")
+    assert sum(mount.info(f"ckpt/step{i}.pt")["pinned"] for i in range(3)) == 1
+
+
 def test_dirty_files_are_never_evicted(make_mount, store):
     m = make_mount(fault="op=put,action=error:-EIO")
     (m.path / "f").write_bytes(b"only copy")
