@@ -406,7 +406,9 @@ static int remove_point(struct fs *fs, const char *dir, uint64_t ino)
     if (r == 0 && d.id)
         notify_entry(fs, d.parent, d.name);
     meta_dentry_clear(&d);
-    return r < 0 ? r : meta_sync(fs->meta);
+    if (r == 0 && meta_sync(fs->meta) < 0) /* it is gone all the same; a power loss may bring it back */
+        log_warn("links", "the database could not be synced dir='%s'", dir);
+    return r;
 }
 
 int links_tree_remove(struct fs *fs, const char *dir, uint64_t ino)

@@ -1,5 +1,6 @@
 /* What must be on the disk before something that a power loss does not take back: the first byte of a change, an object that appears or goes. */
 #include "fs/content.h"
+#include "fs/links.h"
 #include "fs/publish.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
@@ -23,6 +24,7 @@ static gsize synced;                                   /* bytes of the log */
 static unsigned n_visible;                             /* objects that appeared or went */
 static bool behind; /* one did by a thread that had not synced the log since it wrote there, or since its last one */
 static gsize synced_at_removal; /* of a data file */
+static _Atomic bool sync_fails; /* of the log */
 
 /* Of a thread, as others write records meanwhile that have nothing to do with its step. */
 static _Thread_local gsize own_end;   /* of its last record in the log */
@@ -82,6 +84,10 @@ int fdatasync(int fd)
 {
     gsize size;
     if (is_log(fd, &size)) {
+        if (atomic_load(&sync_fails)) {
+            errno = EIO;
+            return -1;
+        }
         pthread_mutex_lock(&mu);
         synced = size;
         pthread_mutex_unlock(&mu);
@@ -121,6 +127,7 @@ int unlinkat(int fd, const char *name, int flags)
 static void setup(void)
 {
     synced = own_end = 0; /* of another test, when all run in one process */
+    atomic_store(&sync_fails, false);
     fs_fixture_init(&fx);
     fs_fixture_open(&fx);
     fs_fixture_start(&fx);
@@ -253,6 +260,25 @@ START_TEST(what_was_synced_is_not_synced_again)
 }
 END_TEST
 
+/* The name and the record went before it was tried. */
+START_TEST(a_link_goes_though_the_log_cannot_be_synced)
+{
+    g_autofree char *dir = g_build_filename(fx.dir, "one", NULL), *source = g_strconcat("file://", dir, NULL);
+    g_autofree char *msg = NULL;
+    json_t *none = json_object();
+    ck_assert_int_eq(g_mkdir_with_parents(dir, 0700), 0);
+    ck_assert_int_eq(links_add(fx.fs, source, "a", none, &msg), 0);
+    json_decref(none);
+    atomic_store(&sync_fails, true);
+    ck_assert_int_eq(links_remove(fx.fs, "a", NULL, NULL, &msg), 0);
+    json_t *left = links_describe(fx.fs, NULL, false);
+    ck_assert_uint_eq(json_array_size(left), 0);
+    json_decref(left);
+    INODE_REF in = NULL;
+    ck_assert_int_eq(tree_resolve(fx.fs, "a", &in), -ENOENT);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("power");
@@ -265,6 +291,7 @@ int main(void)
     tcase_add_test(t, journal_is_on_the_disk_before_objects_appear_or_go);
     tcase_add_test(t, bytes_that_are_only_here_go_after_their_name_is_off_the_disk);
     tcase_add_test(t, what_was_synced_is_not_synced_again);
+    tcase_add_test(t, a_link_goes_though_the_log_cannot_be_synced);
     suite_add_tcase(s, t);
     return run_suite(s);
 }
