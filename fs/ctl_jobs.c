@@ -20,6 +20,28 @@ static int emit_pinned(struct ctl_client *client, bool pinned, const char *path)
     return ctl_emit(client, o);
 }
 
+#define MARKING_NS (250 * NS_PER_MS)
+
+struct marking {
+    struct ctl_client *client;
+    uint64_t n, next_ns;
+};
+
+/* A lake of millions takes minutes: the command hears that it goes on, and what nobody waits for ends. */
+static int marking_tick(void *ctx, unsigned n)
+{
+    struct marking *m = ctx;
+    uint64_t now = clock_mono_ns();
+    m->n += n;
+    if (ctl_gone(m->client))
+        return -ECANCELED;
+    if (now < m->next_ns)
+        return 0;
+    m->next_ns = now + MARKING_NS;
+    int r = ctl_emit(m->client, json_pack("{s:s, s:I}", "event", "progress", "names_marked", (json_int_t)m->n));
+    return r < 0 ? -ECANCELED : 0;
+}
+
 /* Of a directory that cannot be listed what is known is pinned, and what appears in it later; that there may be more is said. */
 static int pin_path(struct fs *fs, struct ctl_client *client, const char *path, enum cache_pin pin)
 {
@@ -27,12 +49,14 @@ static int pin_path(struct fs *fs, struct ctl_client *client, const char *path, 
     g_autofree char *real = NULL;
     bool pinned = pin != PIN_NONE;
     struct verb_listing listing = {.client = client};
+    struct marking marking = {.client = client, .next_ns = clock_mono_ns() + MARKING_NS};
+    const struct pin_tick tick = {marking_tick, &marking};
     uint64_t offline_ns = TREE_OFFLINE_NS;
     int listed = 0, r = tree_follow(fs, path, NULL, &real, &in);
     if (r == 0 && pinned && inode_is_dir(in))
         listed = tree_refresh_all_sure(fs, in, &offline_ns, verb_listing_tick, &listing);
     if (r == 0)
-        r = listed == -ECANCELED ? listed : pin_by_name(fs, in->ino, real, pin);
+        r = listed == -ECANCELED ? listed : pin_by_name(fs, in->ino, real, pin, &tick);
     if (r < 0)
         return r;
     if (pinned)

@@ -25,7 +25,7 @@
  *       "elapsed_ms":,"error":} for each path about 4 times a second and once at its end; {"event":"error","path":,"error":} for each directory that could not be listed
  * {"verb":"sync-status"}                                        the same line, once, of each sync that runs or ended lately
  * {"verb":"evict","paths":[]}                                   {"event":"evicted","bytes":,"files":}, errors
- * {"verb":"pin","paths":[],"latest":N}  {"verb":"unpin",...}    paths may be globs with latest ('ckpt/STAR.pt'); {"event":"pinned","path":} per match; an unpin asked
+ * {"verb":"pin","paths":[],"latest":N}  {"verb":"unpin",...}    paths may be globs with latest ('ckpt/STAR.pt'); {"event":"pinned","path":} per match; {"event":"progress","names_marked":} of paths, each 250 ms; an unpin asked
  *       again may find nothing left to unpin
  * {"verb":"wait","paths":[],"timeout_s":60}                     progress lines {"event":"progress","files_left":,"bytes_left":}
  * {"verb":"publish","action":"retry"|"skip","paths":[]}

@@ -24,7 +24,8 @@
 struct marks {
     struct fs *fs;
     enum cache_pin pin;
-    bool by_rule; /* leaves alone what was pinned by name */
+    const struct pin_tick *tick; /* may be NULL */
+    bool by_rule;                /* leaves alone what was pinned by name */
     GHashTable *
         keep; /* see struct look: what is to be kept more strongly than this is left alone with everything below; may be NULL */
 };
@@ -113,7 +114,9 @@ static int mark_below(struct marks *m, uint64_t dir, unsigned depth)
         if (r < 0)
             return r;
         after = page.after;
-        int marked = mark_inodes(m, inos);
+        int marked = m->tick ? m->tick->fn(m->tick->ctx, inos->len) : 0;
+        if (marked == 0)
+            marked = mark_inodes(m, inos);
         for (unsigned i = 0; marked == 0 && i < dirs->len; i++)
             marked = mark_below(m, g_array_index(dirs, uint64_t, i), depth + 1);
         if (marked < 0)
@@ -134,16 +137,10 @@ static int mark_tree(struct marks *m, uint64_t ino)
     return r == 0 && inode_is_dir(in) ? mark_below(m, ino, 0) : r;
 }
 
-int pin_tree(struct fs *fs, uint64_t ino, enum cache_pin pin)
+int pin_tree_told(struct fs *fs, uint64_t ino, enum cache_pin pin, const struct pin_tick *tick)
 {
-    struct marks m = {.fs = fs, .pin = pin};
+    struct marks m = {.fs = fs, .pin = pin, .tick = tick};
     return mark_tree(&m, ino);
-}
-
-uint32_t pin_handed_on(const struct meta_inode *from, const struct meta_inode *to)
-{
-    bool by_name = (from->flags & INODE_PINNED) && !(from->flags & INODE_PIN_RULE);
-    return (by_name ? from->flags : to->flags) & INODE_PIN_FLAGS;
 }
 
 uint32_t pin_inherited(struct fs *fs, uint64_t dir)

@@ -36,6 +36,12 @@ uint32_t pin_handed_on(const struct meta_inode *from, const struct meta_inode *t
 void pin_follow(struct fs *fs, uint64_t ino, const char *path);
 /* Pins or (PIN_NONE) unpins an inode by name and, for a directory, everything below that is known. */
 int pin_tree(struct fs *fs, uint64_t ino, enum cache_pin pin) MUST_CHECK;
+/* The same, and is told before each page of n names is marked; < 0 ends it there. NULL: nobody is told. */
+struct pin_tick {
+    int (*fn)(void *ctx, unsigned n);
+    void *ctx;
+};
+int pin_tree_told(struct fs *fs, uint64_t ino, enum cache_pin pin, const struct pin_tick *tick) MUST_CHECK;
 /* Fetches what is absent below the paths (NULL-terminated), of a pinned one what is pinned, in the background: a few warm-ups at a time, and none for a path that another is on; it is looked at
  * again after that. What fails, but for names that are gone, is tried again later, PIN_FETCH_TRIES times in all within about an hour. Any thread; no ranked lock may be held. */
 #define PIN_FETCH_TRIES 12u
@@ -46,8 +52,9 @@ int pin_resolve_known(struct fs *fs, const char *path, GArray *ret_above, uint64
 
 /* ---- pin_names.c ---- */
 
-/* As pin_tree() of what is at path now, and remembers it. */
-int pin_by_name(struct fs *fs, uint64_t ino, const char *path, enum cache_pin pin) MUST_CHECK;
+/* As pin_tree_told() of what is at path now, and remembers it; an unpin that was ended remembers that it is pinned. */
+int pin_by_name(struct fs *fs, uint64_t ino, const char *path, enum cache_pin pin, const struct pin_tick *tick)
+    MUST_CHECK;
 /* Paths of what was pinned so, owned: all of it that is still. */
 void pin_names_add(struct fs *fs, GPtrArray *ret_paths);
 

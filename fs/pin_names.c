@@ -40,15 +40,26 @@ static int remember(struct fs *fs, const char *value, const char *path)
     return r;
 }
 
-int pin_by_name(struct fs *fs, uint64_t ino, const char *path, enum cache_pin pin)
+int pin_tree(struct fs *fs, uint64_t ino, enum cache_pin pin)
+{
+    return pin_tree_told(fs, ino, pin, NULL);
+}
+
+int pin_by_name(struct fs *fs, uint64_t ino, const char *path, enum cache_pin pin, const struct pin_tick *tick)
 {
     g_autofree char *value = g_strdup_printf(PIN_NAME_PREFIX "%016" G_GINT64_MODIFIER "x", ino);
     int r = pin != PIN_NONE ? remember(fs, value, path) : 0; /* before: nothing is pinned that a kill makes forgotten */
     if (r == 0)
-        r = pin_tree(fs, ino, pin);
+        r = pin_tree_told(fs, ino, pin, tick);
     if (r == 0 && pin == PIN_NONE)
         r = remember(fs, value, NULL);
     return r;
+}
+
+uint32_t pin_handed_on(const struct meta_inode *from, const struct meta_inode *to)
+{
+    bool by_name = (from->flags & INODE_PINNED) && !(from->flags & INODE_PIN_RULE);
+    return (by_name ? from->flags : to->flags) & INODE_PIN_FLAGS;
 }
 
 static bool is_pinned_by_name(struct fs *fs, uint64_t ino)

@@ -88,7 +88,7 @@ static char *describe(const struct progress *p, const struct counts *c, double s
 }
 
 /* Before it is known how much there is to do. */
-static void draw_listing(struct progress *p, uint64_t n, uint64_t now)
+static void draw_count(struct progress *p, uint64_t n, const char *of_what, uint64_t now)
 {
     uint64_t every = p->mode == PROGRESS_BAR ? NS_PER_S / 10 : LINES_NS;
     bool due = now - MAX(p->drawn_ns, p->start_ns) >= (p->drawn_ns ? every : MAX(every, QUIET_NS));
@@ -96,8 +96,7 @@ static void draw_listing(struct progress *p, uint64_t n, uint64_t now)
         return;
     p->drawn_ns = now;
     p->on_line = p->mode == PROGRESS_BAR;
-    fprintf(stderr, p->on_line ? "\r%s: %" PRIu64 " directories listed\033[K" : "%s: %" PRIu64 " directories listed\n",
-            p->label, n);
+    fprintf(stderr, p->on_line ? "\r%s: %" PRIu64 " %s\033[K" : "%s: %" PRIu64 " %s\n", p->label, n, of_what);
     fflush(stderr);
 }
 
@@ -121,7 +120,11 @@ void progress_line(struct progress *p, const json_t *line)
     if (p->mode == PROGRESS_JSON)
         print_json(line);
     if (json_object_get(line, "directories_listed")) {
-        draw_listing(p, field(line, "directories_listed"), now);
+        draw_count(p, field(line, "directories_listed"), "directories listed", now);
+        return;
+    }
+    if (json_object_get(line, "names_marked")) {
+        draw_count(p, field(line, "names_marked"), "names", now);
         return;
     }
     if (!p->seen) {

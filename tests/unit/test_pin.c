@@ -557,8 +557,41 @@ static void pin_dir(const char *path, enum cache_pin pin)
 {
     INODE_REF dir = fs_fixture_inode(&fx, path);
     ck_assert_int_eq(tree_refresh_all(fx.fs, dir, false, NULL, NULL), 0);
-    ck_assert_int_eq(pin_by_name(fx.fs, dir->ino, path, pin), 0);
+    ck_assert_int_eq(pin_by_name(fx.fs, dir->ino, path, pin, NULL), 0);
 }
+
+static int end_third(void *ctx, unsigned n)
+{
+    unsigned *pages = ctx;
+    ck_assert_uint_le(n, 256);
+    return ++*pages == 3 ? -ECANCELED : 0;
+}
+
+static int count_page(void *ctx, unsigned n)
+{
+    *(unsigned *)ctx += n;
+    return 0;
+}
+
+START_TEST(marking_a_large_tree_is_told_of_and_can_be_ended)
+{
+    unsigned n = 0, pages = 0;
+    const struct pin_tick count = {count_page, &n}, end = {end_third, &pages};
+    for (unsigned i = 0; i < 600; i++) {
+        g_autofree char *name = g_strdup_printf("d/%03u", i);
+        fs_fixture_object(&fx, name, "1", 1);
+    }
+    fs_fixture_open(&fx);
+    pin_dir("d", PIN_DISK);
+    INODE_REF dir = fs_fixture_inode(&fx, "d");
+    ck_assert_int_eq(pin_by_name(fx.fs, dir->ino, "d", PIN_NONE, &end), -ECANCELED);
+    ck_assert_uint_eq(pages, 3);
+    ck_assert(fs_fixture_pinned(&fx, "d/599") && !fs_fixture_pinned(&fx, "d/000"));
+    ck_assert_int_eq(pin_by_name(fx.fs, dir->ino, "d", PIN_NONE, &count), 0);
+    ck_assert_uint_eq(n, 600);
+    ck_assert(!fs_fixture_pinned(&fx, "d/599"));
+}
+END_TEST
 
 static int count_value(void *ctx, const char *name, const void *value, size_t len)
 {
@@ -716,6 +749,7 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, pinned_directory_pins_everything_below);
     tcase_add_test(tc, pin_survives_a_restart);
+    tcase_add_test(tc, marking_a_large_tree_is_told_of_and_can_be_ended);
     tcase_add_test(tc, fetched_file_of_a_pinned_inode_counts_as_pinned_bytes);
     tcase_add_test(tc, rule_takes_directories_by_the_times_of_their_files);
     tcase_add_test(tc, rule_pins_the_newest_and_unpins_the_others);
