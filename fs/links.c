@@ -4,8 +4,6 @@
 
 #include <stdlib.h>
 
-#define RETRY_NS (5 * NS_PER_S)
-
 /* ---- the set ---- */
 
 static struct link *find_locked(struct links *ls, const char *key) REQUIRES(ls->mu)
@@ -444,7 +442,53 @@ static int load_record(void *ctx, const char *name, const void *value, size_t le
     return 0;
 }
 
-/* ---- trying again ---- */
+/* ---- who changes ---- */
+
+bool links_begin_change(struct links *ls)
+{
+    mutex_lock(&ls->mu);
+    while (ls->changing && !ls->stop)
+        cond_wait(&ls->changed, &ls->mu);
+    bool mine = !ls->stop;
+    ls->changing |= mine;
+    mutex_unlock(&ls->mu);
+    return mine;
+}
+
+void links_end_change(struct links *ls)
+{
+    mutex_lock(&ls->mu);
+    ls->changing = false;
+    cond_broadcast(&ls->changed);
+    mutex_unlock(&ls->mu);
+}
+
+void links_go_on_changing(struct links *ls)
+{
+    mutex_lock(&ls->mu);
+    while (ls->changing)
+        cond_wait(&ls->changed, &ls->mu);
+    ls->changing = true;
+    mutex_unlock(&ls->mu);
+}
+
+int links_ask_store(struct links *ls, struct objstore *st, char **ret_msg)
+{
+    mutex_lock(&ls->mu);
+    bool stop = ls->stop;
+    if (!stop)
+        g_ptr_array_add(ls->asked, st);
+    mutex_unlock(&ls->mu);
+    if (stop)
+        return -ECANCELED;
+    int r = objstore_check(st, ret_msg);
+    mutex_lock(&ls->mu);
+    g_ptr_array_remove_fast(ls->asked, st);
+    mutex_unlock(&ls->mu);
+    return r;
+}
+
+/* ---- opening again ---- */
 
 static void tell_error(struct link *l, const char *error)
 {
@@ -466,18 +510,13 @@ static void note_identity(struct fs *fs, struct link *l, const char *identity)
     links_save_copy(fs);
 }
 
-/* One that has no store, or whose store does not answer; the caller is the one that changes. */
-static void retry_one(struct fs *fs, struct link *l)
+void links_reopen(struct fs *fs, struct link *l)
 {
     struct links *ls = fs->links;
     struct objstore_link_health h = {0};
     g_autofree char *error = NULL;
-    if (objstore_links_health(fs->store, l->dir, &h) < 0 || h.err == 0)
+    if (objstore_links_health(fs->store, l->dir, &h) < 0 || h.open)
         return;
-    if (h.open) {
-        (void)objstore_links_check(fs->store, l->dir, &error); /* noted there */
-        return;
-    }
     struct objstore *st = reopen_of_mount(fs, l, &error);
     if (st && !l->identity)
         note_identity(fs, l, objstore_identity(st));
@@ -493,45 +532,6 @@ static void retry_one(struct fs *fs, struct link *l)
     mutex_unlock(&ls->mu);
     if (st)
         publish_touch(fs->pub);
-}
-
-bool links_begin_change(struct links *ls)
-{
-    mutex_lock(&ls->mu);
-    while (ls->changing && !ls->stop)
-        cond_wait(&ls->changed, &ls->mu);
-    bool mine = !ls->stop;
-    ls->changing |= mine;
-    mutex_unlock(&ls->mu);
-    return mine;
-}
-
-void links_end_change(struct links *ls)
-{
-    mutex_lock(&ls->mu);
-    ls->changing = false;
-    cond_broadcast(&ls->changed);
-    mutex_unlock(&ls->mu);
-}
-
-static void *retry_thread(void *arg)
-{
-    struct fs *fs = arg;
-    struct links *ls = fs->links;
-    mutex_lock(&ls->mu);
-    while (!ls->stop) {
-        (void)cond_wait_until(&ls->wake, &ls->mu, clock_mono_ns() + RETRY_NS);
-        if (ls->stop || ls->changing || ls->all->len == 0)
-            continue;
-        ls->changing = true; /* nobody else adds or frees one */
-        mutex_unlock(&ls->mu);
-        for (guint i = 0; i < ls->all->len && !atomic_load(&fs->stopping); i++)
-            retry_one(fs, ls->all->pdata[i]);
-        links_end_change(ls);
-        mutex_lock(&ls->mu);
-    }
-    mutex_unlock(&ls->mu);
-    return NULL;
 }
 
 /* ---- life ---- */
@@ -566,6 +566,7 @@ int links_open(struct fs *fs, char **ret_msg)
 {
     struct links *ls = g_new0(struct links, 1);
     ls->all = g_ptr_array_new_with_free_func(link_free);
+    ls->asked = g_ptr_array_new();
     mutex_init(&ls->mu, LOCK_LINKS);
     cond_init(&ls->changed);
     cond_init(&ls->wake);
@@ -617,7 +618,7 @@ int links_start(struct fs *fs)
     if (ls->file)
         links_add_file(fs, fs->cfg->links, ls->file);
     g_clear_pointer(&ls->file, g_free);
-    int r = thread_start(&ls->thread, "links", retry_thread, fs);
+    int r = thread_start(&ls->thread, "links", links_retry_thread, fs);
     ls->running = r == 0;
     return r;
 }
@@ -627,6 +628,8 @@ void links_interrupt(struct fs *fs)
     struct links *ls = fs->links;
     mutex_lock(&ls->mu);
     ls->stop = true;
+    for (guint i = 0; i < ls->asked->len; i++)
+        objstore_shutdown(ls->asked->pdata[i]);
     cond_broadcast(&ls->wake);
     cond_broadcast(&ls->changed);
     mutex_unlock(&ls->mu);
@@ -640,6 +643,8 @@ void links_stop(struct fs *fs)
     links_interrupt(fs);
     pthread_join(ls->thread, NULL);
     ls->running = false;
+    workq_free(ls->ask_q);
+    ls->ask_q = NULL;
 }
 
 void links_close(struct fs *fs)
@@ -649,6 +654,7 @@ void links_close(struct fs *fs)
         return;
     links_stop(fs);
     g_ptr_array_unref(ls->all);
+    g_ptr_array_unref(ls->asked);
     g_free(ls->file);
     cond_fini(&ls->wake);
     cond_fini(&ls->changed);

@@ -126,7 +126,7 @@ static int open_new(struct fs *fs, struct link *l, bool ask, struct objstore **r
     if (r == 0)
         r = check_parts(fs, l, st, &msg);
     if (r == 0 && ask)
-        r = objstore_check(st, &msg);
+        r = links_ask_store(fs->links, st, &msg);
     if (r == 0) {
         g_free(l->identity);
         l->identity = g_strdup(objstore_identity(st));
@@ -205,23 +205,18 @@ static int put_in_place(struct fs *fs, struct link *l, struct objstore *st, bool
     return 0;
 }
 
-static int add(struct fs *fs, const char *source, const char *dir, const json_t *options, bool ask, char **ret_msg)
+/* l is the set's when that succeeds. */
+static int add(struct fs *fs, struct link *l, struct objstore *st, bool ask, char **ret_msg)
 {
-    int r = check_dir(fs, dir, ret_msg);
-    if (r < 0)
-        return r;
-    struct link *l = link_new(dir, source, options, ret_msg, &r);
-    if (!l)
-        return r;
-    struct objstore *st = NULL;
-    r = open_new(fs, l, ask, &st, ret_msg);
-    g_autofree char *warning = r == 0 && l->identity ? overlap_warning(fs, l->identity) : NULL;
-    if (r == 0)
-        r = put_in_place(fs, l, st, ask, ret_msg);
+    int r = check_dir(fs, l->dir, ret_msg);
     if (r < 0) {
-        link_free(l);
+        objstore_close(st);
         return r;
     }
+    g_autofree char *warning = l->identity ? overlap_warning(fs, l->identity) : NULL;
+    r = put_in_place(fs, l, st, ask, ret_msg);
+    if (r < 0)
+        return r;
     log_notice("links", "link added dir='%s' source='%s'", l->dir, l->source);
     if (warning)
         log_warn("links", "%s", warning);
@@ -231,6 +226,30 @@ static int add(struct fs *fs, const char *source, const char *dir, const json_t 
     return 0;
 }
 
+/* Its store is asked first: what does not answer holds up no other change. */
+static int ask_and_add(struct fs *fs, const char *source, const char *dir, const json_t *options, bool ask,
+                       char **ret_msg)
+{
+    int r = check_dir(fs, dir, ret_msg);
+    if (r < 0)
+        return r;
+    struct objstore *st = NULL;
+    struct link *l = link_new(dir, source, options, ret_msg, &r);
+    if (!l)
+        return r;
+    r = open_new(fs, l, ask, &st, ret_msg);
+    if (r == 0 && !links_begin_change(fs->links)) {
+        objstore_close(st);
+        r = fail(ret_msg, -ECANCELED, g_strdup("the daemon stops"));
+    } else if (r == 0) {
+        r = add(fs, l, st, ask, ret_msg);
+        links_end_change(fs->links);
+    }
+    if (r < 0)
+        link_free(l);
+    return r;
+}
+
 static int add_link(struct fs *fs, const char *source, const char *dir, const json_t *options, bool ask, char **ret_msg)
 {
     g_autofree char *clean = clean_dir(dir);
@@ -238,10 +257,7 @@ static int add_link(struct fs *fs, const char *source, const char *dir, const js
         return fail(ret_msg, -EINVAL, g_strdup("a link needs a directory below the mount"));
     if (fs->cfg->immutable)
         return fail(ret_msg, -EROFS, g_strdup("the mount is --immutable: nothing is added to it"));
-    if (!links_begin_change(fs->links))
-        return fail(ret_msg, -ECANCELED, g_strdup("the daemon stops"));
-    int r = add(fs, source, clean, options, ask, ret_msg);
-    links_end_change(fs->links);
+    int r = ask_and_add(fs, source, clean, options, ask, ret_msg);
     if (r < 0 && !*ret_msg)
         *ret_msg = g_strdup_printf("'%s' cannot be linked to %s: %s", clean, source, objstore_err_text(r));
     return r;
@@ -270,12 +286,22 @@ static json_t *merged(const json_t *old, const json_t *news, bool *ret_store)
     return o;
 }
 
-/* The other store, when the options say so, must be of the same objects. */
-static int reopen_same(struct fs *fs, const struct link *old, struct link *l, bool ask, struct objstore **ret,
-                       char **ret_msg)
+static void set_asking(struct fs *fs, struct link *l, bool asking)
+{
+    mutex_lock(&fs->links->mu);
+    l->asking = asking;
+    mutex_unlock(&fs->links->mu);
+}
+
+/* The other store, when the options say so, must be of the same objects. Others may change other links while it is asked. */
+static int reopen_same(struct fs *fs, struct link *old, struct link *l, bool ask, struct objstore **ret, char **ret_msg)
 {
     l->identity = g_strdup(old->identity);
+    set_asking(fs, old, true);
+    links_end_change(fs->links);
     int r = open_new(fs, l, ask, ret, ret_msg);
+    links_go_on_changing(fs->links);
+    set_asking(fs, old, false);
     if (r == 0 && *ret && old->identity && !g_str_equal(old->identity, l->identity)) {
         objstore_close(*ret);
         *ret = NULL;
@@ -351,20 +377,39 @@ static int set(struct fs *fs, struct link *l, const json_t *options, bool ask, c
     return r;
 }
 
-static struct link *link_of_dir(struct fs *fs, const char *dir)
+static bool is_link(struct fs *fs, const char *dir)
 {
-    g_autofree char *clean = clean_dir(dir);
     mutex_lock(&fs->links->mu);
-    struct link *l = clean ? links_at_locked(fs->links, clean) : NULL;
+    bool is = links_at_locked(fs->links, dir) != NULL;
     mutex_unlock(&fs->links->mu);
-    return l;
+    return is;
+}
+
+/* The caller is the one that changes, once no store is asked for the link at dir any more, NULL: there is none. False: the daemon stops. */
+static bool begin_change_of(struct fs *fs, const char *dir, struct link **ret)
+{
+    struct links *ls = fs->links;
+    struct link *l = NULL;
+    g_autofree char *clean = clean_dir(dir);
+    mutex_lock(&ls->mu);
+    while (!ls->stop) {
+        l = clean ? links_at_locked(ls, clean) : NULL;
+        if (!ls->changing && !(l && l->asking))
+            break;
+        cond_wait(&ls->changed, &ls->mu);
+    }
+    bool mine = !ls->stop;
+    ls->changing |= mine;
+    mutex_unlock(&ls->mu);
+    *ret = l;
+    return mine;
 }
 
 static int set_link(struct fs *fs, const char *dir, const json_t *options, bool ask, char **ret_msg)
 {
-    if (!links_begin_change(fs->links))
+    struct link *l = NULL;
+    if (!begin_change_of(fs, dir, &l))
         return fail(ret_msg, -ECANCELED, g_strdup("the daemon stops"));
-    struct link *l = link_of_dir(fs, dir);
     int r = l ? set(fs, l, options, ask, ret_msg) : fail(ret_msg, -ENOENT, g_strdup_printf("'%s' is no link", dir));
     if (r == 0) /* other keys may be shown now, and how long they count is another time */
         r = links_tree_expire(fs, l->ino);
@@ -449,13 +494,13 @@ int links_remove(struct fs *fs, const char *dir, links_wait_fn *wait, void *ctx,
 {
     int r = 0;
     g_autofree char *clean = clean_dir(dir);
-    if (clean && wait && link_of_dir(fs, clean))
+    if (clean && wait && is_link(fs, clean))
         r = wait(ctx, clean);
     if (r != 0)
         return r;
-    if (!links_begin_change(fs->links))
+    struct link *l = NULL;
+    if (!begin_change_of(fs, dir, &l))
         return fail(ret_msg, -ECANCELED, g_strdup("the daemon stops"));
-    struct link *l = link_of_dir(fs, dir);
     if (l) {
         set_going(fs, l, true);
         r = remove_clean(fs, l, ret_msg);
