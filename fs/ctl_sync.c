@@ -13,11 +13,13 @@ static json_t *sync_line(struct sync_job *job)
     double seconds = (double)p.elapsed_ns / (double)NS_PER_S;
     json_t *o = json_pack(
         "{s:s, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "event", "sync", "id", (json_int_t)sync_id(job),
-        "state", sync_state_name(state), "mode", sync_is_incremental(job) ? "incremental" : "full", "names",
-        (json_int_t)p.names, "directories", (json_int_t)p.dirs, "changed", (json_int_t)p.changed, "left_out",
-        (json_int_t)p.skipped, "errors", (json_int_t)p.errors, "names_per_second",
-        (json_int_t)((double)p.names / MAX(seconds, 0.001)), "elapsed_ms", (json_int_t)(p.elapsed_ns / NS_PER_MS));
+        "state", sync_state_name(state), "mode", p.incremental ? "incremental" : "full", "names", (json_int_t)p.names,
+        "directories", (json_int_t)p.dirs, "changed", (json_int_t)p.changed, "left_out", (json_int_t)p.skipped,
+        "errors", (json_int_t)p.errors, "names_per_second", (json_int_t)((double)p.names / MAX(seconds, 0.001)),
+        "elapsed_ms", (json_int_t)(p.elapsed_ns / NS_PER_MS));
     json_object_set_new(o, "path", verb_string(sync_path(job)));
+    if (p.waits)
+        json_object_set_new(o, "waits", json_true());
     if (p.err)
         json_object_set_new(o, "error", json_string(verb_err_text(p.err)));
     return o;
@@ -91,6 +93,7 @@ int verb_sync(struct fs *fs, struct ctl_client *client, const json_t *req)
             .path = paths[i],
             .incremental = json_is_true(json_object_get(req, "incremental")),
             .background = json_is_true(json_object_get(req, "background")),
+            .asked_ns = (int64_t)verb_number(req, "first_asked_ns"), /* of one that the worker before did not answer */
             .parallel = (unsigned)MIN(verb_number(req, "parallel"), SYNC_PARALLEL_MAX),
         };
         if (sync_path_of_request(fs, client, &sr))

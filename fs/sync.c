@@ -1,5 +1,5 @@
 /*
- * Syncs: the stack of directories to list, the threads, the results.
+ * Syncs: the stack of directories to list, the threads, the results. When they begin is sync_queue.c.
  *
  * A sync has a stack of work: a directory to list, or the names of one to look through for directories, a page of which goes on the stack. What was pushed last is done first, so
  * that the stack holds a page for each level and thread, however many directories there are. Threads are detached and hold a reference each; the last one to end settles the result.
@@ -12,15 +12,13 @@
 
 #include <stdlib.h>
 
-#define FEW_DIRS      32 /* that go on the stack one by one */
-#define PAGE_DIRS     256
-#define SMALL_NAMES   100 /* a page of a listing tells of ten such directories and more */
-#define GROUP_LEAST   4
-#define SMALL_FROM    16 /* as many of them in a row: so are the next ones */
-#define KEEP_FINISHED 16
-#define RESUMED_MAX   3
-#define CANCEL_NS     (10 * NS_PER_S)
-#define NO_STORE      32 /* failures in a row while the store does not answer */
+#define FEW_DIRS    32 /* that go on the stack one by one */
+#define PAGE_DIRS   256
+#define SMALL_NAMES 100 /* a page of a listing tells of ten such directories and more */
+#define GROUP_LEAST 4
+#define SMALL_FROM  16 /* as many of them in a row: so are the next ones */
+#define CANCEL_NS   (10 * NS_PER_S)
+#define NO_STORE    32 /* failures in a row while the store does not answer */
 
 struct work {
     uint64_t ino;
@@ -34,35 +32,9 @@ struct worker {
     struct tree_tally tally; /* its names of all listings */
 };
 
-struct sync_job {
-    /* immutable after sync_start */
-    struct fs *fs;
-    uint64_t id;
-    char *path;          /* owned */
-    struct sync_run run; /* visited: what is not to be listed again */
-    uint64_t began_mono_ns;
-    struct worker *workers; /* owned; run.parallel of them */
-
-    struct mutex mu; /* CTL */
-    struct cond changed;
-    /* guarded by mu */
-    GArray *stack;   /* struct work */
-    GArray *visited; /* uint64_t: listed, and not written */
-    unsigned active, threads, n_values, fails_in_row;
-    unsigned small_in_row; /* directories of few names, listed one by one */
-    unsigned watchers;
-    bool background, stop;
-    enum sync_state state;
-    uint64_t dirs, changed_dirs, skipped, errors, ended_ns;
-    int64_t oldest_ns; /* when the directory was listed that was left out and is oldest */
-    int err;
-
-    atomic_uint refs;
-};
-
 /* ---- references and results ---- */
 
-static struct sync_job *job_ref(struct sync_job *job)
+struct sync_job *sync_job_ref(struct sync_job *job)
 {
     atomic_fetch_add(&job->refs, 1);
     return job;
@@ -120,6 +92,8 @@ enum sync_state sync_progress_get(struct sync_job *job, struct sync_progress *re
         .errors = job->errors,
         .elapsed_ns = until - job->began_mono_ns,
         .began_ns = job->run.began_ns,
+        .incremental = job->run.incremental,
+        .waits = job->state == SYNC_RUNNING && !job->begun,
         .err = job->err,
     };
     enum sync_state state = job->state;
@@ -142,11 +116,6 @@ const char *sync_path(const struct sync_job *job)
 uint64_t sync_root(const struct sync_job *job)
 {
     return job->run.ino;
-}
-
-bool sync_is_incremental(const struct sync_job *job)
-{
-    return job->run.incremental;
 }
 
 /* ---- work ---- */
@@ -418,14 +387,14 @@ static void settle(struct sync_job *job)
 {
     struct fs *fs = job->fs;
     mutex_lock(&job->mu);
-    bool stopped = job->stop && !job->err;
+    bool begun = job->begun, stopped = job->stop && !job->err;
     bool failed = job->err || job->errors > 0;
     int64_t at_ns = job->stop ? 0 : MIN(job->run.began_ns, job->oldest_ns);
     struct sync_run run = job->run;
     run.n_values = job->n_values;
     mutex_unlock(&job->mu);
     bool cut_off = atomic_load(&fs->stopping);
-    int r = cut_off ? leave(job) : sync_run_end(fs->sync, &run, at_ns); /* no other thread is left */
+    int r = !begun ? 0 : cut_off ? leave(job) : sync_run_end(fs->sync, &run, at_ns); /* no other thread is left */
     mutex_lock(&job->mu);
     job->err = r < 0 && !job->err ? r : job->err;
     job->state = stopped || cut_off ? SYNC_STOPPED : failed || r < 0 ? SYNC_FAILED : SYNC_DONE;
@@ -439,6 +408,28 @@ static void settle(struct sync_job *job)
     mutex_unlock(&job->mu);
 }
 
+/* The one of the same directory that waits for this one to end, with a reference, or NULL. */
+static struct sync_job *take_next(struct sync_job *job)
+{
+    struct sync *s = job->fs->sync;
+    struct sync_job *next = NULL;
+    mutex_lock(&s->mu);
+    job->over = true;
+    for (guint i = 0; !next && i < s->jobs->len; i++) {
+        struct sync_job *other = s->jobs->pdata[i];
+        if (other->run.ino == job->run.ino && !other->over)
+            next = other;
+    }
+    if (next && !next->queued)
+        next = NULL;
+    if (next) {
+        next->queued = false;
+        (void)sync_job_ref(next);
+    }
+    mutex_unlock(&s->mu);
+    return next;
+}
+
 static void thread_ended(struct sync_job *job)
 {
     struct sync *s = job->fs->sync;
@@ -447,9 +438,13 @@ static void thread_ended(struct sync_job *job)
     mutex_unlock(&job->mu);
     if (last)
         settle(job);
+    struct sync_job *next = last ? take_next(job) : NULL;
     sync_job_unref(job);
     if (!last)
         return;
+    if (next)
+        sync_job_launch(next);
+    sync_job_unref(next);
     mutex_lock(&s->mu);
     s->live--;
     cond_broadcast(&s->idle);
@@ -479,7 +474,7 @@ static void start_thread(struct sync_job *job, struct worker *w)
     mutex_lock(&job->mu);
     job->threads++;
     mutex_unlock(&job->mu);
-    (void)job_ref(job);
+    (void)sync_job_ref(job);
     int r = thread_start(&thread, "tree-sync", worker_main, w);
     if (r < 0) {
         log_warn("sync", "no thread r=%s", err_name(r));
@@ -488,32 +483,42 @@ static void start_thread(struct sync_job *job, struct worker *w)
     }
 }
 
-/* ---- start ---- */
-
-static void forget_finished_locked(struct sync *s, GPtrArray *dropped) REQUIRES(s->mu)
+static bool begin(struct sync_job *job)
 {
-    for (guint i = 0; i < s->jobs->len && s->jobs->len >= KEEP_FINISHED;) {
-        struct sync_job *job = job_ref(s->jobs->pdata[i]);
-        mutex_unlock(&s->mu);
-        struct sync_progress p;
-        bool runs = sync_progress_get(job, &p) == SYNC_RUNNING;
-        mutex_lock(&s->mu);
-        if (!runs && i < s->jobs->len && s->jobs->pdata[i] == job)
-            g_ptr_array_add(dropped, g_ptr_array_steal_index(s->jobs, i));
-        else
-            i++;
-        g_ptr_array_add(dropped, job); /* ours; freed without the lock */
+    mutex_lock(&job->mu);
+    job->begun = !job->stop && !atomic_load(&job->fs->stopping);
+    if (job->begun) {
+        job->began_mono_ns = clock_mono_ns();
+        job->run.began_ns = job->run.began_ns ? job->run.began_ns : clock_wall_ns();
+        job->run.watched = !job->background || job->adopted;
     }
+    job->threads++; /* ours: nobody settles the result before all are started */
+    bool begun = job->begun;
+    mutex_unlock(&job->mu);
+    return begun;
 }
 
-static struct sync_job *job_new(struct fs *fs, const struct sync_run *run, const char *path, bool background)
+void sync_job_launch(struct sync_job *job)
+{
+    (void)sync_job_ref(job);
+    if (begin(job)) {
+        int r = sync_run_put(job->fs->sync, &job->run);
+        if (r < 0)
+            give_up(job, r);
+        for (unsigned i = 0; i < job->run.parallel; i++) {
+            job->workers[i].job = job;
+            start_thread(job, &job->workers[i]);
+        }
+    }
+    thread_ended(job);
+}
+
+struct sync_job *sync_job_new(struct fs *fs, const struct sync_run *run, const char *path)
 {
     struct sync_job *job = g_new0(struct sync_job, 1);
     job->fs = fs;
     job->path = g_strdup(path);
     job->run = *run;
-    job->background = background;
-    job->watchers = !background;
     job->began_mono_ns = clock_mono_ns();
     job->oldest_ns = INT64_MAX;
     job->n_values = run->n_values;
@@ -528,90 +533,7 @@ static struct sync_job *job_new(struct fs *fs, const struct sync_run *run, const
     return job;
 }
 
-/* False: it has ended, or is about to. */
-static bool join(struct sync_job *job, bool background)
-{
-    mutex_lock(&job->mu);
-    bool runs = job->state == SYNC_RUNNING && !job->stop;
-    job->watchers += runs && !background;
-    job->background |= runs && background;
-    mutex_unlock(&job->mu);
-    return runs;
-}
-
-/* The sync of that directory that runs, with a reference, or NULL. */
-static struct sync_job *join_running(struct fs *fs, uint64_t ino, bool background)
-{
-    g_autoptr(GPtrArray) jobs = sync_list(fs);
-    for (guint i = 0; i < jobs->len; i++) {
-        struct sync_job *job = jobs->pdata[i];
-        if (job->run.ino == ino && join(job, background))
-            return job_ref(job);
-    }
-    return NULL;
-}
-
-/* Takes over run->visited, also on failure. */
-static int start_run(struct fs *fs, struct sync_run *run, const char *path, bool background, struct sync_job **ret)
-{
-    struct sync *s = fs->sync;
-    struct sync_job *job = job_new(fs, run, path, background);
-    g_autoptr(GPtrArray) dropped = g_ptr_array_new_with_free_func((GDestroyNotify)sync_job_unref);
-    mutex_lock(&s->mu);
-    forget_finished_locked(s, dropped);
-    bool closing = s->closing;
-    if (!closing) {
-        job->id = ++s->last_id;
-        s->live++;
-        g_ptr_array_add(s->jobs, job_ref(job));
-    }
-    mutex_unlock(&s->mu);
-    if (closing) {
-        sync_job_unref(job);
-        return -ECANCELED;
-    }
-    int r = sync_run_put(s, run);
-    if (r < 0)
-        give_up(job, r);
-    mutex_lock(&job->mu);
-    job->threads++; /* ours: nobody settles the result before all are started */
-    mutex_unlock(&job->mu);
-    (void)job_ref(job);
-    for (unsigned i = 0; i < run->parallel; i++) {
-        job->workers[i].job = job;
-        start_thread(job, &job->workers[i]);
-    }
-    thread_ended(job);
-    if (ret)
-        *ret = job;
-    else
-        sync_job_unref(job);
-    return 0;
-}
-
-int sync_start(struct fs *fs, const struct sync_req *req, struct sync_job **ret)
-{
-    INODE_REF dir = NULL;
-    g_autofree char *path = NULL;
-    int r = tree_follow(fs, req->path, NULL, &path, &dir);
-    if (r == 0 && !inode_is_dir(dir))
-        r = -ENOTDIR;
-    if (r < 0)
-        return r;
-    struct sync_job *running = join_running(fs, dir->ino, req->background);
-    if (running) {
-        *ret = running;
-        return 0;
-    }
-    struct sync_run run = {
-        .ino = dir->ino,
-        .began_ns = clock_wall_ns(),
-        .parallel = CLAMP(req->parallel ? req->parallel : SYNC_PARALLEL, 1, SYNC_PARALLEL_MAX),
-        .incremental = req->incremental,
-        .visited = g_array_new(FALSE, FALSE, sizeof(uint64_t)),
-    };
-    return start_run(fs, &run, path, req->background, ret);
-}
+/* ---- all of them ---- */
 
 GPtrArray *sync_list(struct fs *fs)
 {
@@ -619,7 +541,7 @@ GPtrArray *sync_list(struct fs *fs)
     GPtrArray *list = g_ptr_array_new_with_free_func((GDestroyNotify)sync_job_unref);
     mutex_lock(&s->mu);
     for (guint i = 0; i < s->jobs->len; i++)
-        g_ptr_array_add(list, job_ref(s->jobs->pdata[i]));
+        g_ptr_array_add(list, sync_job_ref(s->jobs->pdata[i]));
     mutex_unlock(&s->mu);
     return list;
 }
@@ -653,43 +575,6 @@ int sync_open(struct fs *fs)
     sync_kept_init(s);
     fs->sync = s;
     return sync_kept_load(s);
-}
-
-static void go_on(struct fs *fs, struct sync_run *run)
-{
-    g_autofree char *path = NULL;
-    struct sync_job *running = join_running(fs, run->ino, true); /* who was cut off may have asked anew already */
-    if (running) {
-        sync_job_unref(running);
-        g_clear_pointer(&run->visited, g_array_unref);
-        return;
-    }
-    bool old = run->began_ns < clock_wall_ns() - SYNC_RESUME_NS;
-    if (++run->resumed > RESUMED_MAX) {
-        log_warn("sync", "not gone on with: it was cut off %u times, sync it anew ino=%" G_GUINT64_FORMAT, run->resumed,
-                 run->ino);
-        old = true;
-    }
-    if (old || tree_path_of(fs, run->ino, &path) < 0) {
-        if (sync_run_end(fs->sync, run, 0) < 0)
-            log_debug("sync", "what is kept of an old sync stays");
-        g_clear_pointer(&run->visited, g_array_unref);
-        return;
-    }
-    run->parallel = CLAMP(run->parallel, 1, SYNC_PARALLEL_MAX);
-    log_notice("sync", "going on path='%s' listed=%u", path, run->visited->len);
-    if (start_run(fs, run, path, true, NULL) < 0)
-        log_debug("sync", "not gone on with: the daemon stops");
-    run->visited = NULL;
-}
-
-void sync_begin(struct fs *fs)
-{
-    struct sync *s = fs->sync;
-    for (guint i = 0; i < s->cut_off->len; i++)
-        go_on(fs, &g_array_index(s->cut_off, struct sync_run, i));
-    g_array_set_size(s->cut_off, 0);
-    sync_clock_begin(s);
 }
 
 void sync_close(struct fs *fs)

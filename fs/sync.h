@@ -24,6 +24,8 @@ struct sync_req {
     const char *path;  /* relative to the mount, "" = root; symlinks are followed */
     bool incremental;  /* leaves out what was listed within --metadata-ttl */
     bool background;   /* goes on when nobody watches */
+    bool any;          /* a sync that runs will do, whenever it began */
+    int64_t asked_ns;  /* wall clock: what was listed before does not count; 0: now */
     unsigned parallel; /* directories at a time; 0: SYNC_PARALLEL */
 };
 
@@ -35,7 +37,9 @@ struct sync_progress {
     uint64_t errors;  /* directories that could not be listed */
     uint64_t elapsed_ns;
     int64_t began_ns; /* wall clock */
-    int err;          /* why it ended early, 0 */
+    bool incremental;
+    bool waits; /* it has not begun: another one of the directory runs */
+    int err;    /* why it ended early, 0 */
 };
 
 struct sync_job;
@@ -48,7 +52,8 @@ void sync_begin(struct fs *fs);
 void sync_close(struct fs *fs);
 void sync_fini(struct fs *fs);
 
-/* Starts a sync, or joins the one of that directory that runs; *ret has a reference for the caller. -ENOTDIR, -ECANCELED when the daemon stops, else as a look-up. */
+/* Starts a sync, *ret has a reference for the caller. While another one of that directory runs, it waits for that to end, or joins one that does; only where that began since it was asked for, or `any` will
+ * do, it joins that. -ENOTDIR, -ECANCELED when the daemon stops, else as a look-up. */
 int sync_start(struct fs *fs, const struct sync_req *req, struct sync_job **ret) MUST_CHECK;
 void sync_job_unref(struct sync_job *job); /* NULL allowed */
 /* Who started or joined it without `background` waits no longer: when nobody is left who does, and nobody who said `background`, no further directory is begun. It is not gone on with. */
@@ -59,7 +64,6 @@ enum sync_state sync_progress_get(struct sync_job *job, struct sync_progress *re
 const char *sync_state_name(enum sync_state state);
 uint64_t sync_id(const struct sync_job *job);
 const char *sync_path(const struct sync_job *job);
-bool sync_is_incremental(const struct sync_job *job);
 /* All that are known, running or not long ended: references, oldest first. */
 GPtrArray *sync_list(struct fs *fs);
 

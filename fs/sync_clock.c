@@ -21,10 +21,11 @@ static void due_free(void *arg)
     g_free(d);
 }
 
-static void begin(struct fs *fs, const char *path)
+/* any: a sync that runs will do. */
+static void begin(struct fs *fs, const char *path, bool any)
 {
     struct sync_job *job = NULL;
-    int r = sync_start(fs, &(struct sync_req){.path = path, .background = true}, &job);
+    int r = sync_start(fs, &(struct sync_req){.path = path, .background = true, .any = any}, &job);
     if (r < 0)
         log_warn("sync", "cannot begin path='%s' r=%s", path, err_name(r));
     sync_job_unref(job);
@@ -56,11 +57,12 @@ static void *clock_main(void *arg)
             continue;
         }
         g_autofree char *path = g_strdup(d->path);
+        bool any = d->every_ns > 0; /* else it was asked for, now */
         d->next_ns = clock_mono_ns() + d->every_ns;
         if (d->every_ns == 0)
             g_ptr_array_remove(s->due, d);
         mutex_unlock(&s->mu);
-        begin(fs, path);
+        begin(fs, path, any);
         mutex_lock(&s->mu);
     }
     mutex_unlock(&s->mu);
@@ -132,7 +134,7 @@ void sync_clock_begin(struct sync *s)
     if (every_ns)
         sync_clock_set(s, "", META_ROOT_INO, every_ns);
     else if (full && !session_is_takeover(fs->session))
-        begin(fs, "");
+        begin(fs, "", true);
     links_on_sync(fs, on_link);
 }
 

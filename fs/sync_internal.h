@@ -14,7 +14,7 @@ struct sync {
     struct cond idle;
     GPtrArray *jobs; /* struct sync_job, a reference each */
     uint64_t last_id;
-    unsigned live; /* jobs that have threads */
+    unsigned live; /* jobs that have threads, or wait to begin */
     bool closing, clock_runs;
     pthread_t clock;
     GPtrArray *due;  /* struct due of sync_clock.c */
@@ -37,8 +37,41 @@ struct sync_run {
     unsigned parallel;
     unsigned resumed; /* times it was gone on with */
     bool incremental;
+    bool watched;    /* not in the background: it ends when nobody waits for it */
     GArray *visited; /* owned: uint64_t, ascending: directories without a change that were listed */
     unsigned n_values;
+};
+
+struct sync_job {
+    /* immutable after sync_start */
+    struct fs *fs;
+    uint64_t id;
+    char *path;             /* owned */
+    struct worker *workers; /* owned; run.parallel of them */
+
+    /* guarded by mu of struct sync */
+    bool queued; /* begins when the one before it has ended */
+    bool over;   /* the next one of its directory may begin */
+
+    struct mutex mu; /* CTL */
+    /* guarded by mu until it has begun, immutable from then on */
+    struct sync_run run; /* visited: what is not to be listed again */
+    struct cond changed;
+    /* guarded by mu */
+    GArray *stack;   /* struct work */
+    GArray *visited; /* uint64_t: listed, and not written */
+    unsigned active, threads, n_values, fails_in_row;
+    unsigned small_in_row; /* directories of few names, listed one by one */
+    unsigned watchers;
+    bool background, stop, begun;
+    bool adopted; /* in the background only because the worker ended whose clients waited for it */
+    uint64_t began_mono_ns;
+    enum sync_state state;
+    uint64_t dirs, changed_dirs, skipped, errors, ended_ns;
+    int64_t oldest_ns; /* when the directory was listed that was left out and is oldest */
+    int err;
+
+    atomic_uint refs;
 };
 
 struct sync_failure {
@@ -46,6 +79,14 @@ struct sync_failure {
     int err;
     char *path; /* owned */
 };
+
+/* ---- sync.c ---- */
+
+/* With a reference for the caller; takes over run->visited. */
+struct sync_job *sync_job_new(struct fs *fs, const struct sync_run *run, const char *path);
+struct sync_job *sync_job_ref(struct sync_job *job);
+/* It begins, unless it is to stop: then it ends. It was counted in `live`. */
+void sync_job_launch(struct sync_job *job);
 
 /* ---- sync_group.c ---- */
 

@@ -120,15 +120,16 @@ static void load_failed(struct sync *s, const struct kept_value *v)
     mutex_unlock(&s->kept_mu);
 }
 
-/* "BEGAN PARALLEL INCREMENTAL RESUMED"; the last is not in databases of before */
+/* "BEGAN PARALLEL INCREMENTAL RESUMED WATCHED"; the last two are not in databases of before */
 static void load_run(struct sync *s, const struct kept_value *v)
 {
     g_autofree char *text = text_of(v);
     struct sync_run run = {.ino = v->ino, .visited = g_array_new(FALSE, FALSE, sizeof(uint64_t))};
-    unsigned incremental = 0;
-    if (sscanf(text, "%" SCNd64 " %u %u %u", &run.began_ns, &run.parallel, &incremental, &run.resumed) < 3)
+    unsigned incremental = 0, watched = 0;
+    if (sscanf(text, "%" SCNd64 " %u %u %u %u", &run.began_ns, &run.parallel, &incremental, &run.resumed, &watched) < 3)
         run.began_ns = 0; /* too old to go on with */
     run.incremental = incremental;
+    run.watched = watched;
     g_array_append_val(s->cut_off, run);
 }
 
@@ -201,8 +202,8 @@ static int drop_visited(struct sync *s, struct meta_batch *b, uint64_t root)
 int sync_run_put(struct sync *s, const struct sync_run *run)
 {
     g_autofree char *name = name_of(RUN_PATH, run->ino);
-    g_autofree char *text =
-        g_strdup_printf("%" PRId64 " %u %u %u", run->began_ns, run->parallel, run->incremental, run->resumed);
+    g_autofree char *text = g_strdup_printf("%" PRId64 " %u %u %u %u", run->began_ns, run->parallel, run->incremental,
+                                            run->resumed, run->watched);
     struct meta_batch *b = meta_batch_new(s->fs->meta);
     meta_value_put(b, name, text, strlen(text));
     int r = run->n_values == 0 ? drop_visited(s, b, run->ino) : 0;

@@ -71,6 +71,7 @@ void again_init(struct again *a, const json_t *req)
     uint64_t now = clock_mono_ns();
     *a = (struct again){.rule = find_rule(req),
                         .asked_ns = now,
+                        .first_ns = clock_wall_ns(),
                         .deadline_ns = s > 0 ? now + MIN((uint64_t)s, 1000000000u) * NS_PER_S : 0,
                         .seen = g_hash_table_new(NULL, NULL)};
 }
@@ -94,6 +95,7 @@ enum again_verdict again_next(struct again *a, json_t *req)
         json_object_set_new(req, "timeout_s", json_integer((json_int_t)left_s));
     }
     json_object_set_new(req, "again", json_true());
+    json_object_set_new(req, "first_asked_ns", json_integer(a->first_ns));
     a->n_short++;
     a->n_asked++;
     a->asked_ns = now;

@@ -6,7 +6,7 @@
  *   do r = ask(req); while (r < 0 && again_next(&a, req) == AGAIN_ASK);
  *   again_clear(&a);
  *
- * What is asked again says so ("again":true). Single-threaded.
+ * What is asked again says so ("again":true), and when it was asked first ("first_asked_ns"). Single-threaded.
  */
 #pragma once
 #include <glib.h>
@@ -21,6 +21,7 @@ struct again {
     const struct again_rule *rule; /* static; never NULL after again_init */
     uint64_t deadline_ns;          /* monotonic, of "timeout_s"; 0: none */
     uint64_t asked_ns;             /* when it was asked last */
+    int64_t first_ns;              /* when it was asked first, wall clock */
     unsigned n_asked, n_short;     /* times it was asked before; of those the ones that ended soon */
     pid_t owner;                   /* for the caller: who made the socket that was asked first */
     GHashTable *seen;              /* owned; sum of a line that came -> n_asked then */

@@ -21,6 +21,8 @@ static char *describe(const json_t *line)
 {
     g_autoptr(GString) s = g_string_new(NULL);
     uint64_t left_out = field(line, "left_out"), errors = field(line, "errors");
+    if (json_is_true(json_object_get(line, "waits")))
+        return g_strdup("waits for the end of one that began before");
     g_string_append_printf(s, "%" PRIu64 " names in %" PRIu64 " directories, %" PRIu64 "/s", field(line, "names"),
                            field(line, "directories"), field(line, "names_per_second"));
     if (left_out)
@@ -75,8 +77,9 @@ void sync_on_line(void *ctx, const json_t *line)
         if (w->json)
             print_json(line);
         else
-            printf("sync %" PRIu64 " of /%s is under way\n", field(line, "id"),
-                   json_string_value(json_object_get(line, "path")));
+            printf("sync %" PRIu64 " of /%s %s\n", field(line, "id"), json_string_value(json_object_get(line, "path")),
+                   json_is_true(json_object_get(line, "waits")) ? "begins when the one that runs has ended"
+                                                                : "is under way");
     } else if (g_strcmp0(state, "running") == 0) {
         show_running(w, line);
     } else {

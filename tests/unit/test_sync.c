@@ -494,25 +494,187 @@ START_TEST(closing_cuts_a_sync_off_and_the_next_start_ends_it)
 }
 END_TEST
 
+/* ---- several of one directory ---- */
+
+static struct sync_job *begin(const struct sync_req *req)
+{
+    struct sync_job *job = NULL;
+    ck_assert_int_eq(sync_start(fx.fs, req, &job), 0);
+    return job;
+}
+
+static const struct sync_req whole = {.path = "", .parallel = 1};
+
+static struct sync_progress progress_of(struct sync_job *job)
+{
+    struct sync_progress p;
+    (void)sync_progress_get(job, &p);
+    return p;
+}
+
+/* One that has listed the root, and is held in the next listing. */
+static struct sync_job *begin_held(const struct sync_req *req)
+{
+    fault("op=list,nth=2,action=delay:3600s");
+    struct sync_job *job = begin(req);
+    EVENTUALLY(progress_of(job).dirs == 1);
+    return job;
+}
+
+static void let_go(void)
+{
+    fault("op=get,nth=1000000,action=error:-EIO");
+}
+
+static enum sync_state end_of(struct sync_job *job)
+{
+    struct sync_progress p;
+    ck_assert(sync_wait(job, clock_mono_ns() + 60 * NS_PER_S));
+    enum sync_state state = sync_progress_get(job, &p);
+    sync_job_unref(job);
+    return state;
+}
+
+START_TEST(sync_finds_what_came_while_another_one_ran)
+{
+    make_lake(3, 2);
+    fs_fixture_open(&fx);
+    struct sync_job *first = begin_held(&whole);
+    fs_fixture_object(&fx, "late", "x", 1);
+    struct sync_job *second = begin(&whole), *third = begin(&whole);
+    ck_assert_ptr_ne(second, first);
+    ck_assert_ptr_eq(third, second); /* which has not begun */
+    ck_assert(progress_of(second).waits && !progress_of(first).waits);
+    let_go();
+    ck_assert_int_eq(end_of(first), SYNC_DONE);
+    ck_assert_int_eq(end_of(second), SYNC_DONE);
+    ck_assert_int_eq(look("late"), S_IFREG);
+    ck_assert_uint_eq(progress_of(third).dirs, 5);
+    ck_assert(!progress_of(third).waits);
+    sync_job_unref(third);
+}
+END_TEST
+
+START_TEST(sync_that_lists_as_much_is_joined)
+{
+    make_lake(3, 2);
+    fs_fixture_open(&fx);
+    struct sync_job *first = begin_held(&whole);
+    int64_t began_ns = progress_of(first).began_ns;
+    const struct sync_req lately = {.path = "", .incremental = true}, any = {.path = "", .any = true},
+                          again = {.path = "", .asked_ns = began_ns}, before = {.path = "", .asked_ns = began_ns - 1};
+    struct sync_job *joined[] = {begin(&lately), begin(&any), begin(&again), begin(&before)};
+    for (unsigned i = 0; i < G_N_ELEMENTS(joined); i++) {
+        ck_assert_ptr_eq(joined[i], first);
+        sync_job_unref(joined[i]);
+    }
+    let_go();
+    ck_assert_int_eq(end_of(first), SYNC_DONE);
+}
+END_TEST
+
+START_TEST(full_sync_is_not_satisfied_by_an_incremental_one)
+{
+    struct sync_progress p;
+    make_lake(3, 2);
+    fs_fixture_open(&fx);
+    const struct sync_req lately = {.path = "", .incremental = true, .parallel = 1};
+    struct sync_job *first = begin_held(&lately), *second = begin(&lately);
+    ck_assert_ptr_ne(second, first);
+    ck_assert(progress_of(second).incremental);
+    struct sync_job *full = begin(&whole);
+    ck_assert_ptr_eq(full, second); /* and is made one */
+    let_go();
+    ck_assert_int_eq(end_of(first), SYNC_DONE);
+    ck_assert_int_eq(end_of(second), SYNC_DONE);
+    p = progress_of(full);
+    ck_assert(!p.incremental);
+    ck_assert_uint_eq(p.skipped, 0);
+    ck_assert_uint_eq(p.dirs, 5);
+    sync_job_unref(full);
+}
+END_TEST
+
 START_TEST(who_leaves_stops_it_unless_others_wait)
 {
-    struct sync_job *a = NULL, *b = NULL;
-    struct sync_progress p;
-    make_lake(40, 2);
+    make_lake(3, 2);
     fs_fixture_open(&fx);
-    fault("op=list,action=delay:20ms");
-    const struct sync_req req = {.path = "", .parallel = 1};
-    ck_assert_int_eq(sync_start(fx.fs, &req, &a), 0);
-    ck_assert_int_eq(sync_start(fx.fs, &req, &b), 0);
-    ck_assert_ptr_eq(a, b);
-    sync_leave(a);
-    ck_assert(!sync_wait(b, clock_mono_ns() + 50 * NS_PER_MS));
-    sync_leave(b);
-    ck_assert(sync_wait(b, clock_mono_ns() + 60 * NS_PER_S));
-    ck_assert_int_eq(sync_progress_get(b, &p), SYNC_STOPPED);
-    ck_assert_int_eq(sync_done_ns(fx.fs, META_ROOT_INO), 0);
-    sync_job_unref(a);
-    sync_job_unref(b);
+    struct sync_job *first = begin_held(&whole);
+    const struct sync_req again = {.path = "", .asked_ns = progress_of(first).began_ns};
+    struct sync_job *other = begin(&again), *next = begin(&whole), *left = begin(&whole);
+    ck_assert_ptr_eq(other, first);
+    sync_leave(first);
+    sync_leave(next);
+    ck_assert_ptr_eq(begin(&again), first);
+    sync_leave(first);
+    sync_leave(other);
+    sync_job_unref(other);
+    sync_job_unref(other);
+    let_go();
+    ck_assert_int_eq(end_of(first), SYNC_STOPPED);
+    ck_assert_int_ne(end_of(next), SYNC_STOPPED);
+    ck_assert_int_eq(sync_progress_get(left, &(struct sync_progress){0}), SYNC_DONE);
+    sync_job_unref(left);
+}
+END_TEST
+
+START_TEST(sync_that_nobody_waits_for_any_more_does_not_begin)
+{
+    make_lake(3, 2);
+    fs_fixture_open(&fx);
+    struct sync_job *first = begin_held(&whole), *next = begin(&whole);
+    sync_leave(next);
+    struct sync_job *again = begin(&whole); /* before its turn has come: it begins after all */
+    ck_assert_ptr_eq(again, next);
+    sync_leave(again);
+    sync_job_unref(again);
+    let_go();
+    ck_assert_int_eq(end_of(first), SYNC_DONE);
+    ck_assert(sync_wait(next, clock_mono_ns() + 20 * NS_PER_S));
+    ck_assert_uint_eq(progress_of(next).dirs, 0);
+    ck_assert_int_eq(end_of(next), SYNC_STOPPED);
+    ck_assert_int_eq(end_of(begin(&whole)), SYNC_DONE);
+}
+END_TEST
+
+START_TEST(closing_ends_those_that_wait_as_well)
+{
+    make_lake(3, 2);
+    fs_fixture_open(&fx);
+    struct sync_job *first = begin_held(&whole), *next = begin(&whole);
+    fs_fixture_close(&fx);
+    ck_assert_int_eq(sync_progress_get(first, &(struct sync_progress){0}), SYNC_STOPPED);
+    ck_assert_int_eq(sync_progress_get(next, &(struct sync_progress){0}), SYNC_STOPPED);
+    sync_job_unref(first);
+    sync_job_unref(next);
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx); /* what was cut off is gone on with */
+    g_autoptr(GPtrArray) jobs = sync_list(fx.fs);
+    ck_assert_uint_eq(jobs->len, 1);
+    ck_assert(sync_wait(jobs->pdata[0], clock_mono_ns() + 20 * NS_PER_S));
+    ck_assert_int_eq(sync_progress_get(jobs->pdata[0], &(struct sync_progress){0}), SYNC_DONE);
+}
+END_TEST
+
+/* The client asks the next worker, and then has enough. */
+START_TEST(who_was_cut_off_can_still_leave)
+{
+    make_lake(3, 2);
+    fs_fixture_open(&fx);
+    struct sync_job *first = begin_held(&whole);
+    const struct sync_req again = {.path = "", .asked_ns = progress_of(first).began_ns};
+    sync_job_unref(first);
+    fs_fixture_close(&fx);
+    fs_fixture_open(&fx);
+    fault("op=list,action=delay:3600s");
+    fs_fixture_start(&fx);
+    struct sync_job *job = begin(&again);
+    g_autoptr(GPtrArray) jobs = sync_list(fx.fs);
+    ck_assert_uint_eq(jobs->len, 1);
+    ck_assert_ptr_eq(jobs->pdata[0], job);
+    sync_leave(job);
+    let_go();
+    ck_assert_int_eq(end_of(job), SYNC_STOPPED);
 }
 END_TEST
 
@@ -570,7 +732,13 @@ int main(void)
     tcase_add_test(tc, what_an_earlier_sync_listed_does_not_count_for_a_later_one);
     tcase_add_test(tc, nothing_is_kept_of_directories_that_are_gone);
     tcase_add_test(tc, closing_cuts_a_sync_off_and_the_next_start_ends_it);
+    tcase_add_test(tc, sync_finds_what_came_while_another_one_ran);
+    tcase_add_test(tc, sync_that_lists_as_much_is_joined);
+    tcase_add_test(tc, full_sync_is_not_satisfied_by_an_incremental_one);
     tcase_add_test(tc, who_leaves_stops_it_unless_others_wait);
+    tcase_add_test(tc, sync_that_nobody_waits_for_any_more_does_not_begin);
+    tcase_add_test(tc, closing_ends_those_that_wait_as_well);
+    tcase_add_test(tc, who_was_cut_off_can_still_leave);
     tcase_add_test(tc, option_lists_all_at_the_start);
     tcase_add_test(tc, option_lists_again_and_again);
     Suite *s = suite_create("sync");
