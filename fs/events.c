@@ -4,6 +4,7 @@
 #include "event_auth.h"
 #include "event_parse.h"
 #include "event_place.h"
+#include "links.h"
 
 #define THREADS     4u
 #define AGAIN_NS    (200 * NS_PER_MS)
@@ -122,7 +123,7 @@ static void finish_locked(struct events *ev, struct waiting *w, int r) REQUIRES(
         w->tries = 0;
         g_queue_push_tail(&ev->ready, w);
         cond_signal(&ev->work);
-    } else if (again && ++w->tries < TRIES_MAX && objstore_offline_since_ns(ev->fs->store) == 0) {
+    } else if (again && ++w->tries < TRIES_MAX && links_offline_since_ns(ev->fs, w->key) == 0) {
         w->due_ns = clock_mono_ns() + AGAIN_NS;
         g_queue_push_tail(&ev->later, w);
         cond_signal(&ev->work);

@@ -242,12 +242,17 @@ bool links_below(struct fs *fs, const char *path)
     return below;
 }
 
-bool links_answers(struct fs *fs, const char *key)
+int64_t links_offline_since_ns(struct fs *fs, const char *key)
 {
     struct objstore_at at;
-    struct objstore_link_health h = {0};
     objstore_at(fs->store, key, &at);
-    if (at.offline_since_ns != 0)
+    return at.offline_since_ns;
+}
+
+bool links_answers(struct fs *fs, const char *key)
+{
+    struct objstore_link_health h = {0};
+    if (links_offline_since_ns(fs, key) != 0)
         return false;
     size_t len = links_prefix_len(fs, key);
     g_autofree char *dir = len ? g_strndup(key, len - 1) : NULL;

@@ -49,6 +49,8 @@ int links_check_fixed(struct fs *fs, const char *path) MUST_CHECK;
 bool links_below(struct fs *fs, const char *path);
 /* Does the store of key answer, as far as its last calls tell? */
 bool links_answers(struct fs *fs, const char *key);
+/* objstore_offline_since_ns() of the store of key. */
+int64_t links_offline_since_ns(struct fs *fs, const char *key);
 /* Were its capabilities found out? */
 bool links_probed(struct fs *fs, const char *key);
 void links_set_probed(struct fs *fs, const char *key, uint32_t caps);

@@ -252,6 +252,12 @@ static void note_listed(struct sync_job *job, const struct tree_tally *tally, ui
     mutex_unlock(&job->mu);
 }
 
+static bool is_offline(struct fs *fs, uint64_t ino)
+{
+    g_autofree char *path = NULL;
+    return tree_path_of(fs, ino, &path) == 0 && links_offline_since_ns(fs, path) != 0;
+}
+
 static void note_failure(struct sync_job *job, uint64_t ino, int err)
 {
     struct fs *fs = job->fs;
@@ -259,9 +265,10 @@ static void note_failure(struct sync_job *job, uint64_t ino, int err)
         return;
     mutex_lock(&job->mu);
     job->errors++;
-    bool no_store = ++job->fails_in_row >= NO_STORE && objstore_offline_since_ns(fs->store) != 0;
+    bool many = ++job->fails_in_row >= NO_STORE;
     mutex_unlock(&job->mu);
     bool same_store = links_point_of(fs, ino) == links_point_of(fs, job->run.ino);
+    bool no_store = many && same_store && is_offline(fs, ino); /* what another link says tells nothing of the rest */
     bool all_fail = same_store && (err == -ENODEV || err == -EKEYEXPIRED);
     if (!sync_fail(fs->sync, job->run.ino, ino, err) || no_store || all_fail)
         give_up(job, err);

@@ -4,6 +4,7 @@
 #include "fs/content.h"
 #include "fs/publish.h"
 #include "fs/tree.h"
+#include "objstore_links.h"
 
 #include <check.h>
 #include <ftw.h>
@@ -87,6 +88,19 @@ void fs_fixture_break_database(struct fs_fixture *fx)
     ck_assert_int_lt(meta_commit(b, false), 0);
     meta_batch_free(b);
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
+}
+
+void fs_fixture_silence_link(struct fs_fixture *fx, const char *dir, uint64_t timeout_ns)
+{
+    const struct objstore_config sc = {.source = "s3://bucket",
+                                       .endpoint_url = "http://127.0.0.1:1",
+                                       .no_sign_request = true,
+                                       .max_connections = 16,
+                                       .op_timeout_ns = timeout_ns};
+    struct objstore *st = NULL;
+    g_autofree char *msg = NULL;
+    ck_assert_msg(objstore_open(&sc, &st, &msg) == 0, "%s", msg);
+    ck_assert_int_eq(objstore_links_replace(fx->fs->store, dir, st), 0);
 }
 
 void fs_fixture_object(struct fs_fixture *fx, const char *key, const char *data, size_t len)

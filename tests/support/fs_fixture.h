@@ -28,6 +28,9 @@ void fs_fixture_break_database(struct fs_fixture *fx);
 /* Closes and removes the folder. */
 void fs_fixture_fini(struct fs_fixture *fx);
 
+/* Nothing answers any more where the store of the link at dir was: calls fail after the timeout. */
+void fs_fixture_silence_link(struct fs_fixture *fx, const char *dir, uint64_t timeout_ns);
+
 /* Puts an object into the lake behind the back of the file system. */
 void fs_fixture_object(struct fs_fixture *fx, const char *key, const char *data, size_t len);
 bool fs_fixture_object_exists(struct fs_fixture *fx, const char *key);

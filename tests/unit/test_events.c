@@ -412,6 +412,22 @@ START_TEST(directory_of_a_link_stays_when_its_bucket_becomes_empty)
 }
 END_TEST
 
+/* The mount's own answers. */
+START_TEST(link_that_does_not_answer_leaves_it_to_the_next_listing_at_once)
+{
+    put_in("other", "d/old");
+    start();
+    add_link("other", "la", NULL);
+    ck_assert_uint_ne(ino_of("la/d/old"), 0);
+    fs_fixture_silence_link(&fx, "la", 2 * NS_PER_S);
+    int64_t dropped = metric_get(M_events_dropped);
+    ck_assert_uint_eq(send_event("other", "d/new", true), HTTP_OK);
+    EVENTUALLY(metric_get(M_events_dropped) > dropped);
+    settle();
+    ck_assert(is_doubted("la/d"));
+}
+END_TEST
+
 START_TEST(what_a_link_hides_or_leaves_out_gets_no_name)
 {
     put_in("other", "d/old.pt");
@@ -567,6 +583,7 @@ int main(void)
     tcase_add_test(tc, store_that_does_not_answer_leaves_it_to_the_next_listing);
     tcase_add_test(tc, event_of_a_link_s_bucket_is_applied_below_each_link_to_it);
     tcase_add_test(tc, directory_of_a_link_stays_when_its_bucket_becomes_empty);
+    tcase_add_test(tc, link_that_does_not_answer_leaves_it_to_the_next_listing_at_once);
     tcase_add_test(tc, what_a_link_hides_or_leaves_out_gets_no_name);
     tcase_add_test(tc, key_that_json_cannot_carry_leaves_its_directory_to_the_next_listing);
     tcase_add_test(tc, mount_of_links_only_takes_events);

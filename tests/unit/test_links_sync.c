@@ -263,6 +263,28 @@ START_TEST(link_that_is_being_listed_can_be_removed)
 }
 END_TEST
 
+START_TEST(sync_of_a_link_that_does_not_answer_ends_soon)
+{
+    struct sync_job *job = NULL;
+    struct sync_progress p;
+    const unsigned n_dirs = 200;
+    for (unsigned i = 0; i < n_dirs; i++) {
+        g_autofree char *key = g_strdup_printf("d%03u/x", i);
+        object("one", key);
+    }
+    start();
+    link_to("one", "a", NULL);
+    sync_all(false);
+    fs_fixture_silence_link(&fx, "a", NS_PER_S / 5);
+    ck_assert_int_eq(sync_start(fx.fs, &(struct sync_req){.path = "a"}, &job), 0);
+    ck_assert(sync_wait(job, clock_mono_ns() + 50 * NS_PER_S));
+    ck_assert_int_eq(sync_progress_get(job, &p), SYNC_FAILED);
+    ck_assert_int_ne(p.err, 0);
+    ck_assert_uint_lt(p.errors, n_dirs / 2);
+    sync_job_unref(job);
+}
+END_TEST
+
 START_TEST(removed_link_is_not_synced_any_more)
 {
     object("one", "x");
@@ -307,6 +329,7 @@ int main(void)
     tcase_add_test(tc, link_is_listed_again_and_again);
     tcase_add_test(tc, mount_without_a_source_syncs_its_links);
     tcase_add_loop_test(tc, link_that_is_being_listed_can_be_removed, 0, 2);
+    tcase_add_test(tc, sync_of_a_link_that_does_not_answer_ends_soon);
     tcase_add_test(tc, removed_link_is_not_synced_any_more);
     tcase_add_test(tc, link_that_never_changes_is_not_listed_again);
     Suite *s = suite_create("links_sync");
