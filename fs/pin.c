@@ -452,23 +452,13 @@ static bool is_needed(const struct look *l, const struct pin_rule *rule)
     return false;
 }
 
-/* Something may be missing here: a directory that was not listed, or a clean file that is not complete. */
-static bool is_absent(struct fs *fs, const struct meta_inode *rec)
-{
-    struct meta_cached c;
-    if (S_ISDIR(rec->mode))
-        return !(rec->flags & (INODE_DIR_LISTED | INODE_DIR_LOCAL));
-    return S_ISREG(rec->mode) && rec->content == CONTENT_CLEAN &&
-           !(rec->vid && meta_cached_get(fs->meta, rec->vid, &c) == 0 && (c.flags & CACHED_COMPLETE));
-}
-
 void pin_follow(struct fs *fs, uint64_t ino, const char *path)
 {
     struct meta_inode rec;
     if (meta_inode_get(fs->meta, ino, &rec) < 0)
         return;
     struct marks m = {.fs = fs, .pin = pin_of(&rec)};
-    bool absent = is_absent(fs, &rec);
+    bool absent = pin_is_absent(fs, &rec);
     meta_inode_clear(&rec);
     int r = mark_tree(&m, ino);
     if (r < 0)
@@ -483,7 +473,7 @@ static void fetch_absent(struct look *l, uint64_t ino, const char *path)
     struct meta_inode rec;
     if (meta_inode_get(l->fs->meta, ino, &rec) < 0)
         return;
-    if (S_ISDIR(rec.mode) || is_absent(l->fs, &rec))
+    if (S_ISDIR(rec.mode) || pin_is_absent(l->fs, &rec))
         g_ptr_array_add(l->absent, g_strdup(path));
     meta_inode_clear(&rec);
 }
@@ -678,37 +668,6 @@ static int let_go_moved(struct look *l)
     return r;
 }
 
-struct listed {
-    struct look *l;
-    const char *dir;
-};
-
-static int take_absent(void *ctx, const struct meta_dentry *d)
-{
-    struct listed *at = ctx;
-    struct meta_inode rec;
-    if (meta_inode_get(at->l->fs->meta, d->ino, &rec) < 0)
-        return 0;
-    if ((rec.flags & INODE_PINNED) && is_absent(at->l->fs, &rec))
-        g_ptr_array_add(at->l->absent, *at->dir ? g_strconcat(at->dir, "/", d->name, NULL) : g_strdup(d->name));
-    meta_inode_clear(&rec);
-    return 0;
-}
-
-/* What a listing found in a pinned directory has its pin already; its bytes are fetched. */
-static void fetch_listed(struct look *l, const char *dir)
-{
-    uint64_t ino;
-    struct meta_inode rec;
-    if (pin_resolve_known(l->fs, dir, NULL, &ino) < 0 || meta_inode_get(l->fs->meta, ino, &rec) < 0)
-        return;
-    bool pinned = rec.flags & INODE_PINNED;
-    meta_inode_clear(&rec);
-    struct listed at = {l, dir};
-    if (pinned && meta_dentry_each(l->fs->meta, ino, 0, take_absent, &at) < 0)
-        log_debug("pin", "not fetched dir='%s'", dir);
-}
-
 /* One note of pin_rules_apply(). */
 static void look_at_path(struct look *l, const char *path)
 {
@@ -720,7 +679,7 @@ static void look_at_path(struct look *l, const char *path)
         rule->due |= folder || rule_covers(rule, at);
     }
     if (listing)
-        fetch_listed(l, at);
+        pin_absent_in(l->fs, at, l->absent);
     else
         inherit_pin(l, at);
 }

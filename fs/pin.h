@@ -46,6 +46,10 @@ int pin_tree_told(struct fs *fs, uint64_t ino, enum cache_pin pin, const struct 
  * again after that. What fails, but for names that are gone, is tried again later, PIN_FETCH_TRIES times in all within about an hour. Any thread; no ranked lock may be held. */
 #define PIN_FETCH_TRIES 12u
 void pin_fetch(struct fs *fs, const char *const *paths);
+/* Something may be missing here: a directory that was not listed, or a clean file that is not complete. */
+bool pin_is_absent(struct fs *fs, const struct meta_inode *rec);
+/* Adds paths, owned, that bring what is absent of what is pinned in a pinned directory, as far as it is known. Of more than a few names none is named: the walk of the directory finds them page by page. */
+void pin_absent_in(struct fs *fs, const char *dir, GPtrArray *ret_paths);
 
 /* The inode of a path as far as it is known here: nothing is asked of the store. ret_above (may be NULL) gets it and those of the directories above. */
 int pin_resolve_known(struct fs *fs, const char *path, GArray *ret_above, uint64_t *ret_ino) MUST_CHECK;

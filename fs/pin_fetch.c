@@ -12,7 +12,8 @@
 #include "warm.h"
 
 #define FETCHES_MAX 4u
-#define WAITING_MAX 65536u
+#define WAITING_MAX 65536u         /* paths; also of one warm-up */
+#define LISTED_MAX  16             /* absent names of one directory that are fetched by name */
 #define PAUSE_NS    (2 * NS_PER_S) /* before the second try, then twice as long each time */
 
 struct pin_retry {
@@ -40,6 +41,54 @@ static void leave(struct batch *b)
         (void)g_hash_table_remove(j->fetching, b->paths->pdata[i]); /* it is there */
     j->n_fetches--;
     mutex_unlock(&j->mu);
+}
+
+/* ---- what is absent ---- */
+
+bool pin_is_absent(struct fs *fs, const struct meta_inode *rec)
+{
+    struct meta_cached c;
+    if (S_ISDIR(rec->mode))
+        return !(rec->flags & (INODE_DIR_LISTED | INODE_DIR_LOCAL));
+    return S_ISREG(rec->mode) && rec->content == CONTENT_CLEAN &&
+           !(rec->vid && meta_cached_get(fs->meta, rec->vid, &c) == 0 && (c.flags & CACHED_COMPLETE));
+}
+
+struct listed {
+    struct fs *fs;
+    const char *dir;
+    GPtrArray *absent; /* borrowed; paths, owned */
+    guint n_before;
+};
+
+static int take_absent(void *ctx, const struct meta_dentry *d)
+{
+    struct listed *at = ctx;
+    struct meta_inode rec;
+    if (meta_inode_get(at->fs->meta, d->ino, &rec) < 0)
+        return 0;
+    if ((rec.flags & INODE_PINNED) && pin_is_absent(at->fs, &rec))
+        g_ptr_array_add(at->absent, *at->dir ? g_strconcat(at->dir, "/", d->name, NULL) : g_strdup(d->name));
+    meta_inode_clear(&rec);
+    return at->absent->len - at->n_before > LISTED_MAX;
+}
+
+void pin_absent_in(struct fs *fs, const char *dir, GPtrArray *ret_paths)
+{
+    uint64_t ino;
+    struct meta_inode rec;
+    if (pin_resolve_known(fs, dir, NULL, &ino) < 0 || meta_inode_get(fs->meta, ino, &rec) < 0)
+        return;
+    bool pinned = rec.flags & INODE_PINNED;
+    meta_inode_clear(&rec);
+    struct listed at = {fs, dir, ret_paths, ret_paths->len};
+    int r = pinned ? meta_dentry_each(fs->meta, ino, 0, take_absent, &at) : 0;
+    if (r < 0)
+        log_debug("pin", "not fetched dir='%s'", dir);
+    if (r <= 0)
+        return;
+    g_ptr_array_set_size(ret_paths, (gint)at.n_before);
+    g_ptr_array_add(ret_paths, g_strdup(dir));
 }
 
 /* ---- what failed ---- */
@@ -203,7 +252,8 @@ static struct batch *batch_new(struct fs *fs, const char *const *paths)
     b->paths = g_ptr_array_new_with_free_func(g_free);
     mutex_lock(&j->mu);
     for (unsigned i = 0; paths[i]; i++) {
-        bool now = j->n_fetches < FETCHES_MAX && !g_hash_table_contains(j->fetching, paths[i]);
+        bool room = j->n_fetches < FETCHES_MAX && b->paths->len < WAITING_MAX;
+        bool now = room && !g_hash_table_contains(j->fetching, paths[i]);
         if (now) {
             g_hash_table_add(j->fetching, g_strdup(paths[i]));
             g_ptr_array_add(b->paths, g_strdup(paths[i]));
