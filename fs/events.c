@@ -35,6 +35,8 @@ struct events {
     GHashTable *by_key;  /* key -> struct waiting, owned */
     GQueue ready, later; /* struct waiting; later: by due_ns */
     GHashTable *doubted; /* keys, owned: of directories whose listings are not to be believed */
+    GHashTable *put_off; /* the same, that are being listed */
+    uint64_t put_off_ns; /* until then */
     unsigned n_running, names_max;
 };
 
@@ -53,18 +55,29 @@ static void doubt_all(struct fs *fs)
     atomic_store(&fs->doubt_ns, clock_wall_ns());
 }
 
+static unsigned n_doubted_locked(struct events *ev) REQUIRES(ev->mu)
+{
+    return g_hash_table_size(ev->doubted) + g_hash_table_size(ev->put_off);
+}
+
 static void doubt_locked(struct events *ev, const char *key) REQUIRES(ev->mu)
 {
     const char *slash = strrchr(key, '/');
     char *dir = g_strndup(key, slash ? (size_t)(slash + 1 - key) : 0);
     metric_inc(M_events_dropped);
-    if (g_hash_table_size(ev->doubted) < DOUBTED_MAX) {
+    if (n_doubted_locked(ev) < DOUBTED_MAX) {
         g_hash_table_add(ev->doubted, dir);
         cond_signal(&ev->work);
         return;
     }
     g_free(dir);
     doubt_all(ev->fs);
+}
+
+static void tell_idle_locked(struct events *ev) REQUIRES(ev->mu)
+{
+    if (g_hash_table_size(ev->by_key) + n_doubted_locked(ev) + ev->n_running == 0)
+        cond_broadcast(&ev->idle);
 }
 
 /* ---- queue ---- */
@@ -132,8 +145,7 @@ static void finish_locked(struct events *ev, struct waiting *w, int r) REQUIRES(
             doubt_locked(ev, w->key);
         g_hash_table_remove(ev->by_key, w->key);
     }
-    if (g_hash_table_size(ev->by_key) == 0 && g_hash_table_size(ev->doubted) == 0 && ev->n_running == 0)
-        cond_broadcast(&ev->idle);
+    tell_idle_locked(ev);
 }
 
 static void look(struct events *ev, struct waiting *w) REQUIRES(ev->mu)
@@ -147,27 +159,33 @@ static void look(struct events *ev, struct waiting *w) REQUIRES(ev->mu)
     finish_locked(ev, w, r);
 }
 
-/* One directory; what is being listed stays for the next time. True: none is left to be done now. */
+/* One directory; what is being listed is put off, all of that until the same time. False: none is to be done now. */
 static bool doubt_next(struct events *ev) REQUIRES(ev->mu)
 {
     GHashTableIter it;
     char *dir = NULL;
+    if (g_hash_table_size(ev->doubted) == 0 && clock_mono_ns() >= ev->put_off_ns) {
+        GHashTable *none = ev->doubted;
+        ev->doubted = ev->put_off;
+        ev->put_off = none;
+    }
     g_hash_table_iter_init(&it, ev->doubted);
     if (!g_hash_table_iter_next(&it, (void **)&dir, NULL))
-        return true;
+        return false;
     g_hash_table_iter_steal(&it);
     ev->n_running++;
     mutex_unlock(&ev->mu);
     bool done = event_doubt_dir(ev->fs, dir);
     mutex_lock(&ev->mu);
     ev->n_running--;
+    if (!done && g_hash_table_size(ev->put_off) == 0)
+        ev->put_off_ns = clock_mono_ns() + AGAIN_NS;
     if (done)
         g_free(dir);
     else
-        g_hash_table_add(ev->doubted, dir);
-    if (g_hash_table_size(ev->by_key) == 0 && g_hash_table_size(ev->doubted) == 0 && ev->n_running == 0)
-        cond_broadcast(&ev->idle);
-    return !done;
+        g_hash_table_add(ev->put_off, dir);
+    tell_idle_locked(ev);
+    return true;
 }
 
 static void *events_thread(void *arg)
@@ -177,13 +195,12 @@ static void *events_thread(void *arg)
     while (!ev->stop) {
         uint64_t wake = 0;
         struct waiting *w = take_locked(ev, &wake);
-        bool no_dirs = w || doubt_next(ev);
         if (w)
             look(ev, w);
-        if (w || !no_dirs || ev->stop)
+        if (w || doubt_next(ev) || ev->stop)
             continue;
-        if (g_hash_table_size(ev->doubted) > 0)
-            wake = wake ? MIN(wake, clock_mono_ns() + AGAIN_NS) : clock_mono_ns() + AGAIN_NS;
+        if (g_hash_table_size(ev->put_off) > 0)
+            wake = wake ? MIN(wake, ev->put_off_ns) : ev->put_off_ns;
         if (wake)
             (void)cond_wait_until(&ev->work, &ev->mu, wake);
         else
@@ -284,7 +301,7 @@ bool events_settle(struct events *ev, uint64_t wait_ns)
     uint64_t until = clock_mono_ns() + wait_ns;
     mutex_lock(&ev->mu);
     bool in_time = true;
-    while (in_time && g_hash_table_size(ev->by_key) + g_hash_table_size(ev->doubted) + ev->n_running > 0)
+    while (in_time && g_hash_table_size(ev->by_key) + n_doubted_locked(ev) + ev->n_running > 0)
         in_time = cond_wait_until(&ev->idle, &ev->mu, until);
     mutex_unlock(&ev->mu);
     return in_time;
@@ -313,6 +330,7 @@ int events_open(struct fs *fs, const char *secret_file, struct events **ret, cha
     cond_init(&ev->idle);
     ev->by_key = g_hash_table_new_full(g_str_hash, g_str_equal, NULL, waiting_free);
     ev->doubted = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    ev->put_off = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
     int r = event_auth_open(secret_file, &ev->auth, ret_msg);
     if (r == 0)
         r = start_threads(ev);
@@ -337,6 +355,7 @@ void events_close(struct events *ev)
         pthread_join(ev->threads[i], NULL);
     g_hash_table_unref(ev->by_key);
     g_hash_table_unref(ev->doubted);
+    g_hash_table_unref(ev->put_off);
     g_queue_clear(&ev->ready);
     g_queue_clear(&ev->later);
     event_auth_close(ev->auth);

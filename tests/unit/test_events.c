@@ -321,6 +321,46 @@ START_TEST(more_than_may_wait_leaves_the_directory_to_its_next_listing)
 }
 END_TEST
 
+static gpointer list_again(gpointer dir)
+{
+    return GINT_TO_POINTER(tree_refresh(fx.fs, dir, true));
+}
+
+#define N_LISTED 12
+
+START_TEST(directory_to_be_listed_again_does_not_wait_for_those_that_are_being_listed)
+{
+    GThread *threads[N_LISTED];
+    struct inode *dirs[N_LISTED];
+    fs_fixture_object(&fx, "free/f", "1", 1);
+    for (unsigned i = 0; i < N_LISTED; i++) {
+        g_autofree char *key = g_strdup_printf("d%u/f", i);
+        fs_fixture_object(&fx, key, "1", 1);
+    }
+    start();
+    ck_assert_uint_ne(ino_of("free/f"), 0);
+    events_limit(ev, 0);
+    fault("op=list,action=delay:3600s");
+    for (unsigned i = 0; i < N_LISTED; i++) {
+        g_autofree char *name = g_strdup_printf("d%u", i), *key = g_strconcat(name, "/late", NULL);
+        dirs[i] = fs_fixture_inode(&fx, name);
+        threads[i] = g_thread_new("list", list_again, dirs[i]);
+        EVENTUALLY(tree_list_running(fx.fs, dirs[i]->ino));
+        ck_assert_uint_eq(send_event("lake", key, true), HTTP_OK);
+    }
+    g_usleep(NS_PER_S / 2 / 1000); /* each of them was looked at */
+    ck_assert_uint_eq(send_event("lake", "free/late", true), HTTP_OK);
+    EVENTUALLY(is_doubted("free"));
+    fault("op=get,nth=1000000,action=error:-EIO");
+    for (unsigned i = 0; i < N_LISTED; i++) {
+        ck_assert_int_eq(GPOINTER_TO_INT(g_thread_join(threads[i])), 0);
+        inode_put(dirs[i]);
+    }
+    settle();
+    ck_assert(is_doubted("d0"));
+}
+END_TEST
+
 START_TEST(events_that_came_for_one_name_are_one)
 {
     fs_fixture_object(&fx, "d/f", "1", 1);
@@ -579,6 +619,7 @@ int main(void)
     tcase_add_test(tc, listing_begun_before_does_not_bring_the_old_version_back);
     tcase_add_test(tc, events_for_others_and_keys_that_are_no_names_are_counted);
     tcase_add_test(tc, more_than_may_wait_leaves_the_directory_to_its_next_listing);
+    tcase_add_test(tc, directory_to_be_listed_again_does_not_wait_for_those_that_are_being_listed);
     tcase_add_test(tc, events_that_came_for_one_name_are_one);
     tcase_add_test(tc, store_that_does_not_answer_leaves_it_to_the_next_listing);
     tcase_add_test(tc, event_of_a_link_s_bucket_is_applied_below_each_link_to_it);
