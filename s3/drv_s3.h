@@ -133,8 +133,8 @@ int s3_mpu_create(struct objstore *st, const char *key, const struct obj_meta *m
 int s3_mpu_part(struct objstore *st, const char *key, const char *upload_id, const void *buf, struct obj_part *part);
 int s3_mpu_part_copy(struct objstore *st, const char *key, const char *upload_id, const char *src,
                      const struct etag *src_etag, uint64_t off, struct obj_part *part);
-/* Where the store ignores the condition on a copy's source, a HEAD stands in: 0 or -ESTALE. */
-int s3_source_check(struct drv_s3 *d, const char *src, const struct etag *etag);
+/* Where the store lacks cap, the condition on this kind of copy's source, a HEAD stands in: 0 or -ESTALE. */
+int s3_source_check(struct drv_s3 *d, uint32_t cap, const char *src, const struct etag *etag);
 int s3_mpu_complete(struct objstore *st, const char *key, const char *upload_id, const struct obj_part *parts,
                     size_t n_parts, const char *token, const struct obj_cond *cond, struct etag *ret_etag);
 /* posix: what was given at create, where the key may carry the token already; else NULL. */

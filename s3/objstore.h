@@ -28,7 +28,7 @@ enum objstore_cap {
     CAP_IF_MATCH_UNQUOTED = 1 << 2,   /* ... but only without quotes (Ceph before 20) */
     CAP_COMPLETE_CONDITIONS = 1 << 3, /* CompleteMultipartUpload honours both */
     CAP_DELETE_IF_MATCH = 1 << 4,
-    CAP_COPY_IF_MATCH = 1 << 5, /* x-amz-copy-source-if-match */
+    CAP_COPY_IF_MATCH = 1 << 5, /* x-amz-copy-source-if-match of CopyObject */
     CAP_PART_COPY = 1 << 6,
     CAP_CONTENT_MD5 = 1 << 7,     /* a wrong Content-MD5 is refused */
     CAP_CHECKSUM_CRC32C = 1 << 8, /* a wrong x-amz-checksum-crc32c is refused */
@@ -36,6 +36,8 @@ enum objstore_cap {
     CAP_ETAG_IS_MD5 = 1 << 10,    /* the etag of a plain PUT is the MD5 of the body */
     CAP_RANGE_IF_MATCH = 1 << 11, /* GET with Range honours If-Match */
     CAP_PAYLOAD_SHA256 = 1 << 12, /* a body that has not the SHA-256 it was signed with is refused */
+    /* x-amz-copy-source-if-match of UploadPartCopy: another handler in most stores, and some (R2, Ceph) have it in that of CopyObject alone; Ceph 16.2 in neither. */
+    CAP_PART_COPY_IF_MATCH = 1 << 13,
 };
 /* "put-if-none-match", ... for status and objbench; NULL past the last. */
 const char *objstore_cap_name(unsigned bit);

@@ -44,7 +44,7 @@ static int copied_check(struct copy *cp, const char *src, const struct etag *src
     if ((caps & CAP_COPY_IF_MATCH) || etag_fits(&cp->etag, src_etag))
         return 0;
     if (!cp->in_place)
-        return s3_source_check(cp->d, src, src_etag);
+        return s3_source_check(cp->d, CAP_COPY_IF_MATCH, src, src_etag);
     bool tells = (caps & CAP_ETAG_IS_MD5) && !strchr(src_etag->s, '-'); /* of parts: one PUT's etag is another one */
     return tells ? -ESTALE : 0;
 }

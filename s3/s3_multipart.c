@@ -100,10 +100,10 @@ static int xml_etag_done(void *ctx, const struct http_response *resp)
     return etag_is_set(&p->etag) ? 0 : -EBADMSG;
 }
 
-int s3_source_check(struct drv_s3 *d, const char *src, const struct etag *etag)
+int s3_source_check(struct drv_s3 *d, uint32_t cap, const char *src, const struct etag *etag)
 {
     struct obj_info info = {0};
-    if (!etag || !etag_is_set(etag) || (objstore_caps(&d->base) & CAP_COPY_IF_MATCH))
+    if (!etag || !etag_is_set(etag) || (objstore_caps(&d->base) & cap))
         return 0;
     int r = s3_head_full(d, src, 0, &info, NULL);
     if (r == 0 && !etag_fits(etag, &info.etag))
@@ -121,7 +121,7 @@ int s3_mpu_part_copy(struct objstore *st, const char *key, const char *upload_id
     g_autofree char *source = s3_copy_source(d, src);
     if (part->size == 0)
         return -EINVAL;
-    int r = s3_source_check(d, src, src_etag);
+    int r = s3_source_check(d, CAP_PART_COPY_IF_MATCH, src, src_etag);
     if (r < 0)
         return r;
     part_call(d, &c, key, upload_id, part->number);
@@ -140,7 +140,7 @@ int s3_mpu_part_copy(struct objstore *st, const char *key, const char *upload_id
         return r;
     part->etag = p.etag;
     part->crc32c = 0;
-    return s3_source_check(d, src, src_etag); /* it may have changed in between */
+    return s3_source_check(d, CAP_PART_COPY_IF_MATCH, src, src_etag); /* it may have changed in between */
 }
 
 static char *complete_body(const struct obj_part *parts, size_t n_parts)

@@ -194,6 +194,30 @@ static bool is_answer(int r)
     return r != -EIO && r != -ETIMEDOUT && r != -EBADMSG && r != -ECANCELED && r != -EINTR && r != -EKEYEXPIRED;
 }
 
+/* Part 1 of the upload, from a as it was at etag. */
+static enum answer part_copy(struct probe *p, const char *id, const char *etag)
+{
+    struct s3_call c;
+    g_autofree char *source = s3_copy_source(p->d, p->a);
+    s3_call_init(p->d, &c, "PUT", p->a, M_requests_multipart);
+    s3_req_query(&c.req, "partNumber", "1");
+    s3_req_query(&c.req, "uploadId", id);
+    s3_req_header(&c.req, "x-amz-copy-source", source);
+    s3_req_headerf(&c.req, "x-amz-copy-source-range", "bytes=0-%zu", BODY_LEN - 1);
+    s3_req_headerf(&c.req, "x-amz-copy-source-if-match", "\"%s\"", etag);
+    c.body_may_err = true;
+    enum answer a = ask(p, &c);
+    s3_call_fini(&c);
+    return a;
+}
+
+static int probe_part_copy(struct probe *p, const char *id)
+{
+    if (part_copy(p, id, WRONG_ETAG) == ANSWER_REFUSED && part_copy(p, id, p->etag.s) == ANSWER_OK)
+        p->caps |= CAP_PART_COPY_IF_MATCH;
+    return p->r;
+}
+
 static void probe_multipart(struct probe *p)
 {
     struct objstore *st = &p->d->base;
@@ -204,7 +228,9 @@ static void probe_multipart(struct probe *p)
         p->r = is_answer(r) ? 0 : r;
         return;
     }
-    r = s3_mpu_part_copy(st, p->a, id, p->a, NULL, 0, &part);
+    r = probe_part_copy(p, id);
+    if (r == 0)
+        r = s3_mpu_part_copy(st, p->a, id, p->a, NULL, 0, &part); /* the last that is made counts */
     if (r == 0)
         p->caps |= CAP_PART_COPY;
     else if (is_answer(r))

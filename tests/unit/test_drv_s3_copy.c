@@ -9,7 +9,7 @@ START_TEST(copy_above_the_limit_goes_by_parts_and_keeps_headers)
         "x-amz-meta-uid: 5\r\n";
     http_stub_reply(stub, 200, head, "");
     http_stub_reply(stub, 200, "", "<R><UploadId>U</UploadId></R>");
-    objstore_set_caps(st, CAP_COPY_IF_MATCH);
+    objstore_set_caps(st, CAP_COPY_IF_MATCH | CAP_PART_COPY_IF_MATCH);
     for (int i = 0; i < 6; i++)
         http_stub_reply(stub, 200, "", "<CopyPartResult><ETag>\"p\"</ETag></CopyPartResult>");
     http_stub_reply(stub, 200, "", COMPLETE_XML);
@@ -61,7 +61,7 @@ START_TEST(upload_that_may_become_the_object_is_not_aborted)
                 {412, ERROR_XML("PreconditionFailed"), -ESTALE, true}};
     unsigned n = 0, told = 0;
     struct obj_copy copy = {.src = "a", .dst = "b", .completing = on_completing, .ctx = &told};
-    objstore_set_caps(st, CAP_COPY_IF_MATCH);
+    objstore_set_caps(st, CAP_COPY_IF_MATCH | CAP_PART_COPY_IF_MATCH);
     for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
         http_stub_reply(stub, 200, "ETag: \"src\"\r\nContent-Length: 6442450944\r\n", "");
         http_stub_reply(stub, 200, "", "<R><UploadId>U</UploadId></R>");
@@ -80,7 +80,7 @@ END_TEST
 
 START_TEST(class_that_is_told_but_not_taken_is_left_out)
 {
-    objstore_set_caps(st, CAP_COPY_IF_MATCH);
+    objstore_set_caps(st, CAP_COPY_IF_MATCH | CAP_PART_COPY_IF_MATCH);
     http_stub_reply(stub, 200, "ETag: \"src\"\r\nContent-Length: 5\r\nx-amz-storage-class: WARM-TIER\r\n", "");
     http_stub_reply(stub, 400, "", ERROR_XML("InvalidStorageClass"));
     http_stub_reply(stub, 200, "", "<CopyObjectResult><ETag>\"c\"</ETag></CopyObjectResult>");
@@ -105,7 +105,7 @@ START_TEST(copy_is_stored_as_its_source_is)
         {"x-amz-storage-class: INTELLIGENT_TIERING\r\n", "INTELLIGENT_TIERING", NULL},
     };
     struct obj_meta meta = {.token = "tok"};
-    objstore_set_caps(st, CAP_COPY_IF_MATCH);
+    objstore_set_caps(st, CAP_COPY_IF_MATCH | CAP_PART_COPY_IF_MATCH);
     unsigned n = 0;
     for (size_t i = 0; i < 3 * G_N_ELEMENTS(rows); i++) {
         const char *size = i % 3 == 2 ? "6442450944" : "5", *cls = rows[i / 3].cls, *key = rows[i / 3].key;

@@ -472,7 +472,7 @@ START_TEST(large_copy_whose_last_reply_was_lost_is_known_by_the_metadata_of_its_
 {
     struct obj_cond absent = {.kind = OBJ_COND_ABSENT};
     struct etag etag = {0};
-    objstore_set_caps(st, CAP_COPY_IF_MATCH | CAP_COMPLETE_CONDITIONS);
+    objstore_set_caps(st, CAP_PART_COPY_IF_MATCH | CAP_COMPLETE_CONDITIONS);
     http_stub_reply(stub, 200, "ETag: \"e-2\"\r\nContent-Length: 6442450944\r\n" OLD, "");
     head_finds_nothing();
     http_stub_reply(stub, 200, "", "<R><UploadId>U</UploadId></R>");
@@ -569,7 +569,7 @@ END_TEST
 START_TEST(attributes_of_a_large_object_are_settled_by_its_upload)
 {
     struct etag etag = {"e-2"};
-    objstore_set_caps(st, CAP_COPY_IF_MATCH | CAP_COMPLETE_CONDITIONS);
+    objstore_set_caps(st, CAP_PART_COPY_IF_MATCH | CAP_COMPLETE_CONDITIONS);
     http_stub_reply(stub, 200, "ETag: \"e-2\"\r\nContent-Length: 6442450944\r\n" OLD, "");
     http_stub_reply(stub, 200, "", "<R><UploadId>U</UploadId></R>");
     for (int i = 0; i < 6; i++)

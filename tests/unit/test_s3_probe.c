@@ -8,7 +8,8 @@
 #define ALL_CAPS                                                                                                       \
     (CAP_PUT_IF_NONE_MATCH | CAP_PUT_IF_MATCH | CAP_CONTENT_MD5 | CAP_CHECKSUM_CRC32C | CAP_CHECKSUM_CRC64NVME |       \
      CAP_RANGE_IF_MATCH | CAP_COPY_IF_MATCH | CAP_PART_COPY | CAP_COMPLETE_CONDITIONS | CAP_DELETE_IF_MATCH |          \
-     CAP_PAYLOAD_SHA256)
+     CAP_PAYLOAD_SHA256 | CAP_PART_COPY_IF_MATCH)
+#define PART_COPIED 200, "", "<CopyPartResult><ETag>p</ETag></CopyPartResult>"
 
 struct scripted {
     int status;
@@ -19,9 +20,10 @@ enum {
     PROBE_RANGE = 13,
     PROBE_COPY = 15,
     PROBE_CREATE = 16,
-    PROBE_PART = 17,
-    PROBE_COMPLETE = 20,
-    PROBE_DELETE = 23
+    PROBE_PART_IF_MATCH = 17,
+    PROBE_PART = 19,
+    PROBE_COMPLETE = 22,
+    PROBE_DELETE = 25
 };
 static const struct scripted probe_script[] = {
     {WRITTEN},    /* PUT a */
@@ -41,7 +43,9 @@ static const struct scripted probe_script[] = {
     {REFUSED},
     {200, "", "<CopyObjectResult><ETag>e</ETag></CopyObjectResult>"},
     {200, "", "<R><UploadId>U</UploadId></R>"},
-    {200, "", "<CopyPartResult><ETag>p</ETag></CopyPartResult>"},
+    {REFUSED},
+    {PART_COPIED}, /* of a with this etag */
+    {PART_COPIED},
     {REFUSED},
     {REFUSED},
     {200, "", COMPLETE_XML},
@@ -69,8 +73,10 @@ START_TEST(probe_finds_what_the_store_does)
     script_cleanup(204);
     ck_assert_int_eq(objstore_probe(st, ".p/", &caps), 0);
     ck_assert_uint_eq(caps, ALL_CAPS);
-    ck_assert(asked(15, "x-amz-copy-source-if-match: \"5ef5\"") && asked(20, "If-Match: \"5ef5\""));
-    ck_assert(asked(23, "DELETE /bucket/pre/.p/probe-") && asked(23, "If-Match: \"5ef5\""));
+    ck_assert(asked(15, "x-amz-copy-source-if-match: \"5ef5\"") && asked(22, "If-Match: \"5ef5\""));
+    ck_assert(asked(17, "partNumber=1&uploadId=U") && asked(17, "x-amz-copy-source-if-match: \"0000000"));
+    ck_assert(asked(18, "x-amz-copy-source-if-match: \"5ef5\"") && asked(18, "x-amz-copy-source-range: bytes=0-22"));
+    ck_assert(asked(25, "DELETE /bucket/pre/.p/probe-") && asked(25, "If-Match: \"5ef5\""));
 }
 END_TEST
 
@@ -81,6 +87,7 @@ START_TEST(store_that_refuses_every_condition_has_none)
         uint32_t cap;
     } rows[] = {{PROBE_RANGE, CAP_RANGE_IF_MATCH},
                 {PROBE_COPY, CAP_COPY_IF_MATCH},
+                {PROBE_PART_IF_MATCH + 1, CAP_PART_COPY_IF_MATCH},
                 {PROBE_COMPLETE, CAP_COMPLETE_CONDITIONS},
                 {PROBE_DELETE, CAP_DELETE_IF_MATCH}};
     for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
@@ -94,6 +101,30 @@ START_TEST(store_that_refuses_every_condition_has_none)
         ck_assert_int_eq(objstore_probe(st, ".p/", &caps), 0);
         ck_assert_uint_eq(caps, ALL_CAPS & ~rows[i].cap);
     }
+}
+END_TEST
+
+/* Ceph and others look at it in a CopyObject only: what they made of a part is believed when its source is still the one meant. */
+START_TEST(store_may_ignore_the_condition_on_the_source_of_a_part)
+{
+    uint32_t caps = 0;
+    struct obj_part part = {.number = 1, .size = 5};
+    struct etag v1 = {"v1"};
+    script_rows(0, PROBE_PART_IF_MATCH);
+    http_stub_reply(stub, PART_COPIED); /* the wrong one: the right one is not sent then */
+    script_rows(PROBE_PART_IF_MATCH + 2, G_N_ELEMENTS(probe_script));
+    script_cleanup(204);
+    ck_assert_int_eq(objstore_probe(st, ".p/", &caps), 0);
+    ck_assert_uint_eq(caps, ALL_CAPS & ~CAP_PART_COPY_IF_MATCH);
+    unsigned n = http_stub_n_requests(stub);
+    http_stub_reply(stub, 200, "ETag: \"v1\"\r\nContent-Length: 5\r\n", "");
+    http_stub_reply(stub, PART_COPIED);
+    http_stub_reply(stub, 200, "ETag: \"v2\"\r\nContent-Length: 5\r\n", "");
+    ck_assert_int_eq(objstore_mpu_part_copy(st, "d", "U", "s", &v1, 0, &part), -ESTALE);
+    ck_assert(asked(n, "HEAD ") && asked(n + 1, "PUT ") && asked(n + 2, "HEAD "));
+    http_stub_reply(stub, 200, "ETag: \"v2\"\r\nContent-Length: 5\r\n", "");
+    ck_assert_int_eq(objstore_mpu_part_copy(st, "d", "U", "s", &v1, 0, &part), -ESTALE);
+    ck_assert_uint_eq(http_stub_n_requests(stub), n + 4);
 }
 END_TEST
 
@@ -141,7 +172,7 @@ START_TEST(busy_store_is_probed_with_patience)
     script_cleanup(204);
     ck_assert_int_eq(objstore_probe(st, ".p/", &caps), 0);
     ck_assert_uint_eq(caps, ALL_CAPS);
-    ck_assert_uint_eq(http_stub_n_requests(stub), G_N_ELEMENTS(probe_script) + 3 + 2);
+    ck_assert_uint_eq(http_stub_n_requests(stub), G_N_ELEMENTS(probe_script) + 4 + 2);
 }
 END_TEST
 
@@ -188,7 +219,7 @@ START_TEST(store_without_uploads_is_probed_all_the_same)
     script_rows(PROBE_DELETE - 2, G_N_ELEMENTS(probe_script));
     script_cleanup(204);
     ck_assert_int_eq(objstore_probe(st, ".p/", &caps), 0);
-    ck_assert_uint_eq(caps, ALL_CAPS & ~(CAP_PART_COPY | CAP_COMPLETE_CONDITIONS));
+    ck_assert_uint_eq(caps, ALL_CAPS & ~(CAP_PART_COPY | CAP_PART_COPY_IF_MATCH | CAP_COMPLETE_CONDITIONS));
 }
 END_TEST
 
@@ -214,6 +245,7 @@ int main(void)
     tcase_set_timeout(t, 30);
     tcase_add_test(t, probe_finds_what_the_store_does);
     tcase_add_test(t, store_that_refuses_every_condition_has_none);
+    tcase_add_test(t, store_may_ignore_the_condition_on_the_source_of_a_part);
     tcase_add_test(t, store_that_takes_any_signed_sum_does_not_compare_it);
     tcase_add_test(t, probe_without_an_answer_about_uploads_is_made_again);
     tcase_add_test(t, busy_store_is_probed_with_patience);
