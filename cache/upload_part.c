@@ -208,6 +208,12 @@ static bool copy_still_good(struct upload *u, const struct job *j)
            cfile_range_dirty(u->cf, j->off, j->len) == 0;
 }
 
+/* The store does not make this part of the source: then it is sent. */
+static bool is_no_copy(int r)
+{
+    return r == -EOPNOTSUPP || r == -ESTALE || r == -ENOENT || r == -EINVAL || r == -EREMOTEIO || r == -EBADMSG;
+}
+
 static int run(struct upload *u, struct job *j)
 {
     if (copy_still_good(u, j)) {
@@ -219,7 +225,7 @@ static int run(struct upload *u, struct job *j)
     int r = etag_is_set(&j->old.etag) && !j->old.copied ? -EOPNOTSUPP : copy_part(u, j);
     if (r == 0)
         j->stored = true;
-    else if (!j->only_copy && (r == -EOPNOTSUPP || r == -ESTALE || r == -ENOENT || r == -EINVAL || r == -EBADMSG))
+    else if (!j->only_copy && is_no_copy(r))
         r = read_and_send(u, j);
     CRASH_POINT(part_sent);
     if (r == 0 && (j->sent || j->copied || j->same))

@@ -30,6 +30,7 @@ static int to_posix(int r)
     case -ECANCELED:
     case -EUCLEAN:
     case -ENOMEDIUM:
+    case -EREMOTEIO:
         return -EIO;
     default:
         return r;

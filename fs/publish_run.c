@@ -228,7 +228,7 @@ static int delete_as_known(struct op *o)
 static int delete_object(struct op *o)
 {
     int r = delete_as_known(o);
-    bool refused = r == -EACCES || r == -EINVAL || r == -EKEYEXPIRED; /* a HEAD does not say why */
+    bool refused = r == -EACCES || r == -EINVAL || r == -EREMOTEIO || r == -EKEYEXPIRED; /* a HEAD does not say why */
     return refused && is_absent(o->p->fs, o->key) ? -ENOENT : r;
 }
 

@@ -45,6 +45,8 @@ const char *objstore_err_text(int err)
         return "archived (storage class GLACIER, DEEP_ARCHIVE or alike): restore it in the store first";
     case ENODEV:
         return "the bucket is not there: check its name and the endpoint";
+    case EREMOTEIO:
+        return "the store refuses it, with a code that the log tells";
     case EKEYEXPIRED:
         return "the credentials have expired: renew them";
     default:

@@ -148,7 +148,7 @@ static int copy_object(struct copy *cp, const struct obj_copy *req, const struct
         r = info->size > cp->d->base.limits.copy_max_bytes
                 ? copy_large(cp, req, info, keep, cond)
                 : copy_whole(cp, req->src, &info->etag, req->meta, keep, cond);
-    while (r == -EINVAL && drop_class(keep));
+    while ((r == -EINVAL || r == -EREMOTEIO) && drop_class(keep));
     return r;
 }
 

@@ -1,11 +1,14 @@
 /*
  * The error table; see s3_err.h. The first row that fits decides: codes before bare statuses, since stores agree on codes more than on
  * statuses. That something is not there is believed only with the store's own code: a bare 404 may come from any proxy in between.
- * No state, no locks.
+ * Nor is a request taken for a wrong one (-EINVAL), which nobody sends again by himself, but with a code that says so: a refusal that is
+ * not known here (-EREMOTEIO: another store's quota, a proxy's lock) may pass. No state, no locks.
  */
 #include "s3_err.h"
 
 #include <string.h>
+
+#define QUOTA_HINT "the store's quota is used up"
 
 static const struct {
     long status;      /* 0: any */
@@ -55,7 +58,20 @@ static const struct {
     {0, "EntityTooLarge", -EFBIG, S3_RETRY_NO, NULL},
     {0, "EntityTooSmall", -EINVAL, S3_RETRY_NO, NULL},
     {0, "KeyTooLongError", -EINVAL, S3_RETRY_NO, NULL},
-    {0, "QuotaExceeded", -EDQUOT, S3_RETRY_NO, "the store's quota is used up"},
+    {0, "MetadataTooLarge", -EINVAL, S3_RETRY_NO, NULL},
+    {0, "InvalidArgument", -EINVAL, S3_RETRY_NO, NULL},
+    {0, "InvalidRequest", -EINVAL, S3_RETRY_NO, NULL},
+    {0, "InvalidStorageClass", -EINVAL, S3_RETRY_NO, NULL},
+    {0, "InvalidObjectName", -EINVAL, S3_RETRY_NO, NULL},
+    {0, "XMinioInvalidObjectName", -EINVAL, S3_RETRY_NO, NULL},
+    {0, "InvalidURI", -EINVAL, S3_RETRY_NO, NULL},
+    {0, "InvalidDigest", -EINVAL, S3_RETRY_NO, NULL},
+    {0, "MalformedXML", -EINVAL, S3_RETRY_NO, NULL},
+    {0, "MissingContentLength", -EINVAL, S3_RETRY_NO, NULL},
+    {0, "QuotaExceeded", -EDQUOT, S3_RETRY_NO, QUOTA_HINT}, /* Ceph and most */
+    {0, "XMinioAdminBucketQuotaExceeded", -EDQUOT, S3_RETRY_NO, QUOTA_HINT},
+    {0, "ObjectQuotaExceeded", -EDQUOT, S3_RETRY_NO, QUOTA_HINT}, /* NooBaa */
+    {0, "QUOTA_EXCEEDED", -EDQUOT, S3_RETRY_NO, QUOTA_HINT},      /* Ozone */
     {0, "InvalidPart", -EBADMSG, S3_RETRY_NO, NULL},
     {0, "InvalidPartOrder", -EINVAL, S3_RETRY_NO, NULL},
     {0, "InvalidRange", -ERANGE, S3_RETRY_NO, NULL},
@@ -127,7 +143,7 @@ struct s3_verdict s3_err_classify(enum http_fail fail, bool sent, long status, c
         v.err = rows[i].err;
         v.retry = rows[i].retry;
     } else {
-        v.err = status / 100 == 5 || status / 100 == 2 ? -EIO : -EINVAL;
+        v.err = status / 100 == 5 || status / 100 == 2 ? -EIO : -EREMOTEIO;
         v.retry = status / 100 == 5 || status / 100 == 2 ? S3_RETRY_TRANSIENT : S3_RETRY_NO;
     }
     v.ambiguous = v.retry == S3_RETRY_TRANSIENT && (status / 100 == 5 || status / 100 == 2);

@@ -230,7 +230,7 @@ static void verdict_of_bare(struct drv_s3 *d, const struct s3_call *c, struct s3
         v->retry = S3_RETRY_CLOCK;
     else if (resp->status == 400)
         v->retry = S3_RETRY_CREDENTIALS;
-    if (v->err == -EINVAL) /* 400: what else could be wrong with a HEAD, where HEADs worked? */
+    if (resp->status == 400) /* what else could be wrong with a HEAD, where HEADs worked? */
         v->err = is_head && keys_worked(d) ? -EKEYEXPIRED : -EACCES;
 }
 
@@ -399,6 +399,9 @@ static int give_up(struct drv_s3 *d, struct s3_call *c, const struct progress *p
         return 0;
     if (r == -ENOMEDIUM)
         log_warn("s3", "archived: restore it in the store first key='%s'", c->req.key ? c->req.key : "");
+    if (r == -EREMOTEIO && !c->once)
+        log_warn("s3", "refused by the store for a reason that is not known here status=%ld code=%s key='%s'",
+                 c->resp.status, c->error.code, c->req.key ? c->req.key : "");
     log_debug("s3", "%s '%s' failed r=%s status=%ld code=%s request=%s net=%s", c->req.method,
               c->req.key ? c->req.key : "", err_name(r), c->resp.status, c->error.code, c->error.request_id,
               c->resp.error);

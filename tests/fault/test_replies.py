@@ -318,11 +318,15 @@ def test_object_deleted_while_it_is_read(lake):
 
 # ---- refusals ----
 
-@pytest.mark.parametrize("size", SIZES)
-def test_writing_is_not_allowed_for_a_while(parts, size):
-    parts.proxy.rule(("put", "create", "part"), p.error(403, "AccessDenied"), times=None)
+@pytest.mark.parametrize("size,status,code,told", [
+    *[(size, 403, "AccessDenied", "ermission|allow") for size in SIZES],
+    (PARTS, 400, "XMinioAdminBucketQuotaExceeded", "quota"),
+    (PARTS, 423, "SomethingOfTheirOwn", "refuses"),
+])
+def test_writing_is_not_allowed_for_a_while(parts, size, status, code, told):
+    parts.proxy.rule(("put", "create", "part"), p.error(status, code), times=None)
     parts.write("f", blob("f", size))
-    parts.until_told("f", "ermission|allow")
+    parts.until_told("f", told)
     assert "f" not in parts.store.list()
     parts.check("ready")
     parts.proxy.heal()

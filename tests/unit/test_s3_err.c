@@ -43,7 +43,13 @@ START_TEST(table_gives_errno_and_class)
         {599, "", -EIO, S3_RETRY_TRANSIENT, true},
         {501, "NotImplemented", -EOPNOTSUPP, S3_RETRY_NO, false},
         {301, "PermanentRedirect", -EACCES, S3_RETRY_NO, false},
-        {418, "", -EINVAL, S3_RETRY_NO, false},
+        {400, "InvalidArgument", -EINVAL, S3_RETRY_NO, false},
+        {400, "InvalidStorageClass", -EINVAL, S3_RETRY_NO, false},
+        {400, "InvalidObjectName", -EINVAL, S3_RETRY_NO, false},
+        {403, "QuotaExceeded", -EDQUOT, S3_RETRY_NO, false},
+        {400, "XMinioAdminBucketQuotaExceeded", -EDQUOT, S3_RETRY_NO, false},
+        {400, "SomethingOfTheirOwn", -EREMOTEIO, S3_RETRY_NO, false},
+        {423, "", -EREMOTEIO, S3_RETRY_NO, false},
     };
     for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
         struct s3_verdict v = s3_err_classify(HTTP_FAIL_NONE, true, rows[i].status, rows[i].code);
