@@ -254,6 +254,26 @@ int file_open_object(struct drv_file *f, const char *key, const struct etag *wan
     return 0;
 }
 
+/* -ESTALE: written in place by somebody else meanwhile. */
+static int is_as_it_was(int fd, const struct stat *was)
+{
+    struct etag before, now;
+    struct stat st;
+    int r = RET_ERRNO(fstat(fd, &st));
+    if (r < 0)
+        return r;
+    file_etag(was, &before);
+    file_etag(&st, &now);
+    return etag_equal(&before, &now) ? 0 : -ESTALE;
+}
+
+int file_copy_object(struct drv_file *f, int in, const struct stat *was, uint64_t off, int out, uint64_t len)
+{
+    int r = file_copy_range(f, in, off, out, 0, len);
+    int now = r == 0 || r == -EBADMSG ? is_as_it_was(in, was) : 0; /* also when it was cut off */
+    return now < 0 ? now : r;
+}
+
 static void info_fill(int fd, const struct stat *st, struct obj_info *ret)
 {
     ret->size = (uint64_t)st->st_size;
@@ -309,12 +329,7 @@ static int file_get(struct objstore *st, const char *key, uint64_t off, uint64_t
         r = get_range(file_of(st), fd, off, end, sink, ctx);
     if (r || S_ISDIR(sb.st_mode))
         return r;
-    struct etag now;
-    r = RET_ERRNO(fstat(fd, &sb));
-    if (r < 0)
-        return r;
-    file_etag(&sb, &now);
-    return etag_equal(&now, &ret_info->etag) ? 0 : -ESTALE; /* written in place by somebody else */
+    return is_as_it_was(fd, &sb);
 }
 
 /* Removes directories above key that are empty and no markers. Those that are gone already are no reason to stop: whoever removed them was perhaps cut off. */
@@ -558,7 +573,7 @@ static int file_copy(struct objstore *st, const struct obj_copy *copy, struct et
     CLEANUP_FD int fd = file_tmp_open(f, "copy", &tmp);
     if (fd < 0)
         return fd;
-    r = file_copy_range(f, in, 0, fd, 0, (uint64_t)sb.st_size);
+    r = file_copy_object(f, in, &sb, 0, fd, (uint64_t)sb.st_size);
     if (r == 0)
         r = meta ? file_meta_set(fd, meta) : file_meta_clone(in, fd);
     if (r == 0 && meta)

@@ -53,6 +53,9 @@ int file_tmp_open(struct drv_file *f, const char *what, char **ret_path) MUST_CH
 int file_write_all(int fd, const void *buf, size_t len) MUST_CHECK;
 /* Appends [off, off+len) of in to out at out_off. -EBADMSG when in ends before. */
 int file_copy_range(struct drv_file *f, int in, uint64_t off, int out, uint64_t out_off, uint64_t len) MUST_CHECK;
+/* The same of an object that was as told when it was opened, to the start of out. -ESTALE when it is not any more: some of the bytes may be another version's. */
+int file_copy_object(struct drv_file *f, int in, const struct stat *was, uint64_t off, int out, uint64_t len)
+    MUST_CHECK;
 int file_meta_set(int fd, const struct obj_meta *meta) MUST_CHECK;
 void file_etag(const struct stat *st, struct etag *ret);
 /* Gives what was just made, before it gets its name, the permissions that others are to find, of which own, where it has a mode, may take some away (never from the owner). all: 0666 or

@@ -182,7 +182,7 @@ int file_mpu_part_copy(struct objstore *st, const char *key, const char *upload_
     CLEANUP_FD int fd = file_tmp_open(f, "part", &tmp);
     if (fd < 0)
         return fd;
-    r = file_copy_range(f, in, off, fd, 0, part->size);
+    r = file_copy_object(f, in, &sb, off, fd, part->size);
     if (r == 0)
         r = part_commit(f, fd, tmp, upload_id, part);
     if (r < 0)

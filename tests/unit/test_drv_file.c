@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,8 @@ static GString *calls;        /* "sync INODE", "rename", one a line */
 static const char *fail_call; /* this one fails with EIO, once */
 static unsigned fail_later;   /* but not the first so many times */
 static char *late_file;       /* appears when a directory was read to its end; owned */
+static const char
+    *overwrite; /* is written to the source in place when the first byte of it was copied; "" cuts it off there */
 
 static bool fails(const char *call)
 {
@@ -47,6 +50,21 @@ int renameat(int from_fd, const char *from, int to_fd, const char *to)
     if (calls)
         g_string_append(calls, "rename\n");
     return fails("renameat") ? -1 : (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, 0);
+}
+
+ssize_t copy_file_range(int in, off_t *from, int out, off_t *to, size_t len, unsigned flags)
+{
+    const char *text = g_steal_pointer(&overwrite);
+    ssize_t n = syscall(SYS_copy_file_range, in, from, out, to, text ? 1 : len, flags);
+    if (!text)
+        return n;
+    struct timespec times[2] = {{.tv_sec = 1}, {.tv_sec = 1}}; /* another time than it had, however fast this is */
+    g_autofree char *path = g_strdup_printf("/proc/self/fd/%d", in);
+    int fd = open(path, O_WRONLY | (*text ? 0 : O_TRUNC));
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    ck_assert(futimens(fd, times) == 0 && close(fd) == 0);
+    return n;
 }
 
 struct dirent *readdir(DIR *d)
@@ -301,6 +319,29 @@ START_TEST(parts_of_an_upload_are_all_told_or_none)
 }
 END_TEST
 
+/* By somebody who writes it in place: neither version may be taken for what came of it. */
+START_TEST(copy_of_an_object_that_changes_meanwhile_is_none)
+{
+    static const char *const others[] = {"TEXT", ""};
+    g_autofree char *id = NULL;
+    struct obj_info info = {0};
+    ck_assert_int_eq(objstore_mpu_create(st, "k", NULL, &id), 0);
+    for (size_t i = 0; i < G_N_ELEMENTS(others); i++) {
+        struct obj_part part = {.number = 1, .size = 4};
+        put("src", "text");
+        overwrite = others[i];
+        ck_assert_int_eq(objstore_copy(st, "src", NULL, "dst", NULL, NULL, NULL), -ESTALE);
+        ck_assert_ptr_null(overwrite);
+        ck_assert_int_eq(objstore_head(st, "dst", &info), -ENOENT);
+        put("src", "text");
+        overwrite = others[i];
+        ck_assert_int_eq(objstore_mpu_part_copy(st, "k", id, "src", NULL, 0, &part), -ESTALE);
+        ck_assert_ptr_null(overwrite);
+    }
+    ck_assert_int_eq(objstore_mpu_abort(st, "k", id), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("drv_file");
@@ -310,6 +351,7 @@ int main(void)
     tcase_add_loop_test(t, object_that_cannot_have_its_name_leaves_no_directories, 0, 2);
     tcase_add_test(t, joined_upload_is_on_the_disk_before_it_has_its_name);
     tcase_add_test(t, markers_and_deletes_are_on_the_disk);
+    tcase_add_test(t, copy_of_an_object_that_changes_meanwhile_is_none);
     tcase_add_test(t, delete_of_a_marker_whose_directory_stays_can_be_repeated);
     tcase_add_test(t, upload_goes_with_a_part_that_comes_while_it_is_aborted);
     tcase_add_test(t, upload_that_was_removed_in_part_goes_when_it_is_asked_for);
