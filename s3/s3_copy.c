@@ -49,14 +49,14 @@ static int copied_check(struct copy *cp, const char *src, const struct etag *src
     return tells ? -ESTALE : 0;
 }
 
-static int copy_whole(struct copy *cp, const char *src, const struct etag *src_etag, const struct obj_meta *meta,
+static int copy_whole(struct copy *cp, const char *src, const struct obj_info *info, const struct obj_meta *meta,
                       const GPtrArray *keep, const struct obj_cond *cond)
 {
     struct s3_call c;
     g_autofree char *source = s3_copy_source(cp->d, src);
     s3_call_init(cp->d, &c, "PUT", cp->dst, M_requests_copy);
     s3_req_header(&c.req, "x-amz-copy-source", source);
-    s3_etag_header(&c.req, "x-amz-copy-source-if-match", src_etag, true);
+    s3_etag_header(&c.req, "x-amz-copy-source-if-match", &info->etag, true);
     for (guint i = 0; i < keep->len; i++)
         if (meta || s3_keep_is_place(keep->pdata[i]))
             g_ptr_array_add(c.req.headers, g_strdup(keep->pdata[i]));
@@ -67,13 +67,14 @@ static int copy_whole(struct copy *cp, const char *src, const struct etag *src_e
     if (!cp->in_place || !(objstore_caps(&cp->d->base) & CAP_COPY_IF_MATCH))
         s3_cond_apply(cp->d, &c, cond, 0, 0);
     c.slow = true;
+    c.copied_bytes = info->size;
     c.body_may_err = true;
     c.ctx = cp;
     c.on_done = copy_done;
     c.settle = copy_settle;
     int r = s3_exec(cp->d, &c);
     s3_call_fini(&c);
-    return r < 0 ? r : copied_check(cp, src, src_etag);
+    return r < 0 ? r : copied_check(cp, src, &info->etag);
 }
 
 /* Whether the store may be making the object of an upload although its Complete failed for us: some that get an abort then lose what they made (Ceph before 17.2.8). */
@@ -145,9 +146,8 @@ static int copy_object(struct copy *cp, const struct obj_copy *req, const struct
 {
     int r;
     do
-        r = info->size > cp->d->base.limits.copy_max_bytes
-                ? copy_large(cp, req, info, keep, cond)
-                : copy_whole(cp, req->src, &info->etag, req->meta, keep, cond);
+        r = info->size > cp->d->base.limits.copy_max_bytes ? copy_large(cp, req, info, keep, cond)
+                                                           : copy_whole(cp, req->src, info, req->meta, keep, cond);
     while ((r == -EINVAL || r == -EREMOTEIO) && drop_class(keep));
     return r;
 }

@@ -161,21 +161,20 @@ static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_ha
                                .payload_hash = payload_hash};
     s3_req_build(&c->req, &site, &url, &headers);
     s3_keys_clear(&keys);
-    uint64_t timeout_s = (c->timeout_ns ? c->timeout_ns : d->op_timeout_ns) / NS_PER_S;
-    struct http_request hr = {
-        .method = c->req.method,
-        .url = url,
-        .headers = headers,
-        .body = c->body,
-        .body_len = c->body_len,
-        .on_head = c->on_head,
-        .sink = c->sink,
-        .ctx = c->ctx,
-        .body_cap = c->reply_cap,
-        .connect_timeout_ms = (uint32_t)CLAMP(timeout_s * 500, 500, 5000),
-        .low_speed_s = (uint32_t)(c->slow ? CLAMP(timeout_s * 2, 1, 600) : CLAMP(timeout_s / 2, 1, 30)),
-        .no_proxy = d->ep.loopback, /* another host's loopback is not meant, and no proxy is to see it */
-        .fresh = fresh};
+    uint64_t timeout_ns = c->timeout_ns ? c->timeout_ns : d->op_timeout_ns;
+    struct http_request hr = {.method = c->req.method,
+                              .url = url,
+                              .headers = headers,
+                              .body = c->body,
+                              .body_len = c->body_len,
+                              .on_head = c->on_head,
+                              .sink = c->sink,
+                              .ctx = c->ctx,
+                              .body_cap = c->reply_cap,
+                              .connect_timeout_ms = (uint32_t)CLAMP(timeout_ns / NS_PER_S * 500, 500, 5000),
+                              .low_speed_s = s3_retry_silence_s(timeout_ns, c->slow, c->copied_bytes),
+                              .no_proxy = d->ep.loopback, /* this host's is meant, and no proxy is to see it */
+                              .fresh = fresh};
     metric_inc(c->metric);
     return http_perform(d->pool, &hr, &c->resp);
 }

@@ -131,6 +131,7 @@ int s3_mpu_part_copy(struct objstore *st, const char *key, const char *upload_id
     if (src_etag && etag_is_set(src_etag))
         s3_etag_header(&c.req, "x-amz-copy-source-if-match", src_etag, true);
     c.slow = true;
+    c.copied_bytes = part->size;
     c.body_may_err = true;
     c.ctx = &p;
     c.on_done = xml_etag_done;

@@ -14,6 +14,7 @@
 #define CAP_NS         (20 * NS_PER_S)
 #define SERVER_CAP_NS  (60 * NS_PER_S)
 #define WINDOW_MIN     1.0
+#define COPY_BYTES_S   (4ull << 20)
 
 void s3_budget_init(struct s3_budget *b)
 {
@@ -45,6 +46,14 @@ uint64_t s3_retry_delay_ns(enum s3_retry_class cls, unsigned attempt, double rnd
         span = CAP_NS;
     uint64_t delay = (uint64_t)(rnd * (double)span);
     return MAX(delay, MIN(server_ns, SERVER_CAP_NS));
+}
+
+uint32_t s3_retry_silence_s(uint64_t timeout_ns, bool slow, uint64_t copied_bytes)
+{
+    uint64_t timeout_s = timeout_ns / NS_PER_S;
+    if (!slow)
+        return (uint32_t)CLAMP(timeout_s / 2, 1, 30);
+    return (uint32_t)MAX(CLAMP(timeout_s * 2, 1, 600), copied_bytes / COPY_BYTES_S);
 }
 
 uint64_t s3_retry_server_ns(const char *retry_after, const char *amz_retry_after)

@@ -24,6 +24,7 @@ struct reply {
     char *head;
     char *body;
     size_t cut;
+    unsigned late_s;
 };
 
 struct http_stub {
@@ -119,9 +120,22 @@ static struct reply *next_reply(struct http_stub *stub, const char *request)
     return r;
 }
 
+/* Or for so many seconds. */
+static void wait_for_end(struct http_stub *stub, unsigned seconds)
+{
+    struct timespec until;
+    (void)clock_gettime(CLOCK_REALTIME, &until); /* the clock exists */
+    until.tv_sec += seconds;
+    pthread_mutex_lock(&stub->mu);
+    while (seconds && !stub->stopping && pthread_cond_timedwait(&stub->cv, &stub->mu, &until) == 0)
+        ;
+    pthread_mutex_unlock(&stub->mu);
+}
+
 static bool answer(struct conn *c, const struct reply *r, bool is_head)
 {
     size_t n = strlen(r->body);
+    wait_for_end(c->stub, r->late_s);
     switch (r->kind) {
     case REPLY_FULL:
         return send_all(c->fd, r->head, strlen(r->head)) && (is_head || send_all(c->fd, r->body, n));
@@ -254,6 +268,13 @@ static struct reply *reply_new(enum reply_kind kind, int status, const char *hea
 void http_stub_reply(struct http_stub *stub, int status, const char *headers, const char *body)
 {
     script_add(stub, reply_new(REPLY_FULL, status, headers, body));
+}
+
+void http_stub_reply_late(struct http_stub *stub, unsigned seconds, int status, const char *headers, const char *body)
+{
+    struct reply *r = reply_new(REPLY_FULL, status, headers, body);
+    r->late_s = seconds;
+    script_add(stub, r);
 }
 
 void http_stub_reply_cut(struct http_stub *stub, int status, const char *headers, const char *body, size_t n)

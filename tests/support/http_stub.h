@@ -20,6 +20,8 @@ const char *http_stub_url(const struct http_stub *stub); /* "http://127.0.0.1:PO
 
 /* Queues a reply. headers: "Name: value\r\n..." or "". Content-Length is added unless headers have one; none of the body is sent to a HEAD. */
 void http_stub_reply(struct http_stub *stub, int status, const char *headers, const char *body);
+/* The same, after so many seconds of silence. */
+void http_stub_reply_late(struct http_stub *stub, unsigned seconds, int status, const char *headers, const char *body);
 /* The same, but the connection ends after n bytes of the body. */
 void http_stub_reply_cut(struct http_stub *stub, int status, const char *headers, const char *body, size_t n);
 /* What every request beyond the script gets; fewer bytes of the body than it has: the connection ends after them. */

@@ -90,6 +90,27 @@ START_TEST(class_that_is_told_but_not_taken_is_left_out)
 }
 END_TEST
 
+/* Many stores move the bytes first. */
+START_TEST(silent_copy_is_waited_for_as_long_as_its_bytes_may_take)
+{
+    struct etag v1 = {"v1"};
+    struct obj_part part = {.number = 1, .size = 1u << 30};
+    objstore_close(st);
+    open_with_timeout(3 * NS_PER_S); /* six seconds of silence, were it for that alone */
+    objstore_set_caps(st, CAP_COPY_IF_MATCH | CAP_PART_COPY_IF_MATCH);
+    if (_i == 0) {
+        http_stub_reply(stub, 200, "ETag: \"v1\"\r\nContent-Length: 1073741824\r\n", "");
+        http_stub_reply_late(stub, 8, 200, "", "<CopyObjectResult><ETag>\"c\"</ETag></CopyObjectResult>");
+        ck_assert_int_eq(objstore_copy(st, "a", &v1, "b", NULL, NULL, NULL), 0);
+        ck_assert_uint_eq(http_stub_n_requests(stub), 2);
+    } else {
+        http_stub_reply_late(stub, 8, 200, "", "<CopyPartResult><ETag>\"p\"</ETag></CopyPartResult>");
+        ck_assert_int_eq(objstore_mpu_part_copy(st, "b", "U", "a", &v1, 0, &part), 0);
+        ck_assert_uint_eq(http_stub_n_requests(stub), 1);
+    }
+}
+END_TEST
+
 #define KMS "x-amz-server-side-encryption: aws:kms\r\nx-amz-server-side-encryption-aws-kms-key-id: arn:k\r\n"
 #define SSE "x-amz-server-side-encryption"
 
@@ -138,6 +159,7 @@ int main(void)
     tcase_add_test(t, copy_is_stored_as_its_source_is);
     tcase_add_test(t, class_that_is_told_but_not_taken_is_left_out);
     tcase_add_test(t, upload_that_may_become_the_object_is_not_aborted);
+    tcase_add_loop_test(t, silent_copy_is_waited_for_as_long_as_its_bytes_may_take, 0, 2);
     tcase_add_test(t, upload_of_a_large_copy_is_told_before_it_holds_anything);
     return run_suite(s);
 }

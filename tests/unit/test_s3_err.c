@@ -89,6 +89,19 @@ START_TEST(waits_double_up_to_the_cap_with_full_jitter)
 }
 END_TEST
 
+START_TEST(silence_is_borne_as_long_as_a_copy_may_take)
+{
+    const uint64_t minute = 60 * NS_PER_S;
+    ck_assert_uint_eq(s3_retry_silence_s(minute, false, 0), 30);
+    ck_assert_uint_eq(s3_retry_silence_s(NS_PER_S, false, 0), 1);
+    ck_assert_uint_eq(s3_retry_silence_s(minute, true, 0), 120);
+    ck_assert_uint_eq(s3_retry_silence_s(1440 * minute, true, 0), 600);
+    ck_assert_uint_eq(s3_retry_silence_s(minute, true, 64 << 20), 120);
+    ck_assert_uint_eq(s3_retry_silence_s(minute, true, 1 << 30), 256);
+    ck_assert_uint_eq(s3_retry_silence_s(minute, true, 5ull << 30), 1280);
+}
+END_TEST
+
 START_TEST(server_wishes_are_read_strictly)
 {
     ck_assert_uint_eq(s3_retry_server_ns("2", NULL), 2 * NS_PER_S);
@@ -194,6 +207,7 @@ int main(void)
     tcase_add_test(t, table_gives_errno_and_class);
     tcase_add_test(t, failure_before_sending_is_not_ambiguous);
     tcase_add_test(t, waits_double_up_to_the_cap_with_full_jitter);
+    tcase_add_test(t, silence_is_borne_as_long_as_a_copy_may_take);
     tcase_add_test(t, server_wishes_are_read_strictly);
     tcase_add_test(t, budget_runs_dry_and_comes_back);
     tcase_add_test(t, window_halves_once_per_round_and_grows_back);
