@@ -1,6 +1,7 @@
 /*
  * The error table; see s3_err.h. The first row that fits decides: codes before bare statuses, since stores agree on codes more than on
- * statuses. That something is not there is believed only with the store's own code: a bare 404 may come from any proxy in between.
+ * statuses. That something is not there is believed only with the store's own code: a bare 404 may come from any proxy in between
+ * (s3_exec.c asks again so that the store has to give it).
  * Nor is a request taken for a wrong one (-EINVAL), which nobody sends again by himself, but with a code that says so: a refusal that is
  * not known here (-EREMOTEIO: another store's quota, a proxy's lock) may pass. No state, no locks.
  */

@@ -198,7 +198,7 @@ static void note_reachability(struct drv_s3 *d, const struct http_response *resp
     }
 }
 
-/* Every store numbers its replies under a name of its own (x-amz-request-id, x-bce-request-id), which what stands before it does not. */
+/* Most stores number their replies under a name of their own (x-amz-request-id, x-bce-request-id), which what stands before them does not. */
 static bool is_of_store(const struct http_response *resp)
 {
     GHashTableIter it;
@@ -316,9 +316,35 @@ static bool is_without_a_word(const struct s3_call *c)
     return c->resp.status == 400 && !c->error.code[0];
 }
 
+/* Nothing says whether the store, of which not all number their replies (Google, R2), or what stands before it has no such object. */
+static bool is_bare_absence(const struct s3_call *c)
+{
+    return c->resp.fail == HTTP_FAIL_NONE && c->resp.status == 404 && !c->error.code[0] && c->req.key &&
+           strcmp(c->req.method, "HEAD") == 0 && !is_of_store(&c->resp);
+}
+
+/* A GET of one byte is told with a code, if it is the store that says so: -ENOENT, -ENODEV. Else what to do about the HEAD is as open as before. */
+static int ask_absence(struct drv_s3 *d, const struct s3_call *head, const struct progress *p)
+{
+    struct s3_call c;
+    uint64_t now = clock_mono_ns();
+    s3_call_init(d, &c, "GET", head->req.key + strlen(d->prefix), M_requests_get);
+    s3_req_header(&c.req, "Range", "bytes=0-0");
+    c.once = true;
+    c.timeout_ns = MAX(p->deadline_ns > now ? p->deadline_ns - now : 0, NS_PER_S);
+    int r = s3_exec(d, &c);
+    s3_call_fini(&c);
+    return r == -ENOENT || r == -ENODEV ? r : 0;
+}
+
 /* Whether this failure is worth another attempt; repairs clock and credentials, and finds out what a HEAD could not tell. */
 static bool may_retry(struct drv_s3 *d, struct s3_call *c, struct progress *p, struct s3_verdict *v)
 {
+    int absence = is_bare_absence(c) ? ask_absence(d, c, p) : 0;
+    if (absence < 0) {
+        v->err = absence;
+        return false;
+    }
     switch (v->retry) {
     case S3_RETRY_NO:
         return false;

@@ -508,17 +508,39 @@ START_TEST(not_found_that_the_store_did_not_say_is_no_answer)
     struct obj_part *parts = NULL;
     size_t n = 0;
     http_stub_reply(stub, 404, "Content-Length: 9\r\n", ""); /* HEAD: of a proxy, say */
+    http_stub_reply(stub, 404, "", "not found");             /* and so to a GET */
+    http_stub_reply(stub, 404, "Content-Length: 9\r\n", "");
+    http_stub_reply(stub, 206, "", "b"); /* now it is the store */
     http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 5\r\n", "");
     ck_assert_int_eq(objstore_head(st, "k", &info), 0);
     obj_info_clear(&info);
     http_stub_reply(stub, 404, "", "<html>not found</html>");
     http_stub_reply(stub, 204, "", "");
     ck_assert_int_eq(objstore_delete(st, "k", NULL), 0);
-    ck_assert(asked(2, "DELETE ") && asked(3, "DELETE "));
+    ck_assert(asked(5, "DELETE ") && asked(6, "DELETE "));
     http_stub_reply(stub, 404, "x-amz-request-id: 1\r\n", "");
     http_stub_reply(stub, 404, "", ERROR_XML("NoSuchUpload"));
     ck_assert_int_eq(objstore_mpu_parts(st, "k", "U", &parts, &n), -ENOENT);
-    ck_assert_uint_eq(http_stub_n_requests(stub), 6);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 9);
+}
+END_TEST
+
+/* Google and R2: only a code tells that it is they who say so, and a HEAD has none. */
+START_TEST(store_that_does_not_number_its_replies_is_asked_by_a_get)
+{
+    static const struct {
+        const char *body;
+        int err;
+    } rows[] = {{ERROR_XML("NoSuchKey"), -ENOENT}, {ERROR_XML("NoSuchBucket"), -ENODEV}};
+    struct obj_info info = {0};
+    for (unsigned i = 0; i < G_N_ELEMENTS(rows); i++) {
+        http_stub_reply(stub, 404, "X-GUploader-UploadID: 1\r\n", "");
+        http_stub_reply(stub, 404, "X-GUploader-UploadID: 2\r\n", rows[i].body);
+        ck_assert_int_eq(objstore_head(st, "a b", &info), rows[i].err);
+        ck_assert(asked(2 * i, "HEAD /bucket/pre/a%20b ") && asked(2 * i + 1, "GET /bucket/pre/a%20b "));
+        ck_assert(asked(2 * i + 1, "Range: bytes=0-0"));
+        ck_assert_uint_eq(http_stub_n_requests(stub), 2 * i + 2);
+    }
 }
 END_TEST
 
@@ -730,6 +752,7 @@ int main(void)
     tcase_add_test(t, shutdown_ends_a_call_that_waits_for_the_store);
     tcase_add_test(t, answer_of_the_store_ends_being_offline);
     tcase_add_test(t, not_found_that_the_store_did_not_say_is_no_answer);
+    tcase_add_test(t, store_that_does_not_number_its_replies_is_asked_by_a_get);
     tcase_add_test(t, delete_without_the_capability_looks_first);
     tcase_add_test(t, message_says_why_there_are_no_credentials);
     tcase_add_test(t, keys_that_cannot_be_had_now_are_waited_for);
