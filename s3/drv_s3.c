@@ -22,7 +22,7 @@ int s3_key_check(const struct drv_s3 *d, const char *key)
 
 char *s3_copy_source(const struct drv_s3 *d, const char *key)
 {
-    GString *out = g_string_new("/");
+    GString *out = g_string_new(NULL);
     s3_uri_encode(out, d->bucket, strlen(d->bucket), false);
     g_string_append_c(out, '/');
     s3_uri_encode(out, d->prefix, strlen(d->prefix), true);

@@ -114,7 +114,7 @@ bool s3_etag_wrong(const struct drv_s3 *d, const struct http_response *resp, con
 /* HEADs key: 1 when it carries the token and, unless posix is NULL, these attributes, then with its etag; else 0. */
 int s3_settle_token(struct drv_s3 *d, const char *key, const char *token, const struct posix_attr *posix,
                     struct etag *ret_etag);
-/* "bucket/full%20key" for x-amz-copy-source. */
+/* "bucket/full%20key" for x-amz-copy-source: without a '/' before it, as the SDKs send it, which R2 takes for a bucket without a name. */
 char *s3_copy_source(const struct drv_s3 *d, const char *key);
 
 /* s3_get.c */
