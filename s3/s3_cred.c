@@ -1,13 +1,16 @@
 /*
  * The credential chain's head: chooses a source at open and keeps its keys fresh.
  *
- *   why refresh            others meanwhile               when it fails
- *   none yet, expired      wait for the one refreshing    its error, next try after the pause
- *   invalidated            wait for the one refreshing    old keys while unexpired
+ *   why renew              callers meanwhile              when it fails
+ *   none yet, expired      wait                           its error, next try after the pause
+ *   invalidated            wait 10 s at most              old keys while unexpired
  *   due, files changed     get the old keys               old keys while unexpired
  *
- * The keys live in pages of their own that core dumps leave out. `mu` covers them and the refresh state; it is dropped while a source
- * works (`refreshing` keeps others out) and while files are looked at. The source functions are in the other s3_cred files.
+ * Files, programs and services may be silent for ever, so no caller goes to them: a round (a look at the shared files, then a renewal if one is due) is made by a thread that is
+ * started for it, one at a time (`busy`). It holds a reference: s3_cred_close() leaves one behind that is stuck, and what it works on is freed when it comes back.
+ *
+ * The keys live in pages of their own that core dumps leave out. `mu` covers them and the state of rounds; it is dropped while a source
+ * works and while files are looked at. The source functions are in the other s3_cred files.
  */
 #include "s3_cred.h"
 
@@ -29,6 +32,10 @@
 #define RETRY_MAX_NS        (60 * NS_PER_S)
 #define STAT_EVERY_NS       NS_PER_S
 #define INVALIDATE_QUIET_NS (5 * NS_PER_S)
+#define REFUSED_WAIT_NS     (10 * NS_PER_S)  /* for others than those that the store refused */
+#define LOOK_WAIT_NS        (50 * NS_PER_MS) /* for what a look may find: it takes less unless a file system hangs */
+#define SLOW_NS             (30 * NS_PER_S)
+#define CLOSE_WAIT_NS       (3 * NS_PER_S) /* a request to a service ends within one */
 #define DEFAULT_REGION      "us-east-1"
 
 struct secrets { /* in pages of its own */
@@ -49,23 +56,32 @@ struct s3_cred {
     atomic_bool stop;
 
     struct mutex mu;
-    struct cond cv; /* refreshing ended, or stop */
+    struct cond cv; /* a round ended, or stop */
     /* guarded by mu */
+    unsigned n_refs; /* the owner's, and that of a round */
     struct secrets *secrets;
-    bool have;             /* secrets holds keys (or none are needed) */
-    bool invalid;          /* the store refused them */
-    bool changed;          /* a file did */
-    bool refreshing;       /* one caller is asking the source */
-    int64_t expires_ns;    /* wall, 0 never */
-    int64_t refresh_at_ns; /* wall, 0 never */
-    uint64_t next_try_ns;  /* mono: not before */
-    uint64_t next_stat_ns; /* mono */
-    uint64_t last_ok_ns;   /* mono */
-    unsigned n_failed;     /* in a row */
+    bool have;              /* secrets holds keys (or none are needed) */
+    bool invalid;           /* the store refused them */
+    bool changed;           /* a file did */
+    bool busy;              /* a round is under way, */
+    uint64_t busy_since_ns; /* mono */
+    bool slow_told;         /* of it */
+    uint64_t n_rounds;      /* that ended */
+    int64_t expires_ns;     /* wall, 0 never */
+    int64_t refresh_at_ns;  /* wall, 0 never */
+    uint64_t next_try_ns;   /* mono: not before */
+    uint64_t next_stat_ns;  /* mono */
+    uint64_t last_ok_ns;    /* mono */
+    unsigned n_failed;      /* in a row */
     int last_error;
     char *last_why;              /* owned */
     struct cred_stamp stamps[2]; /* credentials file, config file as last read for the keys, or in vain */
 };
+
+static bool stopping(const struct s3_cred *c)
+{
+    return atomic_load_explicit(&c->stop, memory_order_relaxed);
+}
 
 /* ---- one refresh ---- */
 
@@ -126,11 +142,11 @@ static void publish_locked(struct s3_cred *c, const struct s3_keys *keys, const 
     metric_set(M_credentials_expire_at, keys->expires_ns / (int64_t)NS_PER_S);
 }
 
-/* Whether the reason is another than that of the refresh before. */
+/* Whether the reason is another than that of the refresh before. stamps NULL: the files were not read. */
 static bool failed_locked(struct s3_cred *c, int error, GString *why, const struct cred_stamp stamps[2]) REQUIRES(c->mu)
 {
     mutex_assert_held(&c->mu);
-    if (!c->have) { /* keys may come before the pause is over when these are changed */
+    if (!c->have && stamps != NULL) { /* keys may come before the pause is over when these are changed */
         memcpy(c->stamps, stamps, sizeof(c->stamps));
         c->changed = false;
     }
@@ -145,37 +161,58 @@ static bool failed_locked(struct s3_cred *c, int error, GString *why, const stru
     return news;
 }
 
-/* Asks the source. Called without the lock, by the one who set `refreshing`. */
+/* Of the shared files, where keys come from there: else nothing is to wait for a home directory. */
+static void take_stamps(const struct s3_cred *c, struct cred_stamp ret_stamps[2])
+{
+    memset(ret_stamps, 0, 2 * sizeof(*ret_stamps));
+    if (c->choice.source != CRED_SOURCE_PROFILE)
+        return;
+    cred_stamp_take(c->env.credentials_file, &ret_stamps[0]);
+    cred_stamp_take(c->env.config_file, &ret_stamps[1]);
+}
+
+static int fetch(struct s3_cred *c, struct s3_keys *ret_keys, GString *why)
+{
+    int r = stopping(c) ? -ECANCELED : source_fetch(c, ret_keys, why);
+    if (r == 0 && ret_keys->session_token != NULL && strlen(ret_keys->session_token) >= CRED_TOKEN_MAX_BYTES) {
+        g_string_append(why, "the session token is longer than 16 KiB. ");
+        return -EACCES;
+    }
+    if (r == 0 && ret_keys->expires_ns != 0 && ret_keys->expires_ns <= clock_wall_ns()) {
+        g_string_append(why, "the source gave keys that have expired already. ");
+        return -EKEYEXPIRED;
+    }
+    return r;
+}
+
+/* What a source's error means here. */
+static int meaning_locked(const struct s3_cred *c, int r) REQUIRES(c->mu)
+{
+    mutex_assert_held(&c->mu);
+    if (r == 0 && stopping(c)) /* nobody wants them any more */
+        return -ECANCELED;
+    if (r == -ENXIO) /* at the open it is not there, else it was, and will be */
+        return c->chosen ? -EIO : -EACCES;
+    return r;
+}
+
+/* Asks the source: in a round, and once by s3_cred_open(). */
 static int refresh(struct s3_cred *c) EXCLUDES(c->mu)
 {
     mutex_assert_none_held();
     struct s3_keys keys = {0};
     struct cred_stamp stamps[2];
     g_autoptr(GString) why = g_string_new(NULL);
-    /* Stamps from before the reading: a change in between is seen as one afterwards. */
-    cred_stamp_take(c->env.credentials_file, &stamps[0]);
-    cred_stamp_take(c->env.config_file, &stamps[1]);
-    int r = source_fetch(c, &keys, why);
-    if (r == 0 && keys.session_token != NULL && strlen(keys.session_token) >= CRED_TOKEN_MAX_BYTES) {
-        g_string_append(why, "the session token is longer than 16 KiB. ");
-        r = -EACCES;
-    }
-    if (r == 0 && keys.expires_ns != 0 && keys.expires_ns <= clock_wall_ns()) {
-        g_string_append(why, "the source gave keys that have expired already. ");
-        r = -EKEYEXPIRED;
-    }
-    bool absent = r == -ENXIO && !c->chosen; /* else it was there, and will be */
-    if (r == -ENXIO)
-        r = absent ? -EACCES : -EIO;
+    take_stamps(c, stamps); /* from before the reading: a change in between is seen as one afterwards */
+    int r = fetch(c, &keys, why);
+    bool absent = r == -ENXIO && !c->chosen;
     bool news = false;
     mutex_lock(&c->mu);
+    r = meaning_locked(c, r);
     if (r == 0)
         publish_locked(c, &keys, stamps);
     else
         news = failed_locked(c, r, why, stamps);
-    r = c->last_error;
-    c->refreshing = false;
-    cond_broadcast(&c->cv);
     mutex_unlock(&c->mu);
     s3_keys_clear(&keys);
     metric_inc(M_credential_refreshes);
@@ -188,19 +225,128 @@ static int refresh(struct s3_cred *c) EXCLUDES(c->mu)
     return r;
 }
 
-/* ---- serving keys ---- */
+/* ---- when what is due ---- */
 
-static bool usable_locked(struct s3_cred *c) REQUIRES(c->mu)
+static bool usable_locked(const struct s3_cred *c) REQUIRES(c->mu)
 {
     mutex_assert_held(&c->mu);
     return c->have && (c->expires_ns == 0 || clock_wall_ns() < c->expires_ns);
 }
 
-static bool due_locked(struct s3_cred *c) REQUIRES(c->mu)
+/* The end of the pause (mono). */
+static uint64_t next_try_locked(const struct s3_cred *c) REQUIRES(c->mu)
 {
     mutex_assert_held(&c->mu);
-    return c->changed || (c->refresh_at_ns != 0 && clock_wall_ns() >= c->refresh_at_ns);
+    return usable_locked(c) || c->last_error != 0 ? c->next_try_ns : 0;
 }
+
+static bool renewal_due_locked(const struct s3_cred *c) REQUIRES(c->mu)
+{
+    mutex_assert_held(&c->mu);
+    bool wanted =
+        !usable_locked(c) || c->invalid || c->changed || (c->refresh_at_ns != 0 && clock_wall_ns() >= c->refresh_at_ns);
+    return wanted && clock_mono_ns() >= next_try_locked(c);
+}
+
+/* Whether the shared files are still those last read is looked at once a second, while somebody wants keys. */
+static bool look_due_locked(const struct s3_cred *c) REQUIRES(c->mu)
+{
+    mutex_assert_held(&c->mu);
+    return c->choice.source == CRED_SOURCE_PROFILE && (c->have || c->last_error != 0) &&
+           clock_mono_ns() >= c->next_stat_ns;
+}
+
+/* ---- a round ---- */
+
+static void destroy(struct s3_cred *c)
+{
+    http_pool_free(c->http);
+    if (c->secrets != NULL) {
+        explicit_bzero(c->secrets, sizeof(*c->secrets));
+        (void)munmap(c->secrets, sizeof(*c->secrets));
+    }
+    cred_env_clear(&c->env);
+    g_free(c->origin);
+    cred_choice_clear(&c->choice);
+    g_free(c->last_why);
+    cond_fini(&c->cv);
+    mutex_fini(&c->mu);
+    g_free(c);
+}
+
+static void look_at_files(struct s3_cred *c) EXCLUDES(c->mu)
+{
+    struct cred_stamp now[2];
+    take_stamps(c, now);
+    mutex_lock(&c->mu);
+    if (!cred_stamp_equal(&now[0], &c->stamps[0]) || !cred_stamp_equal(&now[1], &c->stamps[1])) {
+        c->changed = true;
+        if (!c->have)
+            c->next_try_ns = 0;
+    }
+    mutex_unlock(&c->mu);
+}
+
+/* Called by whom `busy` and a reference were taken for. */
+static void run_round(struct s3_cred *c) EXCLUDES(c->mu)
+{
+    mutex_lock(&c->mu);
+    bool look = look_due_locked(c);
+    if (look)
+        c->next_stat_ns = clock_mono_ns() + STAT_EVERY_NS;
+    mutex_unlock(&c->mu);
+    if (look)
+        look_at_files(c);
+    mutex_lock(&c->mu);
+    bool renew = renewal_due_locked(c);
+    mutex_unlock(&c->mu);
+    if (renew)
+        (void)refresh(c); /* the outcome is in c */
+    mutex_lock(&c->mu);
+    c->busy = false;
+    c->n_rounds++;
+    cond_broadcast(&c->cv);
+    bool last = --c->n_refs == 0;
+    mutex_unlock(&c->mu);
+    if (last)
+        destroy(c);
+}
+
+static void *round_main(void *arg)
+{
+    (void)pthread_detach(pthread_self()); /* s3_cred_close() waits for `busy`, and not for long */
+    run_round(arg);
+    return NULL;
+}
+
+/* Begins a round if one is due. True: files are looked at in it. */
+static bool begin_round_locked(struct s3_cred *c) REQUIRES(c->mu)
+{
+    mutex_assert_held(&c->mu);
+    bool look = look_due_locked(c);
+    bool in_memory = c->choice.source == CRED_SOURCE_ANONYMOUS || c->choice.source == CRED_SOURCE_ENV;
+    if (c->busy || stopping(c) || (!look && !renewal_due_locked(c)))
+        return false;
+    c->busy = true;
+    c->busy_since_ns = clock_mono_ns();
+    c->slow_told = false;
+    c->n_refs++;
+    mutex_unlock(&c->mu);
+    pthread_t thread;
+    int r = in_memory ? 0 : thread_start(&thread, "cred", round_main, c);
+    if (in_memory)
+        run_round(c);
+    mutex_lock(&c->mu);
+    if (r < 0) {
+        g_autoptr(GString) why = g_string_new("no thread can be started. ");
+        (void)failed_locked(c, -EIO, why, NULL); /* others will say so too */
+        c->busy = false;
+        c->n_refs--;
+    }
+    return look && r == 0;
+}
+
+/* ---- serving keys ---- */
 
 static void copy_locked(struct s3_cred *c, struct s3_keys *ret) REQUIRES(c->mu)
 {
@@ -213,89 +359,64 @@ static void copy_locked(struct s3_cred *c, struct s3_keys *ret) REQUIRES(c->mu)
     ret->anonymous = c->choice.source == CRED_SOURCE_ANONYMOUS;
 }
 
-/* Looks, at most once a second, whether the shared files are still those last read. */
-static void check_files(struct s3_cred *c) EXCLUDES(c->mu)
-{
-    if (c->choice.source != CRED_SOURCE_PROFILE)
-        return;
-    mutex_lock(&c->mu);
-    uint64_t now = clock_mono_ns();
-    bool look = (c->have || c->last_error != 0) && !c->refreshing && now >= c->next_stat_ns;
-    if (look)
-        c->next_stat_ns = now + STAT_EVERY_NS;
-    uint64_t seen_ok = c->last_ok_ns;
-    mutex_unlock(&c->mu);
-    if (!look)
-        return;
-    struct cred_stamp now_stamps[2];
-    cred_stamp_take(c->env.credentials_file, &now_stamps[0]);
-    cred_stamp_take(c->env.config_file, &now_stamps[1]);
-    mutex_lock(&c->mu);
-    if (c->last_ok_ns == seen_ok &&
-        (!cred_stamp_equal(&now_stamps[0], &c->stamps[0]) || !cred_stamp_equal(&now_stamps[1], &c->stamps[1]))) {
-        c->changed = true;
-        if (!c->have)
-            c->next_try_ns = 0;
-    }
-    mutex_unlock(&c->mu);
-}
+struct wish { /* of one who wants keys */
+    uint64_t deadline_ns;
+    uint64_t seen;        /* n_rounds when it came */
+    uint64_t look_end_ns; /* until when it waits for what its look finds */
+};
 
-enum step { STEP_SERVE, STEP_REFRESH, STEP_WAIT, STEP_FAIL };
-
-static enum step next_step_locked(struct s3_cred *c) REQUIRES(c->mu)
+/* 0: the keys serve. 1: to be asked again when a round ended, at *ret_until_ns at the latest. Else -errno. */
+static int decide_locked(struct s3_cred *c, const struct wish *w, uint64_t *ret_until_ns) REQUIRES(c->mu)
 {
     mutex_assert_held(&c->mu);
-    bool usable = usable_locked(c);
-    bool must = !usable || c->invalid;
-    if (!must && !due_locked(c))
-        return STEP_SERVE;
-    if (c->refreshing)
-        return must ? STEP_WAIT : STEP_SERVE;
-    if (clock_mono_ns() < c->next_try_ns)
-        return usable ? STEP_SERVE : c->last_error != 0 ? STEP_FAIL : STEP_REFRESH;
-    return STEP_REFRESH;
+    if (stopping(c))
+        return -ECANCELED;
+    if (usable_locked(c)) {
+        bool waits = c->busy && (c->invalid || c->n_rounds == w->seen);
+        *ret_until_ns = c->invalid ? c->busy_since_ns + REFUSED_WAIT_NS : w->look_end_ns;
+        return waits && clock_mono_ns() < MIN(*ret_until_ns, w->deadline_ns) ? 1 : 0;
+    }
+    bool had = c->have || (c->resumed && c->last_error != -EIO);
+    if (c->last_error != 0 && !c->busy)
+        return had ? -EKEYEXPIRED : c->last_error;
+    *ret_until_ns = c->busy ? UINT64_MAX : 0;
+    return clock_mono_ns() < w->deadline_ns ? 1 : -ETIMEDOUT;
 }
 
-int s3_cred_get(struct s3_cred *c, struct s3_keys *ret)
+/* Whether it is to be told, once, that the round does not end. */
+static bool is_slow_locked(struct s3_cred *c) REQUIRES(c->mu)
 {
-    bool tried = false;
-    check_files(c);
+    mutex_assert_held(&c->mu);
+    bool tell = c->busy && !c->slow_told && clock_mono_ns() >= c->busy_since_ns + SLOW_NS;
+    c->slow_told = c->slow_told || tell;
+    return tell;
+}
+
+int s3_cred_get(struct s3_cred *c, uint64_t deadline_ns, struct s3_keys *ret)
+{
+    int r;
     mutex_lock(&c->mu);
+    struct wish w = {.deadline_ns = deadline_ns, .seen = c->n_rounds};
     for (;;) {
-        if (atomic_load_explicit(&c->stop, memory_order_relaxed)) {
-            mutex_unlock(&c->mu);
-            return -ECANCELED;
-        }
-        enum step step = next_step_locked(c);
-        if (tried && (step == STEP_REFRESH || step == STEP_WAIT)) /* one try a call */
-            step = usable_locked(c) ? STEP_SERVE : STEP_FAIL;
-        if (step == STEP_SERVE) {
-            copy_locked(c, ret);
-            mutex_unlock(&c->mu);
-            return 0;
-        }
-        if (step == STEP_FAIL) {
-            bool had = c->have || (c->resumed && c->last_error != -EIO);
-            int r = had || c->last_error == 0 ? -EKEYEXPIRED : c->last_error;
-            mutex_unlock(&c->mu);
-            return r;
-        }
-        if (step == STEP_WAIT) {
-            int over = patience_wait(&c->cv, &c->mu, UINT64_MAX);
-            if (over < 0) {
-                mutex_unlock(&c->mu);
-                return over;
-            }
-            continue;
-        }
-        c->refreshing = true;
-        mutex_unlock(&c->mu);
-        struct patience *p = patience_set(NULL); /* it is for all, not for this request */
-        (void)refresh(c);                        /* the outcome is in c */
-        (void)patience_set(p);
-        tried = true;
-        mutex_lock(&c->mu);
+        bool tried = c->n_rounds != w.seen && c->last_error != 0; /* one is enough */
+        if (!tried && begin_round_locked(c))
+            w.look_end_ns = clock_mono_ns() + LOOK_WAIT_NS;
+        uint64_t until_ns = 0;
+        r = decide_locked(c, &w, &until_ns);
+        if (r <= 0)
+            break;
+        (void)patience_wait(&c->cv, &c->mu, MIN(until_ns, deadline_ns)); /* what it says may be of until_ns */
+        r = patience_over();
+        if (r < 0)
+            break;
     }
+    if (r == 0)
+        copy_locked(c, ret);
+    bool slow = is_slow_locked(c);
+    mutex_unlock(&c->mu);
+    if (slow)
+        log_warn("cred", "what gives the credentials does not answer origin='%s'", c->origin);
+    return r;
 }
 
 void s3_cred_invalidate(struct s3_cred *c)
@@ -309,7 +430,8 @@ void s3_cred_invalidate(struct s3_cred *c)
 void s3_cred_shutdown(struct s3_cred *c)
 {
     atomic_store_explicit(&c->stop, true, memory_order_relaxed);
-    http_pool_shutdown(c->http);
+    if (c->http != NULL)
+        http_pool_shutdown(c->http);
     mutex_lock(&c->mu);
     cond_broadcast(&c->cv);
     mutex_unlock(&c->mu);
@@ -422,7 +544,6 @@ static int choose_host(struct s3_cred *c, GString *why)
         g_string_append(why, "AWS_EC2_METADATA_DISABLED is set. ");
         return -ENXIO;
     }
-    c->refreshing = true;
     int r = refresh(c);
     if (r == 0 || r == -EIO) /* there, only not now */
         return 0;
@@ -484,6 +605,7 @@ static int secrets_new(struct secrets **ret)
 int s3_cred_open(const struct objstore_config *cfg, struct s3_cred **ret, char **ret_msg)
 {
     struct s3_cred *c = g_new0(struct s3_cred, 1);
+    c->n_refs = 1;
     mutex_init(&c->mu, LOCK_S3_CRED);
     cond_init(&c->cv);
     cred_env_fill(&c->env, cfg);
@@ -512,16 +634,15 @@ void s3_cred_close(struct s3_cred *c)
 {
     if (c == NULL)
         return;
-    http_pool_free(c->http);
-    if (c->secrets != NULL) {
-        explicit_bzero(c->secrets, sizeof(*c->secrets));
-        (void)munmap(c->secrets, sizeof(*c->secrets));
-    }
-    cred_env_clear(&c->env);
-    g_free(c->origin);
-    cred_choice_clear(&c->choice);
-    g_free(c->last_why);
-    cond_fini(&c->cv);
-    mutex_fini(&c->mu);
-    g_free(c);
+    s3_cred_shutdown(c);
+    uint64_t end_ns = clock_mono_ns() + CLOSE_WAIT_NS;
+    mutex_lock(&c->mu);
+    while (c->busy && cond_wait_until(&c->cv, &c->mu, end_ns))
+        ;
+    if (c->secrets != NULL)
+        explicit_bzero(c->secrets, sizeof(*c->secrets)); /* at once, whatever a round is stuck in */
+    bool last = --c->n_refs == 0;
+    mutex_unlock(&c->mu);
+    if (last)
+        destroy(c);
 }

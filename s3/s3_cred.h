@@ -11,9 +11,8 @@
  *   6 instance metadata (IMDSv2)          one second per request; AWS_EC2_METADATA_DISABLED=true turns it off
  *
  * Keys that expire are renewed 5 minutes before (halfway, when they live less than 10 minutes). When that fails the old ones serve until
- * they expire, and the next try waits 1 s, 2 s, ... 60 s; the log warns of each new reason. Changed files are noticed within a second. s3_cred_get() may therefore talk
- * to the network or run a process: never call it with a ranked lock held. One caller does so at a time; the others get the
- * old keys where these still serve, else wait for it.
+ * they expire, and the next try waits 1 s, 2 s, ... 60 s; the log warns of each new reason. Changed files are noticed within a second.
+ * Files, network and programs are left to a thread of its own, which is started by s3_cred_get() when something is due: whom the old keys serve gets them at once, whatever hangs.
  *
  * A file with keys that group or others may read or write, or that belongs to neither us nor root, is refused, and so is one that anybody may
  * write, and one with a credential_process that its group may write or that belongs to neither: it would run as us.
@@ -40,7 +39,7 @@ struct s3_keys {
 int s3_cred_open(const struct objstore_config *cfg, struct s3_cred **ret, char **ret_msg) MUST_CHECK;
 /* What was chosen, for objstore_config.resume; no secrets. NULL: it cannot be told. Owned by the caller. */
 char *s3_cred_choice(const struct s3_cred *c);
-/* NULL allowed. No other call may be running. */
+/* NULL allowed. No other call may be running. Takes 3 s at most: a thread that a file or a program keeps is left behind, and holds nothing of the caller's. */
 void s3_cred_close(struct s3_cred *c);
 /* Calls in flight and to come end with -ECANCELED soon. */
 void s3_cred_shutdown(struct s3_cred *c);
@@ -48,10 +47,11 @@ void s3_cred_shutdown(struct s3_cred *c);
 /* Makes the secrets in this process's environment, which /proc shows, empty; what was opened keeps its copies, and what is opened later finds them where those are kept. */
 void s3_cred_forget_env(void);
 
-/* Keys that are valid now, renewed if due; s3_keys_clear() them. -EKEYEXPIRED expired and not renewable, -EACCES refused by
- * the source, -EIO none yet and the source does not answer: later perhaps; else what the transport said. ret is untouched on failure. */
-int s3_cred_get(struct s3_cred *c, struct s3_keys *ret) MUST_CHECK;
-/* The store called the keys expired or unknown: the next get asks the source again. Ignored within 5 s of a renewal, so that
+/* Keys that are valid now; s3_keys_clear() them. Where there are none it waits for the source until deadline_ns (clock_mono_ns()) and as long as the caller's program does
+ * (base/patience.h). -EKEYEXPIRED expired and not renewable, -EACCES refused by the source, -EIO none yet and the source does not answer: later perhaps; else what the transport
+ * said, -ETIMEDOUT, -EINTR, -ECANCELED. ret is untouched on failure. With no ranked lock held. */
+int s3_cred_get(struct s3_cred *c, uint64_t deadline_ns, struct s3_keys *ret) MUST_CHECK;
+/* The store called the keys expired or unknown: the next get asks the source again, and goes on with the old ones when that takes 10 s. Ignored within 5 s of a renewal, so that
  * many requests signed with the same old keys cause one. */
 void s3_cred_invalidate(struct s3_cred *c);
 /* Wipes. NULL allowed. */

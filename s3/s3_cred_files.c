@@ -485,7 +485,11 @@ int cred_profile_fetch(const struct cred_run *run, struct s3_keys *ret_keys)
     int r = cred_files_load(run->env, &f, run->why);
     if (r < 0)
         return r == -EBADMSG ? -EACCES : r;
-    r = follow(run, f, run->env->profile, 0, ret_keys);
+    /* The files may have been away for long: no program is started after the end. */
+    if (atomic_load_explicit(run->stop, memory_order_relaxed))
+        r = -ECANCELED;
+    else
+        r = follow(run, f, run->env->profile, 0, ret_keys);
     cred_files_free(f);
     return r;
 }

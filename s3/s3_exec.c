@@ -134,7 +134,7 @@ static void payload_hash_of(struct drv_s3 *d, const struct s3_call *c, char ret[
 }
 
 /* Signs and sends once. */
-static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_hash, bool fresh)
+static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_hash, const struct progress *p)
 {
     struct s3_keys keys = {0};
     struct s3_sign_key sign_key;
@@ -143,7 +143,7 @@ static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_ha
     g_autoptr(GPtrArray) headers = NULL;
     http_response_clear(&c->resp); /* the last attempt's reply must not be taken for this one's */
     memset(&c->error, 0, sizeof c->error);
-    int r = s3_cred_get(d->cred, &keys);
+    int r = s3_cred_get(d->cred, p->deadline_ns, &keys);
     if (r < 0)
         return r;
     s3_amz_date(server_now_ns(d) / (int64_t)NS_PER_S, amz_date);
@@ -174,7 +174,7 @@ static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_ha
                               .connect_timeout_ms = (uint32_t)CLAMP(timeout_ns / NS_PER_S * 500, 500, 5000),
                               .low_speed_s = s3_retry_silence_s(timeout_ns, c->slow, c->copied_bytes),
                               .no_proxy = d->ep.loopback, /* this host's is meant, and no proxy is to see it */
-                              .fresh = fresh};
+                              .fresh = p->fresh};
     metric_inc(c->metric);
     return http_perform(d->pool, &hr, &c->resp);
 }
@@ -272,7 +272,7 @@ static struct s3_verdict attempt(struct drv_s3 *d, struct s3_call *c, struct pro
         c->prepare(c->ctx, &c->req);
     }
     uint64_t started = clock_mono_ns();
-    r = send_once(d, c, payload_hash, p->fresh);
+    r = send_once(d, c, payload_hash, p);
     struct s3_verdict v = {.err = r, .retry = r == -EIO ? S3_RETRY_TRANSIENT : S3_RETRY_NO};
     if (c->resp.headers) { /* else it failed before http_perform(): no usable credentials, with -EIO: not now */
         v = judge(d, c, r);

@@ -262,36 +262,107 @@ char *cred_open_fails(void)
     return msg;
 }
 
-/* Gets keys and compares the access key and the session token (NULL: none). */
+static void compare(struct s3_keys *k, const char *access_key, const char *token)
+{
+    if (access_key != NULL)
+        ck_assert_str_eq(k->access_key, access_key);
+    ck_assert_str_eq(k->secret_key, CRED_SECRET);
+    ck_assert_pstr_eq(k->session_token, token);
+    ck_assert(!k->anonymous);
+    s3_keys_clear(k);
+    ck_assert_ptr_null(k->session_token);
+    ck_assert_str_eq(k->secret_key, "");
+}
+
+static int get(struct s3_cred *c, struct s3_keys *k)
+{
+    return s3_cred_get(c, clock_mono_ns() + CRED_PATIENCE_NS, k);
+}
+
 void cred_expect_keys(struct s3_cred *c, const char *access_key, const char *token)
 {
     struct s3_keys k = {0};
-    int r = s3_cred_get(c, &k);
+    int r = get(c, &k);
     g_autofree char *why = s3_cred_error(c);
     ck_assert_msg(r == 0, "get: %d %s", r, why);
-    ck_assert_str_eq(k.access_key, access_key);
-    ck_assert_str_eq(k.secret_key, CRED_SECRET);
-    ck_assert_pstr_eq(k.session_token, token);
-    ck_assert(!k.anonymous);
-    s3_keys_clear(&k);
-    ck_assert_ptr_null(k.session_token);
-    ck_assert_str_eq(k.secret_key, "");
+    compare(&k, access_key, token);
+}
+
+void cred_await_keys(struct s3_cred *c, const char *access_key, const char *token)
+{
+    uint64_t end_ns = clock_mono_ns() + CRED_PATIENCE_NS;
+    struct s3_keys k = {0};
+    ck_assert_int_eq(get(c, &k), 0);
+    while (strcmp(k.access_key, access_key) != 0 && clock_mono_ns() < end_ns) {
+        s3_keys_clear(&k);
+        g_usleep(5000);
+        ck_assert_int_eq(get(c, &k), 0);
+    }
+    compare(&k, access_key, token);
 }
 
 void cred_expect_error(struct s3_cred *c, int error, const char *part_of_why)
 {
     struct s3_keys k = {0};
-    ck_assert_int_eq(s3_cred_get(c, &k), error);
+    ck_assert_int_eq(get(c, &k), error);
     g_autofree char *why = s3_cred_error(c);
     ck_assert_ptr_nonnull(why);
     ck_assert_msg(strstr(why, part_of_why) != NULL, "'%s' is not in '%s'", part_of_why, why);
     ck_assert_ptr_null(strstr(why, "CANARY"));
 }
 
+static bool why_is(struct s3_cred *c, const char *part_of_why)
+{
+    g_autofree char *why = s3_cred_error(c);
+    ck_assert(why == NULL || strstr(why, "CANARY") == NULL);
+    return why != NULL && strstr(why, part_of_why) != NULL;
+}
+
+unsigned cred_n_threads(void)
+{
+    unsigned n = 0;
+    GDir *tasks = g_dir_open("/proc/self/task", 0, NULL);
+    for (const char *name; (name = g_dir_read_name(tasks)) != NULL;) {
+        g_autofree char *path = g_strdup_printf("/proc/self/task/%s/comm", name);
+        g_autofree char *comm = NULL;
+        n += g_file_get_contents(path, &comm, NULL, NULL) && strcmp(comm, "cred\n") == 0;
+    }
+    g_dir_close(tasks);
+    return n;
+}
+
+void cred_await_idle(void)
+{
+    CRED_AWAIT(cred_n_threads() == 0);
+}
+
+static void ask(struct s3_cred *c)
+{
+    struct s3_keys k = {0};
+    if (s3_cred_get(c, clock_mono_ns(), &k) == 0)
+        s3_keys_clear(&k);
+}
+
+void cred_await_why(struct s3_cred *c, const char *part_of_why)
+{
+    CRED_AWAIT((ask(c), why_is(c, part_of_why)));
+}
+
+void cred_await_renewals(struct s3_cred *c, int64_t since, int64_t n)
+{
+    CRED_AWAIT((ask(c), metric_get(M_credential_refreshes) >= since + n));
+}
+
+void cred_await_warnings(unsigned n)
+{
+    CRED_AWAIT(cred_n_warnings() >= n);
+    ck_assert_uint_eq(cred_n_warnings(), n);
+}
+
 void *cred_get_thread(void *arg)
 {
     struct s3_keys k = {0};
-    int r = s3_cred_get(arg, &k);
+    int r = get(arg, &k);
     s3_keys_clear(&k);
     return GINT_TO_POINTER(r);
 }

@@ -6,6 +6,8 @@
  * a thread of its own. Time passes by clock_fake_advance().
  */
 #pragma once
+#include "base/clock.h"
+#include "base/metric.h"
 #include "objstore.h"
 #include "s3_cred.h"
 
@@ -62,8 +64,28 @@ unsigned cred_n_warnings(void);
 struct s3_cred *cred_open_ok(void);
 /* The message of an open that fails with -EACCES. */
 char *cred_open_fails(void);
-/* Gets keys and compares the access key and the session token (NULL: none). */
+#define CRED_PATIENCE_NS (20 * NS_PER_S) /* so long whatever has to come is waited for */
+#define CRED_AWAIT(condition)                                                                                          \
+    do {                                                                                                               \
+        uint64_t end_ns = clock_mono_ns() + CRED_PATIENCE_NS;                                                          \
+        while (!(condition)) {                                                                                         \
+            ck_assert_msg(clock_mono_ns() < end_ns, "waited in vain: %s", #condition);                                 \
+            g_usleep(5000);                                                                                            \
+        }                                                                                                              \
+    } while (0)
+/* Gets keys and compares the access key (NULL: any) and the session token (NULL: none). */
 void cred_expect_keys(struct s3_cred *c, const char *access_key, const char *token);
+/* Those that are renewed while the ones before serve: gets keys until they are there. */
+void cred_await_keys(struct s3_cred *c, const char *access_key, const char *token);
 void cred_expect_error(struct s3_cred *c, int error, const char *part_of_why);
+/* Why the last renewal failed, once that is known. These two ask for keys meanwhile, and wait for none. */
+void cred_await_why(struct s3_cred *c, const char *part_of_why);
+/* n renewals ended since metric_get(M_credential_refreshes) was `since`. */
+void cred_await_renewals(struct s3_cred *c, int64_t since, int64_t n);
+/* Threads of credentials that look at files or ask a source. */
+unsigned cred_n_threads(void);
+void cred_await_idle(void); /* there is none, before files are changed that it might be at */
+/* The log has n warnings of credentials that cannot be renewed. */
+void cred_await_warnings(unsigned n);
 /* Thread: one s3_cred_get(), its result as pointer. */
 void *cred_get_thread(void *arg);

@@ -67,7 +67,7 @@ START_TEST(no_sign_request_is_anonymous)
     setenv("AWS_SECRET_ACCESS_KEY", SECRET, 1);
     struct s3_cred *c = cred_open_ok();
     struct s3_keys k = {0};
-    ck_assert_int_eq(s3_cred_get(c, &k), 0);
+    ck_assert_int_eq(s3_cred_get(c, 0, &k), 0);
     ck_assert(k.anonymous);
     ck_assert_str_eq(k.access_key, "");
     s3_keys_clear(&k);
@@ -404,7 +404,7 @@ START_TEST(rotated_file_is_read_again)
     cred_put("credentials", 0600,
              "[default]\naws_access_key_id = AK2\naws_secret_access_key = " SECRET "\naws_session_token = T\n");
     clock_fake_advance(2 * NS_PER_S);
-    cred_expect_keys(c, "AK2", "T");
+    cred_await_keys(c, "AK2", "T");
     s3_cred_close(c);
 }
 END_TEST
@@ -417,20 +417,24 @@ START_TEST(rotation_to_a_broken_file_keeps_the_old_keys)
     cred_put("credentials", 0600, "[default]\naws_access_key_id = AK2\n");
     clock_fake_advance(2 * NS_PER_S);
     cred_expect_keys(c, "AK1", NULL);
-    g_autofree char *why = s3_cred_error(c);
-    ck_assert_ptr_nonnull(strstr(why, "without aws_secret_access_key"));
-    ck_assert_uint_eq(cred_n_warnings(), 1);
+    cred_await_why(c, "without aws_secret_access_key");
+    cred_await_warnings(1);
+    int64_t n = metric_get(M_credential_refreshes);
     clock_fake_advance(2 * NS_PER_S);
     cred_expect_keys(c, "AK1", NULL);
-    ck_assert_uint_eq(cred_n_warnings(), 1); /* nothing new */
+    cred_await_renewals(c, n, 1);
+    cred_await_idle();
     cred_put("credentials", 0606, "[default]\n");
     clock_fake_advance(4 * NS_PER_S);
     cred_expect_keys(c, "AK1", NULL);
-    ck_assert_uint_eq(cred_n_warnings(), 2);
+    cred_await_why(c, "may be written by anybody");
+    cred_await_warnings(2); /* nothing new was none */
+    cred_await_idle();
     cred_put("credentials", 0600, "[default]\naws_access_key_id = AK3\naws_secret_access_key = " SECRET "\n");
     clock_fake_advance(8 * NS_PER_S);
-    cred_expect_keys(c, "AK3", NULL);
+    cred_await_keys(c, "AK3", NULL);
     s3_cred_close(c);
+    ck_assert_uint_eq(cred_n_warnings(), 2);
 }
 END_TEST
 
@@ -452,7 +456,7 @@ START_TEST(credential_process_gives_keys)
     struct s3_cred *c = cred_open_ok();
     cred_expect_keys(c, "AKPROC", "CANARYp");
     struct s3_keys k = {0};
-    ck_assert_int_eq(s3_cred_get(c, &k), 0);
+    ck_assert_int_eq(s3_cred_get(c, 0, &k), 0);
     ck_assert_int_gt(k.expires_ns, clock_wall_ns());
     s3_keys_clear(&k);
     s3_cred_close(c);
@@ -526,7 +530,7 @@ START_TEST(shutdown_ends_a_hanging_process)
     pthread_join(b, &rb);
     ck_assert_int_eq(GPOINTER_TO_INT(ra), -ECANCELED);
     ck_assert_int_eq(GPOINTER_TO_INT(rb), -ECANCELED);
-    ck_assert_uint_lt(clock_mono_ns() - start_ns, 5 * NS_PER_S);
+    ck_assert_uint_lt(clock_mono_ns() - start_ns, 20 * NS_PER_S);
     s3_cred_close(c);
 }
 END_TEST

@@ -1,0 +1,197 @@
+/*
+ * Credentials whose files are silent. A path whose stat() hangs stands for a home directory on a file server that went away, a FIFO
+ * without a writer for a file there that is being opened.
+ */
+#include "base/patience.h"
+#include "s3_cred_int.h"
+#include "tests/support/checks.h"
+#include "tests/support/cred_fixture.h"
+
+#include <check.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SECRET CRED_SECRET
+#define MINUTE (60 * NS_PER_S)
+
+/* ---- a home directory that hangs ---- */
+
+static int hangs;      /* atomic: stat() of the credential files does */
+static int n_in_stat;  /* atomic: threads that are in one */
+static pthread_t test; /* serves requests, as it were */
+static int n_of_test;  /* atomic: its calls */
+
+int stat(const char *path, struct stat *ret)
+{
+    if (strstr(path, "sluice-cred-") != NULL) {
+        if (pthread_equal(pthread_self(), test))
+            (void)__atomic_add_fetch(&n_of_test, 1, __ATOMIC_RELAXED);
+        (void)__atomic_add_fetch(&n_in_stat, 1, __ATOMIC_RELAXED);
+        while (__atomic_load_n(&hangs, __ATOMIC_RELAXED))
+            (void)usleep(1000);
+        (void)__atomic_sub_fetch(&n_in_stat, 1, __ATOMIC_RELAXED);
+    }
+    return fstatat(AT_FDCWD, path, ret, 0);
+}
+
+static void set_hangs(int on)
+{
+    __atomic_store_n(&hangs, on, __ATOMIC_RELAXED);
+}
+
+static int in_stat(void)
+{
+    return __atomic_load_n(&n_in_stat, __ATOMIC_RELAXED);
+}
+
+static void put_keys(const char *access_key)
+{
+    g_autofree char *text =
+        g_strdup_printf("[default]\naws_access_key_id = %s\naws_secret_access_key = " SECRET "\n", access_key);
+    cred_put("credentials", 0600, text);
+}
+
+START_TEST(files_that_hang_keep_nobody_who_has_keys)
+{
+    put_keys("AK1");
+    struct s3_cred *c = cred_open_ok();
+    cred_expect_keys(c, "AK1", NULL);
+    cred_await_idle();
+    test = pthread_self();
+    __atomic_store_n(&n_of_test, 0, __ATOMIC_RELAXED);
+    set_hangs(1);
+    for (int i = 0; i < 5; i++) {
+        clock_fake_advance(2 * NS_PER_S);
+        cred_expect_keys(c, "AK1", NULL);
+        CRED_AWAIT(in_stat() > 0);
+    }
+    ck_assert_int_eq(in_stat(), 1);
+    ck_assert_int_eq(__atomic_load_n(&n_of_test, __ATOMIC_RELAXED), 0);
+    clock_fake_advance(MINUTE);
+    cred_expect_keys(c, "AK1", NULL);
+    g_autofree char *text = cred_log_text();
+    ck_assert_ptr_nonnull(strstr(text, "what gives the credentials does not answer origin='profile default'"));
+    s3_cred_invalidate(c); /* as for one object that the store refuses with a word that is meant otherwise */
+    struct s3_keys k = {0};
+    ck_assert_int_eq(s3_cred_get(c, UINT64_MAX, &k), 0);
+    s3_keys_clear(&k);
+    put_keys("AK2");
+    set_hangs(0);
+    cred_await_keys(c, "AK2", NULL);
+    s3_cred_close(c);
+}
+END_TEST
+
+/* Nobody asks for them where keys come from elsewhere. */
+START_TEST(files_that_hang_are_nothing_to_other_sources)
+{
+    struct fake_service sv;
+    fake_service_start(&sv, fake_reply_json);
+    fake_service_env(&sv, "AWS_CONTAINER_CREDENTIALS_FULL_URI", "/");
+    struct s3_cred *c = cred_open_ok();
+    set_hangs(1);
+    cred_expect_keys(c, "AKJSON1", "CANARYtoken");
+    set_hangs(0);
+    s3_cred_close(c);
+    fake_service_stop(&sv);
+}
+END_TEST
+
+/* ---- a token file that hangs ---- */
+
+static struct s3_cred *open_web(struct fake_service *sv)
+{
+    fake_service_start(sv, fake_reply_sts);
+    fake_service_env(sv, "AWS_ENDPOINT_URL_STS", "/");
+    g_autofree char *token = cred_path("token");
+    cred_put("token", 0600, "CANARY.one\n");
+    setenv("AWS_ROLE_ARN", "arn", 1);
+    setenv("AWS_WEB_IDENTITY_TOKEN_FILE", token, 1);
+    return cred_open_ok();
+}
+
+static void make_token_hang(void)
+{
+    g_autofree char *token = cred_path("token");
+    cred_await_idle();
+    ck_assert_int_eq(unlink(token), 0);
+    ck_assert_int_eq(mkfifo(token, 0600), 0);
+}
+
+/* Whoever hangs there goes on, with a token. */
+static void free_token(void)
+{
+    g_autofree char *token = cred_path("token");
+    int fd = -1;
+    CRED_AWAIT((fd = open(token, O_WRONLY | O_NONBLOCK | O_CLOEXEC)) >= 0); /* ENXIO until somebody is there */
+    ck_assert_int_eq(write(fd, "CANARY.two\n", 11), 11);
+    close(fd);
+}
+
+START_TEST(renewal_that_hangs_keeps_only_those_without_keys)
+{
+    struct fake_service sv;
+    struct s3_cred *c = open_web(&sv);
+    cred_expect_keys(c, "AKSTS1", "CANARYsts");
+    make_token_hang();
+    clock_fake_advance(56 * MINUTE);
+    for (int i = 0; i < 3; i++) {
+        cred_expect_keys(c, "AKSTS1", "CANARYsts");
+        CRED_AWAIT(cred_n_threads() == 1);
+        clock_fake_advance(2 * NS_PER_S);
+    }
+    clock_fake_advance(5 * MINUTE);
+    struct s3_keys k = {0};
+    ck_assert_int_eq(s3_cred_get(c, clock_mono_ns() + 100 * NS_PER_MS, &k), -ETIMEDOUT);
+    struct patience p;
+    const int stop = 1; /* as good as a signal that kills the program */
+    patience_begin(&p, 0, clock_mono_ns(), 0);
+    p.stop = &stop;
+    ck_assert_int_eq(s3_cred_get(c, UINT64_MAX, &k), -EINTR);
+    patience_end();
+    ck_assert_uint_eq(cred_n_threads(), 1);
+    free_token();
+    cred_expect_keys(c, "AKSTS2", "CANARYsts");
+    s3_cred_close(c);
+    fake_service_stop(&sv);
+}
+END_TEST
+
+START_TEST(thread_that_hangs_is_left_behind)
+{
+    struct fake_service sv;
+    struct s3_cred *c = open_web(&sv);
+    cred_expect_keys(c, "AKSTS1", "CANARYsts");
+    make_token_hang();
+    clock_fake_advance(2 * 60 * MINUTE);
+    struct s3_keys k = {0};
+    ck_assert_int_eq(s3_cred_get(c, clock_mono_ns(), &k), -ETIMEDOUT);
+    CRED_AWAIT(cred_n_threads() == 1);
+    s3_cred_close(c);
+    free_token();
+    cred_await_idle();
+    ck_assert_uint_eq(fake_service_requests(&sv), 1); /* it asks for nothing any more */
+    fake_service_stop(&sv);
+}
+END_TEST
+
+int main(void)
+{
+    const TTest *const tests[] = {
+        files_that_hang_keep_nobody_who_has_keys,
+        files_that_hang_are_nothing_to_other_sources,
+        renewal_that_hangs_keeps_only_those_without_keys,
+        thread_that_hangs_is_left_behind,
+    };
+    Suite *s = suite_create("s3_cred_hang");
+    TCase *tc = tcase_create("s3_cred_hang");
+    tcase_set_timeout(tc, 60);
+    tcase_add_checked_fixture(tc, cred_setup, cred_teardown);
+    for (size_t i = 0; i < G_N_ELEMENTS(tests); i++)
+        tcase_add_test(tc, tests[i]);
+    suite_add_tcase(s, tc);
+    return run_suite(s);
+}
