@@ -2,7 +2,7 @@
  * The credential chain's head: chooses a source at open and keeps its keys fresh.
  *
  *   why renew              callers meanwhile              when it fails
- *   none yet, expired      wait                           its error, next try after the pause
+ *   none yet, expired      wait                           refused: its error; not to be had now: wait for the next try
  *   invalidated            wait 10 s at most              old keys while unexpired
  *   due, files changed     get the old keys               old keys while unexpired
  *
@@ -32,6 +32,7 @@
 #define RETRY_MAX_NS        (60 * NS_PER_S)
 #define STAT_EVERY_NS       NS_PER_S
 #define INVALIDATE_QUIET_NS (5 * NS_PER_S)
+#define WAITED_PAUSE_NS     (5 * NS_PER_S)   /* while callers have no keys and may get some */
 #define REFUSED_WAIT_NS     (10 * NS_PER_S)  /* for others than those that the store refused */
 #define LOOK_WAIT_NS        (50 * NS_PER_MS) /* for what a look may find: it takes less unless a file system hangs */
 #define SLOW_NS             (30 * NS_PER_S)
@@ -72,6 +73,7 @@ struct s3_cred {
     uint64_t next_try_ns;   /* mono: not before */
     uint64_t next_stat_ns;  /* mono */
     uint64_t last_ok_ns;    /* mono */
+    uint64_t failed_ns;     /* mono */
     unsigned n_failed;      /* in a row */
     int last_error;
     char *last_why;              /* owned */
@@ -81,6 +83,12 @@ struct s3_cred {
 static bool stopping(const struct s3_cred *c)
 {
     return atomic_load_explicit(&c->stop, memory_order_relaxed);
+}
+
+/* Whether keys could not be had only just then: nobody and nothing refused them. */
+static bool is_passing(int error)
+{
+    return error == -EIO || error == -ETIMEDOUT || error == -EBADMSG || error == -EAGAIN || error == -ENOMEM;
 }
 
 /* ---- one refresh ---- */
@@ -151,7 +159,8 @@ static bool failed_locked(struct s3_cred *c, int error, GString *why, const stru
         c->changed = false;
     }
     uint64_t pause_ns = NS_PER_S << MIN(c->n_failed, RETRY_MAX_SHIFT);
-    c->next_try_ns = clock_mono_ns() + MIN(pause_ns, RETRY_MAX_NS);
+    c->failed_ns = clock_mono_ns();
+    c->next_try_ns = c->failed_ns + MIN(pause_ns, RETRY_MAX_NS);
     c->n_failed++;
     c->last_error = error;
     g_strchomp(why->str);
@@ -193,6 +202,8 @@ static int meaning_locked(const struct s3_cred *c, int r) REQUIRES(c->mu)
         return -ECANCELED;
     if (r == -ENXIO) /* at the open it is not there, else it was, and will be */
         return c->chosen ? -EIO : -EACCES;
+    if (r == -ECHILD) /* a program that gave keys before will do so again */
+        return c->have || c->resumed ? -EIO : -EACCES;
     return r;
 }
 
@@ -237,7 +248,11 @@ static bool usable_locked(const struct s3_cred *c) REQUIRES(c->mu)
 static uint64_t next_try_locked(const struct s3_cred *c) REQUIRES(c->mu)
 {
     mutex_assert_held(&c->mu);
-    return usable_locked(c) || c->last_error != 0 ? c->next_try_ns : 0;
+    if (usable_locked(c))
+        return c->next_try_ns;
+    if (c->last_error == 0)
+        return 0;
+    return is_passing(c->last_error) ? MIN(c->next_try_ns, c->failed_ns + WAITED_PAUSE_NS) : c->next_try_ns;
 }
 
 static bool renewal_due_locked(const struct s3_cred *c) REQUIRES(c->mu)
@@ -339,7 +354,7 @@ static bool begin_round_locked(struct s3_cred *c) REQUIRES(c->mu)
     mutex_lock(&c->mu);
     if (r < 0) {
         g_autoptr(GString) why = g_string_new("no thread can be started. ");
-        (void)failed_locked(c, -EIO, why, NULL); /* others will say so too */
+        (void)failed_locked(c, -EAGAIN, why, NULL); /* others will say so too */
         c->busy = false;
         c->n_refs--;
     }
@@ -376,10 +391,10 @@ static int decide_locked(struct s3_cred *c, const struct wish *w, uint64_t *ret_
         *ret_until_ns = c->invalid ? c->busy_since_ns + REFUSED_WAIT_NS : w->look_end_ns;
         return waits && clock_mono_ns() < MIN(*ret_until_ns, w->deadline_ns) ? 1 : 0;
     }
-    bool had = c->have || (c->resumed && c->last_error != -EIO);
-    if (c->last_error != 0 && !c->busy)
-        return had ? -EKEYEXPIRED : c->last_error;
-    *ret_until_ns = c->busy ? UINT64_MAX : 0;
+    bool refused = c->last_error != 0 && !is_passing(c->last_error);
+    if (refused && !c->busy)
+        return c->have || c->resumed ? -EKEYEXPIRED : c->last_error;
+    *ret_until_ns = c->busy ? UINT64_MAX : next_try_locked(c);
     return clock_mono_ns() < w->deadline_ns ? 1 : -ETIMEDOUT;
 }
 
@@ -398,7 +413,7 @@ int s3_cred_get(struct s3_cred *c, uint64_t deadline_ns, struct s3_keys *ret)
     mutex_lock(&c->mu);
     struct wish w = {.deadline_ns = deadline_ns, .seen = c->n_rounds};
     for (;;) {
-        bool tried = c->n_rounds != w.seen && c->last_error != 0; /* one is enough */
+        bool tried = c->n_rounds != w.seen && c->last_error != 0 && !is_passing(c->last_error); /* one is enough */
         if (!tried && begin_round_locked(c))
             w.look_end_ns = clock_mono_ns() + LOOK_WAIT_NS;
         uint64_t until_ns = 0;

@@ -11,7 +11,7 @@
  *   6 instance metadata (IMDSv2)          one second per request; AWS_EC2_METADATA_DISABLED=true turns it off
  *
  * Keys that expire are renewed 5 minutes before (halfway, when they live less than 10 minutes). When that fails the old ones serve until
- * they expire, and the next try waits 1 s, 2 s, ... 60 s; the log warns of each new reason. Changed files are noticed within a second.
+ * they expire, and the next try waits 1 s, 2 s, ... 60 s (5 s while somebody waits for keys); the log warns of each new reason. Changed files are noticed within a second.
  * Files, network and programs are left to a thread of its own, which is started by s3_cred_get() when something is due: whom the old keys serve gets them at once, whatever hangs.
  *
  * A file with keys that group or others may read or write, or that belongs to neither us nor root, is refused, and so is one that anybody may
@@ -48,8 +48,8 @@ void s3_cred_shutdown(struct s3_cred *c);
 void s3_cred_forget_env(void);
 
 /* Keys that are valid now; s3_keys_clear() them. Where there are none it waits for the source until deadline_ns (clock_mono_ns()) and as long as the caller's program does
- * (base/patience.h). -EKEYEXPIRED expired and not renewable, -EACCES refused by the source, -EIO none yet and the source does not answer: later perhaps; else what the transport
- * said, -ETIMEDOUT, -EINTR, -ECANCELED. ret is untouched on failure. With no ranked lock held. */
+ * (base/patience.h). -ETIMEDOUT the source does not answer, or not with keys, and refuses nothing; -EKEYEXPIRED expired and not renewable, -EACCES refused by the source,
+ * both at once; -EINTR, -ECANCELED. ret is untouched on failure. With no ranked lock held. */
 int s3_cred_get(struct s3_cred *c, uint64_t deadline_ns, struct s3_keys *ret) MUST_CHECK;
 /* The store called the keys expired or unknown: the next get asks the source again, and goes on with the old ones when that takes 10 s. Ignored within 5 s of a renewal, so that
  * many requests signed with the same old keys cause one. */

@@ -50,6 +50,18 @@ bool cred_stamp_equal(const struct cred_stamp *a, const struct cred_stamp *b)
 
 /* ---- reading ---- */
 
+int cred_io_error(int r)
+{
+    static const int passing[] = {EIO,        ETIMEDOUT, ESTALE,       ENOTCONN,    EREMOTEIO, ECONNREFUSED,
+                                  ECONNRESET, ENETDOWN,  EHOSTUNREACH, ENETUNREACH, EHOSTDOWN, EMFILE,
+                                  ENFILE,     ENOMEM,    EAGAIN,       EINTR,       ETXTBSY};
+    for (size_t i = 0; i < G_N_ELEMENTS(passing); i++) {
+        if (r == -passing[i])
+            return -EIO;
+    }
+    return -EACCES;
+}
+
 struct openness { /* to users who are neither us nor root, nor of a group that root chose */
     bool readable, writable;
 };
@@ -85,12 +97,12 @@ static int read_file(const char *path, bool named, GString *text, struct opennes
         return 0;
     if (fd < 0) {
         g_string_append_printf(why, "%s cannot be read: %s. ", path, err_text(fd));
-        return -EACCES;
+        return cred_io_error(fd);
     }
     struct stat st;
     int r = RET_ERRNO(fstat(fd, &st));
     if (r < 0)
-        return r;
+        return cred_io_error(r);
     r = check_owner(path, &st, ret_open, why);
     if (r < 0)
         return r;
@@ -107,7 +119,7 @@ static int read_file(const char *path, bool named, GString *text, struct opennes
             continue;
         if (n < 0) {
             g_string_append_printf(why, "%s cannot be read: %s. ", path, err_text((int)n));
-            return (int)n;
+            return cred_io_error((int)n);
         }
         if (n == 0)
             break;

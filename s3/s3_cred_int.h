@@ -3,7 +3,7 @@
  *
  * A source function asks its source once, blocking, without any lock, and fills ret_keys (untouched on failure) or adds to
  * run->why one sentence without secrets. Its result: -ENXIO the source is not there at all, -EACCES it refuses or makes no sense,
- * -ECANCELED stopped, else a transport error.
+ * -ECHILD a program failed, which does not say whether it is refused or only not answered, -ECANCELED stopped, else a transport error.
  */
 #pragma once
 #include "s3_cred.h"
@@ -107,8 +107,11 @@ struct cred_stamp { /* what tells whether a file was replaced or changed */
 void cred_stamp_take(const char *path, struct cred_stamp *ret_stamp);
 bool cred_stamp_equal(const struct cred_stamp *a, const struct cred_stamp *b);
 
+/* What a failed call on a file, or for a program, means: -EIO when file system or machine are out of order just then, else -EACCES. */
+int cred_io_error(int r);
+
 struct cred_files; /* both files, parsed */
-/* An absent file is empty. -EACCES a file that cannot be read or may be written by whom it should not, -EBADMSG no INI syntax. */
+/* An absent file is empty. -EACCES a file that cannot be read or may be written by whom it should not, -EIO one that cannot be read just then, -EBADMSG no INI syntax. */
 int cred_files_load(const struct cred_env *env, struct cred_files **ret_files, GString *why) MUST_CHECK;
 void cred_files_free(struct cred_files *f);
 /* NULL when the profile has no such key. The credentials file goes first. */

@@ -140,12 +140,12 @@ int cred_process_fetch(const struct cred_run *run, const char *command, struct s
         g_string_append_printf(run->why, "credential_process %s did not end within 60 s. ", argv[0]);
     } else if (r < 0) {
         g_string_append_printf(run->why, "credential_process %s: %s. ", argv[0], err_text(r));
-        r = r == -ECANCELED ? r : -EACCES;
+        r = r == -ECANCELED ? r : cred_io_error(r);
     } else if (status != 0) {
         g_string_append_printf(run->why, "credential_process %s %s %d: run it by hand to see why. ", argv[0],
                                WIFEXITED(status) ? "exited with" : "ended by signal",
                                WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
-        r = -EACCES;
+        r = -ECHILD;
     } else {
         g_autoptr(GString) why = g_string_new(NULL);
         r = cred_keys_from_json(out, len, "SessionToken", true, ret_keys, why);

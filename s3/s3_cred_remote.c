@@ -46,7 +46,7 @@ static int read_token(const char *path, char **ret_token, GString *why)
     CLEANUP_FD int fd = RET_ERRNO(open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY));
     if (fd < 0) {
         g_string_append_printf(why, "token file %s cannot be read: %s. ", path, err_text(fd));
-        return -EACCES;
+        return cred_io_error(fd);
     }
     char *buf = g_malloc0(TOKEN_CAP_BYTES);
     size_t len = 0;
@@ -67,7 +67,7 @@ static int read_token(const char *path, char **ret_token, GString *why)
     }
     explicit_bzero(buf, len);
     g_free(buf);
-    return good ? 0 : -EACCES;
+    return good ? 0 : n < 0 ? cred_io_error((int)n) : -EACCES;
 }
 
 /* Is the host (without brackets) a loopback one; with link_local also the container services' addresses. */

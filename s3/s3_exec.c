@@ -273,8 +273,8 @@ static struct s3_verdict attempt(struct drv_s3 *d, struct s3_call *c, struct pro
     }
     uint64_t started = clock_mono_ns();
     r = send_once(d, c, payload_hash, p);
-    struct s3_verdict v = {.err = r, .retry = r == -EIO ? S3_RETRY_TRANSIENT : S3_RETRY_NO};
-    if (c->resp.headers) { /* else it failed before http_perform(): no usable credentials, with -EIO: not now */
+    struct s3_verdict v = {.err = r, .retry = S3_RETRY_NO};
+    if (c->resp.headers) { /* else it failed before http_perform(): no usable credentials, which were waited for */
         v = judge(d, c, r);
         note_reachability(d, &c->resp);
     }

@@ -318,6 +318,16 @@ static bool why_is(struct s3_cred *c, const char *part_of_why)
     return why != NULL && strstr(why, part_of_why) != NULL;
 }
 
+void cred_expect_none(struct s3_cred *c, const char *part_of_why)
+{
+    uint64_t end_ns = clock_mono_ns() + CRED_PATIENCE_NS;
+    struct s3_keys k = {0};
+    do {
+        ck_assert_uint_lt(clock_mono_ns(), end_ns);
+        ck_assert_int_eq(s3_cred_get(c, clock_mono_ns() + 50 * NS_PER_MS, &k), -ETIMEDOUT);
+    } while (!why_is(c, part_of_why));
+}
+
 unsigned cred_n_threads(void)
 {
     unsigned n = 0;

@@ -78,6 +78,8 @@ void cred_expect_keys(struct s3_cred *c, const char *access_key, const char *tok
 /* Those that are renewed while the ones before serve: gets keys until they are there. */
 void cred_await_keys(struct s3_cred *c, const char *access_key, const char *token);
 void cred_expect_error(struct s3_cred *c, int error, const char *part_of_why);
+/* They are waited for in vain, until the reason is known. */
+void cred_expect_none(struct s3_cred *c, const char *part_of_why);
 /* Why the last renewal failed, once that is known. These two ask for keys meanwhile, and wait for none. */
 void cred_await_why(struct s3_cred *c, const char *part_of_why);
 /* n renewals ended since metric_get(M_credential_refreshes) was `since`. */

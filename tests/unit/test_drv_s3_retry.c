@@ -148,7 +148,17 @@ END_TEST
 
 struct expiring {
     char *folder, *config, *keys;
+    const char *left; /* in the file of keys when they have expired; NULL: no file */
 };
+
+static void put_process_keys(const struct expiring *x)
+{
+    g_autoptr(GDateTime) now = g_date_time_new_from_unix_utc(clock_wall_ns() / (int64_t)NS_PER_S + 3600);
+    g_autofree char *expires = g_date_time_format(now, "%Y-%m-%dT%H:%M:%SZ");
+    g_autofree char *keys = g_strdup_printf(
+        "{\"Version\":1,\"AccessKeyId\":\"AK\",\"SecretAccessKey\":\"secret\",\"Expiration\":\"%s\"}", expires);
+    ck_assert(g_file_set_contents(x->keys, keys, -1, NULL));
+}
 
 static void open_with_process(struct expiring *x)
 {
@@ -158,17 +168,14 @@ static void open_with_process(struct expiring *x)
     x->config = g_build_filename(x->folder, "config", NULL);
     x->keys = g_build_filename(x->folder, "keys", NULL);
     g_autofree char *config = g_strdup_printf("[profile p]\ncredential_process = cat %s\n", x->keys);
-    g_autoptr(GDateTime) now = g_date_time_new_from_unix_utc(clock_wall_ns() / (int64_t)NS_PER_S + 3600);
-    g_autofree char *expires = g_date_time_format(now, "%Y-%m-%dT%H:%M:%SZ");
-    g_autofree char *keys = g_strdup_printf(
-        "{\"Version\":1,\"AccessKeyId\":\"AK\",\"SecretAccessKey\":\"secret\",\"Expiration\":\"%s\"}", expires);
-    ck_assert(g_file_set_contents(x->config, config, -1, NULL) && g_file_set_contents(x->keys, keys, -1, NULL));
+    ck_assert(g_file_set_contents(x->config, config, -1, NULL));
+    put_process_keys(x);
     setenv("AWS_CONFIG_FILE", x->config, 1);
     struct objstore_config cfg = {.source = "s3://bucket/pre",
                                   .endpoint_url = http_stub_url(stub),
                                   .profile = "p",
                                   .region = "us-east-1",
-                                  .op_timeout_ns = 5 * NS_PER_S};
+                                  .op_timeout_ns = 20 * NS_PER_S};
     int r = objstore_open(&cfg, &other, &msg);
     ck_assert_msg(r == 0, "%s", msg ? msg : "?");
     objstore_close(st);
@@ -178,23 +185,58 @@ static void open_with_process(struct expiring *x)
 static int hours_pass(void *ctx, uint64_t off, const void *buf, size_t len)
 {
     struct expiring *x = ctx;
-    ck_assert_int_eq(g_unlink(x->keys), 0);
+    ck_assert(x->left ? g_file_set_contents(x->keys, x->left, -1, NULL) : g_unlink(x->keys) == 0);
     clock_fake_advance(2 * 3600 * NS_PER_S);
     return 0;
 }
 
+static void close_process(struct expiring *x)
+{
+    (void)g_unlink(x->config);
+    (void)g_unlink(x->keys);
+    (void)g_rmdir(x->folder);
+    g_free(x->folder);
+    g_free(x->config);
+    g_free(x->keys);
+}
+
 START_TEST(credentials_that_end_within_a_body_end_the_call)
 {
-    struct expiring x;
+    struct expiring x = {.left = "{}"};
     open_with_process(&x);
     http_stub_reply_cut(stub, 200, "ETag: \"v1\"\r\n", "0123456789", 4);
     ck_assert_int_eq(objstore_get(st, "k", 0, 0, NULL, hours_pass, &x, NULL), -EKEYEXPIRED);
     ck_assert_uint_eq(http_stub_n_requests(stub), 1);
-    (void)g_unlink(x.config);
-    (void)g_rmdir(x.folder);
-    g_free(x.folder);
-    g_free(x.config);
-    g_free(x.keys);
+    close_process(&x);
+}
+END_TEST
+
+static int hours_pass_once(void *ctx, uint64_t off, const void *buf, size_t len)
+{
+    return off == 0 ? hours_pass(ctx, off, buf, len) : 0;
+}
+
+static gpointer get_over_hours(gpointer x)
+{
+    return GINT_TO_POINTER(objstore_get(st, "k", 0, 0, NULL, hours_pass_once, x, NULL));
+}
+
+/* Their program fails over the end of the keys, as one does whose server is away. */
+START_TEST(credentials_that_cannot_be_had_within_a_body_are_waited_for)
+{
+    struct expiring x = {0};
+    open_with_process(&x);
+    int64_t n = metric_get(M_credential_refreshes);
+    http_stub_reply_cut(stub, 200, "ETag: \"v1\"\r\n", "0123456789", 4);
+    http_stub_reply(stub, 206, "ETag: \"v1\"\r\nContent-Range: bytes 4-9/10\r\n", "456789");
+    GThread *t = g_thread_new("get", get_over_hours, &x);
+    for (int i = 0; i < 2000 && metric_get(M_credential_refreshes) < n + 2; i++)
+        g_usleep(10000);
+    ck_assert_int_ge(metric_get(M_credential_refreshes), n + 2); /* one that failed */
+    put_process_keys(&x);
+    ck_assert_int_eq(GPOINTER_TO_INT(g_thread_join(t)), 0);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 2);
+    close_process(&x);
 }
 END_TEST
 
@@ -661,6 +703,7 @@ int main(void)
     tcase_add_test(t, who_is_waited_for_gets_the_next_slot);
     tcase_add_test(t, letting_others_go_first_takes_none_of_its_time);
     tcase_add_test(t, credentials_that_end_within_a_body_end_the_call);
+    tcase_add_test(t, credentials_that_cannot_be_had_within_a_body_are_waited_for);
     tcase_add_test(t, last_attempt_comes_before_the_deadline);
     tcase_add_test(t, head_refused_without_a_word_is_sent_once_more_when_the_keys_work);
     tcase_add_loop_test(t, head_refused_without_a_word_is_of_the_object_where_the_keys_work, 0, 3);

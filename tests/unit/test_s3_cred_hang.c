@@ -1,5 +1,5 @@
 /*
- * Credentials whose files are silent. A path whose stat() hangs stands for a home directory on a file server that went away, a FIFO
+ * Credentials whose files, programs and services are silent or fail for a while. A path whose stat() hangs stands for a home directory on a file server that went away, a FIFO
  * without a writer for a file there that is being opened.
  */
 #include "base/patience.h"
@@ -178,13 +178,97 @@ START_TEST(thread_that_hangs_is_left_behind)
 }
 END_TEST
 
+/* ---- a source that fails for a while ---- */
+
+static void end_of_wait(pthread_t thread)
+{
+    void *r;
+    pthread_join(thread, &r);
+    ck_assert_int_eq(GPOINTER_TO_INT(r), 0);
+}
+
+/* After many failures, so that the pause before the next try is long. */
+START_TEST(keys_that_cannot_be_had_now_are_waited_for)
+{
+    struct fake_service sv;
+    pthread_t waits;
+    fake_service_start(&sv, fake_reply_json);
+    fake_service_env(&sv, "AWS_CONTAINER_CREDENTIALS_FULL_URI", "/");
+    struct s3_cred *c = cred_open_ok();
+    cred_expect_keys(c, "AKJSON1", "CANARYtoken");
+    fake_service_fail(&sv, 500);
+    clock_fake_advance(55 * MINUTE + NS_PER_S);
+    for (int i = 0; i < 7; i++) {
+        int64_t n = metric_get(M_credential_refreshes);
+        cred_await_renewals(c, n, 1);
+        cred_expect_keys(c, "AKJSON1", "CANARYtoken");
+        clock_fake_advance(NS_PER_S << i);
+    }
+    clock_fake_advance(5 * MINUTE); /* they have expired */
+    int64_t n = metric_get(M_credential_refreshes);
+    ck_assert_int_eq(pthread_create(&waits, NULL, cred_get_thread, c), 0);
+    cred_await_renewals(c, n, 1);
+    fake_service_fail(&sv, 0);
+    clock_fake_advance(5 * NS_PER_S);
+    end_of_wait(waits);
+    cred_expect_keys(c, NULL, "CANARYtoken");
+    s3_cred_close(c);
+    fake_service_stop(&sv);
+}
+END_TEST
+
+/* It fails until there is a file "token". */
+static void put_program(void)
+{
+    g_autofree char *path = cred_path("script");
+    g_autofree char *token = cred_path("token");
+    g_autofree char *config = g_strdup_printf("[default]\ncredential_process = %s %s\n", path, token);
+    cred_put(
+        "script", 0700,
+        "#!/bin/sh\n[ -e \"$1\" ] || exit 3\necho '{\"Version\":1,\"AccessKeyId\":\"AKPROC\",\"SecretAccessKey\":\"" SECRET
+        "\",\"Expiration\":\"2999-01-01T00:00:00Z\"}'\n");
+    cred_put("config", 0600, config);
+}
+
+/* The process before this one had keys of it, so what is wrong passes. */
+START_TEST(program_that_fails_for_the_next_process_is_waited_for)
+{
+    pthread_t waits;
+    put_program();
+    struct s3_cred *c = cred_open_ok();
+    g_autofree char *choice = s3_cred_choice(c);
+    cred_expect_error(c, -EACCES, "exited with 3"); /* for who never had any it is wrong */
+    s3_cred_close(c);
+    cred_cfg.resume = choice;
+    c = cred_open_ok();
+    int64_t n = metric_get(M_credential_refreshes);
+    ck_assert_int_eq(pthread_create(&waits, NULL, cred_get_thread, c), 0);
+    cred_await_renewals(c, n, 2);
+    cred_await_why(c, "exited with 3");
+    cred_put("token", 0600, "");
+    end_of_wait(waits);
+    cred_expect_keys(c, "AKPROC", NULL);
+    s3_cred_close(c);
+}
+END_TEST
+
+START_TEST(errors_of_files_that_pass_are_told_from_refusals)
+{
+    ck_assert_int_eq(cred_io_error(-EIO), -EIO);
+    ck_assert_int_eq(cred_io_error(-ESTALE), -EIO);
+    ck_assert_int_eq(cred_io_error(-EMFILE), -EIO);
+    ck_assert_int_eq(cred_io_error(-ENOENT), -EACCES);
+    ck_assert_int_eq(cred_io_error(-EACCES), -EACCES);
+}
+END_TEST
+
 int main(void)
 {
     const TTest *const tests[] = {
-        files_that_hang_keep_nobody_who_has_keys,
-        files_that_hang_are_nothing_to_other_sources,
-        renewal_that_hangs_keeps_only_those_without_keys,
-        thread_that_hangs_is_left_behind,
+        files_that_hang_keep_nobody_who_has_keys,         files_that_hang_are_nothing_to_other_sources,
+        renewal_that_hangs_keeps_only_those_without_keys, thread_that_hangs_is_left_behind,
+        keys_that_cannot_be_had_now_are_waited_for,       program_that_fails_for_the_next_process_is_waited_for,
+        errors_of_files_that_pass_are_told_from_refusals,
     };
     Suite *s = suite_create("s3_cred_hang");
     TCase *tc = tcase_create("s3_cred_hang");
