@@ -360,8 +360,8 @@ static bool may_retry(struct drv_s3 *d, struct s3_call *c, struct progress *p, s
         __atomic_store_n(&d->skew_ns, c->resp.date_ns - clock_wall_ns(), __ATOMIC_RELAXED);
         return true;
     case S3_RETRY_CREDENTIALS:
-        if (p->creds_fixed && !(v->err == -EKEYEXPIRED && keys_worked(d)))
-            return false; /* keys that worked and expired are renewed by somebody, perhaps a little late */
+        if (p->creds_fixed && !(keys_worked(d) && (v->err == -EKEYEXPIRED || c->error.code[0])))
+            return false; /* keys that worked and expired are renewed by somebody, perhaps a little late; of new ones a store may hear late */
         if (p->creds_fixed && is_without_a_word(c)) {
             v->err = p->keys_good ? -EACCES : ask_why(d, p);
             if (v->err == -EACCES && !p->keys_good) /* with those of that LIST, which somebody may just have renewed */
@@ -433,6 +433,13 @@ static int give_up(struct drv_s3 *d, struct s3_call *c, const struct progress *p
     return r;
 }
 
+/* Whether the last failure tells more than that the time is up. */
+static bool says_why(const struct s3_verdict *v)
+{
+    bool keys = v->retry == S3_RETRY_CREDENTIALS && v->err == -EACCES;
+    return v->err == -ESTALE || v->err == -EKEYEXPIRED || keys;
+}
+
 int s3_exec(struct drv_s3 *d, struct s3_call *c)
 {
     char sum[65] = S3_HASH_EMPTY;
@@ -456,7 +463,7 @@ int s3_exec(struct drv_s3 *d, struct s3_call *c)
             return r;
         r = back_off(d, c, &p, &v);
         if (r < 0)
-            return give_up(d, c, &p, r == -ETIMEDOUT && (v.err == -ESTALE || v.err == -EKEYEXPIRED) ? v.err : r);
+            return give_up(d, c, &p, r == -ETIMEDOUT && says_why(&v) ? v.err : r);
     }
 }
 

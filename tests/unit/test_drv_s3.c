@@ -333,6 +333,44 @@ START_TEST(expired_token_is_tried_once_more_and_then_told)
 }
 END_TEST
 
+/* As of one that was made a moment ago, where the store's servers hear of it one by one. */
+START_TEST(key_that_the_store_does_not_know_yet_is_waited_for)
+{
+    http_stub_reply(stub, 403, "", ERROR_XML("InvalidAccessKeyId"));
+    http_stub_reply(stub, 403, "", ERROR_XML("InvalidAccessKeyId"));
+    ck_assert_int_eq(get_k(), -EACCES); /* but not where none ever worked */
+    ck_assert_uint_eq(http_stub_n_requests(stub), 2);
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\n", "x");
+    ck_assert_int_eq(get_k(), 0);
+    for (int i = 0; i < 4; i++)
+        http_stub_reply(stub, 403, "", ERROR_XML("InvalidAccessKeyId"));
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\n", "x");
+    ck_assert_int_eq(get_k(), 0);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 8);
+}
+END_TEST
+
+static gpointer get_in_thread(gpointer arg)
+{
+    return GINT_TO_POINTER(get_k());
+}
+
+START_TEST(key_that_the_store_knows_no_more_is_refused_in_the_end)
+{
+    objstore_close(st);
+    open_with_timeout(60 * NS_PER_S);
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\n", "x");
+    ck_assert_int_eq(get_k(), 0);
+    http_stub_always(stub, 403, "", ERROR_XML("InvalidAccessKeyId"), strlen(ERROR_XML("InvalidAccessKeyId")));
+    GThread *t = g_thread_new("get", get_in_thread, NULL);
+    for (int i = 0; i < 2000 && http_stub_n_requests(stub) < 4; i++)
+        g_usleep(10000);
+    ck_assert_uint_ge(http_stub_n_requests(stub), 4);
+    clock_fake_advance(60 * NS_PER_S);
+    ck_assert_int_eq(GPOINTER_TO_INT(g_thread_join(t)), -EACCES);
+}
+END_TEST
+
 START_TEST(token_that_worked_before_it_expired_is_waited_for)
 {
     struct obj_info info = {0};
@@ -742,6 +780,8 @@ int main(void)
     tcase_add_test(t, skewed_clock_is_repaired_from_the_date);
     tcase_add_test(t, expired_token_is_tried_once_more_and_then_told);
     tcase_add_test(t, token_that_worked_before_it_expired_is_waited_for);
+    tcase_add_test(t, key_that_the_store_does_not_know_yet_is_waited_for);
+    tcase_add_test(t, key_that_the_store_knows_no_more_is_refused_in_the_end);
     tcase_add_test(t, listing_that_does_not_come_to_an_end_is_refused);
     tcase_add_test(t, listing_that_goes_in_circles_is_refused);
     tcase_add_test(t, list_of_uploads_that_goes_in_circles_is_refused);
