@@ -318,81 +318,6 @@ START_TEST(skewed_clock_is_repaired_from_the_date)
 }
 END_TEST
 
-static int get_k(void)
-{
-    g_autoptr(GString) out = g_string_new(NULL);
-    return objstore_get(st, "k", 0, 0, NULL, to_string, out, NULL);
-}
-
-START_TEST(expired_token_is_tried_once_more_and_then_told)
-{
-    http_stub_reply(stub, 400, "", ERROR_XML("ExpiredToken"));
-    http_stub_reply(stub, 400, "", ERROR_XML("ExpiredToken"));
-    ck_assert_int_eq(get_k(), -EKEYEXPIRED);
-    ck_assert_uint_eq(http_stub_n_requests(stub), 2);
-}
-END_TEST
-
-/* As of one that was made a moment ago, where the store's servers hear of it one by one. */
-START_TEST(key_that_the_store_does_not_know_yet_is_waited_for)
-{
-    http_stub_reply(stub, 403, "", ERROR_XML("InvalidAccessKeyId"));
-    http_stub_reply(stub, 403, "", ERROR_XML("InvalidAccessKeyId"));
-    ck_assert_int_eq(get_k(), -EACCES); /* but not where none ever worked */
-    ck_assert_uint_eq(http_stub_n_requests(stub), 2);
-    http_stub_reply(stub, 200, "ETag: \"e\"\r\n", "x");
-    ck_assert_int_eq(get_k(), 0);
-    for (int i = 0; i < 4; i++)
-        http_stub_reply(stub, 403, "", ERROR_XML("InvalidAccessKeyId"));
-    http_stub_reply(stub, 200, "ETag: \"e\"\r\n", "x");
-    ck_assert_int_eq(get_k(), 0);
-    ck_assert_uint_eq(http_stub_n_requests(stub), 8);
-}
-END_TEST
-
-static gpointer get_in_thread(gpointer arg)
-{
-    return GINT_TO_POINTER(get_k());
-}
-
-START_TEST(key_that_the_store_knows_no_more_is_refused_in_the_end)
-{
-    objstore_close(st);
-    open_with_timeout(60 * NS_PER_S);
-    http_stub_reply(stub, 200, "ETag: \"e\"\r\n", "x");
-    ck_assert_int_eq(get_k(), 0);
-    http_stub_always(stub, 403, "", ERROR_XML("InvalidAccessKeyId"), strlen(ERROR_XML("InvalidAccessKeyId")));
-    GThread *t = g_thread_new("get", get_in_thread, NULL);
-    for (int i = 0; i < 2000 && http_stub_n_requests(stub) < 4; i++)
-        g_usleep(10000);
-    ck_assert_uint_ge(http_stub_n_requests(stub), 4);
-    clock_fake_advance(60 * NS_PER_S);
-    ck_assert_int_eq(GPOINTER_TO_INT(g_thread_join(t)), -EACCES);
-}
-END_TEST
-
-START_TEST(token_that_worked_before_it_expired_is_waited_for)
-{
-    struct obj_info info = {0};
-    http_stub_reply(stub, 200, "ETag: \"e\"\r\n", "x");
-    ck_assert_int_eq(get_k(), 0);
-    for (int i = 0; i < 4; i++)
-        http_stub_reply(stub, 400, "", ERROR_XML("ExpiredToken"));
-    http_stub_reply(stub, 200, "ETag: \"e\"\r\n", "x");
-    ck_assert_int_eq(get_k(), 0);
-    ck_assert_uint_eq(http_stub_n_requests(stub), 6);
-    http_stub_reply(stub, 400, "", ""); /* to a HEAD there is no more to say */
-    for (int i = 0; i < 2; i++) {
-        http_stub_reply(stub, 400, "", "");
-        http_stub_reply(stub, 400, "", ERROR_XML("ExpiredToken")); /* to a LIST there is */
-    }
-    http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 1\r\n", "");
-    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
-    ck_assert_uint_eq(http_stub_n_requests(stub), 12);
-    obj_info_clear(&info);
-}
-END_TEST
-
 static int count(void *ctx, const struct obj_entry *e)
 {
     ++*(int *)ctx;
@@ -631,49 +556,6 @@ START_TEST(head_tells_what_has_to_be_restored)
 }
 END_TEST
 
-START_TEST(message_says_why_there_are_no_credentials)
-{
-    g_autofree char *msg = NULL;
-    g_autofree char *path = g_strdup_printf("%s/sluice-config-%d", g_get_tmp_dir(), (int)getpid());
-    const char *text = "[default]\ncredential_process = /bin/false\n";
-    objstore_close(st);
-    ck_assert(g_file_set_contents_full(path, text, -1, G_FILE_SET_CONTENTS_NONE, 0600, NULL));
-    setenv("AWS_CONFIG_FILE", path, 1);
-    unsetenv("AWS_ACCESS_KEY_ID");
-    unsetenv("AWS_SECRET_ACCESS_KEY");
-    open_with_timeout(5 * NS_PER_S);
-    ck_assert_int_eq(objstore_check(st, &msg), -EACCES);
-    ck_assert_msg(strstr(msg, "credential_process /bin/false exited with 1") != NULL, "%s", msg);
-    ck_assert_uint_eq(http_stub_n_requests(stub), 0);
-    (void)unlink(path);
-    unsetenv("AWS_CONFIG_FILE");
-}
-END_TEST
-
-#define KEYS_JSON                                                                                                      \
-    "{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"s\",\"Token\":\"t\",\"Expiration\":\"2999-01-01T00:00:00Z\"}"
-
-START_TEST(keys_that_cannot_be_had_now_are_waited_for)
-{
-    struct obj_info info = {0};
-    g_autofree char *url = g_strconcat(http_stub_url(stub), "/keys", NULL);
-    objstore_close(st);
-    setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", url, 1);
-    unsetenv("AWS_ACCESS_KEY_ID");
-    unsetenv("AWS_SECRET_ACCESS_KEY");
-    open_with_timeout(20 * NS_PER_S);
-    g_autofree char *resume = objstore_resume(st);
-    ck_assert_ptr_nonnull(strstr(resume, "container"));
-    http_stub_reply(stub, 503, "", "");
-    http_stub_reply(stub, 200, "", KEYS_JSON);
-    http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 4\r\n", "");
-    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
-    ck_assert(asked(0, "GET /keys ") && asked(1, "GET /keys ") && asked(2, "HEAD /bucket/pre/k "));
-    obj_info_clear(&info);
-    unsetenv("AWS_CONTAINER_CREDENTIALS_FULL_URI");
-}
-END_TEST
-
 START_TEST(loopback_is_reached_without_a_proxy)
 {
     static const char *const exempt[] = {"no_proxy", "NO_PROXY"};
@@ -778,10 +660,6 @@ int main(void)
     tcase_add_test(t, end_of_another_version_is_not_the_end);
     tcase_add_test(t, slow_down_waits_as_long_as_the_store_asks);
     tcase_add_test(t, skewed_clock_is_repaired_from_the_date);
-    tcase_add_test(t, expired_token_is_tried_once_more_and_then_told);
-    tcase_add_test(t, token_that_worked_before_it_expired_is_waited_for);
-    tcase_add_test(t, key_that_the_store_does_not_know_yet_is_waited_for);
-    tcase_add_test(t, key_that_the_store_knows_no_more_is_refused_in_the_end);
     tcase_add_test(t, listing_that_does_not_come_to_an_end_is_refused);
     tcase_add_test(t, listing_that_goes_in_circles_is_refused);
     tcase_add_test(t, list_of_uploads_that_goes_in_circles_is_refused);
@@ -794,8 +672,6 @@ int main(void)
     tcase_add_test(t, not_found_that_the_store_did_not_say_is_no_answer);
     tcase_add_test(t, store_that_does_not_number_its_replies_is_asked_by_a_get);
     tcase_add_test(t, delete_without_the_capability_looks_first);
-    tcase_add_test(t, message_says_why_there_are_no_credentials);
-    tcase_add_test(t, keys_that_cannot_be_had_now_are_waited_for);
     tcase_add_test(t, loopback_is_reached_without_a_proxy);
     tcase_add_test(t, plain_http_beyond_loopback_is_refused);
     tcase_add_test(t, archived_object_is_refused_once_and_named_in_the_log);
