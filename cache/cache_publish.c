@@ -436,6 +436,27 @@ static int was_completed(struct publish *p, const char *token, struct etag *ret_
     return r;
 }
 
+/* The store may end a Complete, whatever we hear of it, when the file has changed and the parts with it: from here on parts that are stored spoil the token. */
+static int note_completing(struct upload *u)
+{
+    mutex_lock(&u->mu);
+    bool noted = u->maybe_completed;
+    u->maybe_completed = true;
+    mutex_unlock(&u->mu);
+    if (noted)
+        return 0;
+    struct meta_batch *b = meta_batch_new(u->cf->c->meta);
+    upload_doubt_put(b, u->cf->vid, false);
+    int r = meta_commit(b, false);
+    meta_batch_free(b);
+    if (r < 0) {
+        mutex_lock(&u->mu);
+        u->maybe_completed = false;
+        mutex_unlock(&u->mu);
+    }
+    return r;
+}
+
 static int complete(struct publish *p, const GArray *parts, struct publish_result *ret)
 {
     struct upload *u = p->u;
@@ -444,13 +465,13 @@ static int complete(struct publish *p, const GArray *parts, struct publish_resul
     g_autofree char *id = g_strdup(u->upload_id);
     g_autofree char *token = g_strdup(u->token);
     bool cancelled = u->abort_wanted, settles = !u->token_spoilt;
-    u->maybe_completed |= !cancelled;
     mutex_unlock(&u->mu);
-    if (cancelled)
-        return -ECANCELED;
+    int r = cancelled ? -ECANCELED : note_completing(u);
+    if (r < 0)
+        return r;
     CRASH_POINT(mpu_completing);
-    int r = objstore_mpu_complete(p->c->store, p->req->key, id, (const struct obj_part *)(const void *)parts->data,
-                                  parts->len, settles ? token : NULL, &p->req->cond, &etag);
+    r = objstore_mpu_complete(p->c->store, p->req->key, id, (const struct obj_part *)(const void *)parts->data,
+                              parts->len, settles ? token : NULL, &p->req->cond, &etag);
     CRASH_POINT(mpu_completed);
     if (r == -ENOENT)
         r = settles ? was_completed(p, token, &etag) : 1;

@@ -205,9 +205,10 @@ int cache_scan_rescue(const char *dir, uint64_t vid, char **ret_to)
 
 void cache_scan_forget_upload(struct meta_batch *b, uint64_t vid)
 {
-    g_autofree char *name = upload_token_name(vid);
+    g_autofree char *token = upload_token_name(vid), *doubt = upload_doubt_name(vid);
     meta_upload_del(b, vid);
-    meta_value_del(b, name);
+    meta_value_del(b, token);
+    meta_value_del(b, doubt);
 }
 
 int cache_scan_upload_token(struct meta *m, uint64_t vid, char *ret)

@@ -124,6 +124,12 @@ int upload_abort_recorded(struct cache *c, const struct meta_upload *rec) MUST_C
 int upload_clear_record(struct cache *c, uint64_t vid) MUST_CHECK;
 /* Name of the meta value that keeps the token of vid's upload. */
 char *upload_token_name(uint64_t vid);
+/* Name of the meta value that keeps how far the token of vid's upload can be trusted. */
+char *upload_doubt_name(uint64_t vid);
+/* Says so with the batch: a Complete is about to be sent, or, spoilt, a part was stored after one. */
+void upload_doubt_put(struct meta_batch *b, uint64_t vid, bool spoilt);
+/* What was said last of the recorded upload. */
+int upload_doubt_get(struct cache *c, uint64_t vid, bool *ret_completing, bool *ret_spoilt) MUST_CHECK;
 
 /* ---- upload_part.c ---- */
 

@@ -38,6 +38,9 @@ struct job { /* one run of a part: what was true when it began, then what came o
 static int record_part(struct upload *u, const struct job *j)
 {
     struct cache *c = u->cf->c;
+    mutex_lock(&u->mu);
+    bool spoils = u->maybe_completed;
+    mutex_unlock(&u->mu);
     struct meta_part rec = {
         .vid = u->cf->vid,
         .number = j->i + 1,
@@ -51,6 +54,8 @@ static int record_part(struct upload *u, const struct job *j)
         meta_part_put(b, &rec);
     else
         meta_part_del(b, rec.vid, rec.number);
+    if (spoils)
+        upload_doubt_put(b, rec.vid, true);
     int r = meta_commit(b, false);
     meta_batch_free(b);
     return r;

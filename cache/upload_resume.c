@@ -64,7 +64,12 @@ static int completed_already(struct upload *u, const char *key, uint64_t size, c
     char token[TOKEN_MAX + 1] = "";
     struct obj_info info = {0};
     uint32_t n_parts = 0;
+    bool completing, spoilt = false;
     int r = upload_n_parts(&u->layout, size, &n_parts);
+    if (r == 0)
+        r = upload_doubt_get(c, u->cf->vid, &completing, &spoilt);
+    if (spoilt)
+        return 0;
     if (r == 0)
         r = load_token(c, u->cf->vid, token);
     if (r == 0)
@@ -87,12 +92,17 @@ static int completed_already(struct upload *u, const char *key, uint64_t size, c
     return r > 0 ? n_seen == n_parts : r;
 }
 
-static void adopt(struct upload *u, const struct meta_upload *rec, const char *token, const GArray *recs,
-                  GHashTable *listed)
+static int adopt(struct upload *u, const struct meta_upload *rec, const char *token, const GArray *recs,
+                 GHashTable *listed)
 {
+    bool completing, spoilt;
+    int r = upload_doubt_get(u->cf->c, rec->vid, &completing, &spoilt);
+    if (r < 0)
+        return r;
     mutex_lock(&u->mu);
     u->upload_id = g_strdup(rec->upload_id);
-    u->maybe_completed = true; /* for all we know */
+    u->maybe_completed = completing;
+    u->token_spoilt = spoilt;
     g_strlcpy(u->token, token, sizeof u->token);
     for (guint k = 0; k < recs->len; k++) {
         const struct meta_part *m = &g_array_index(recs, struct meta_part, k);
@@ -109,6 +119,7 @@ static void adopt(struct upload *u, const struct meta_upload *rec, const char *t
     }
     mutex_unlock(&u->mu);
     upload_delta_resumed(u);
+    return 0;
 }
 
 static int resume_recorded(struct upload *u, const struct meta_upload *rec, uint64_t size, bool *ret_done,
@@ -141,8 +152,7 @@ static int resume_recorded(struct upload *u, const struct meta_upload *rec, uint
     g_autoptr(GHashTable) listed = g_hash_table_new(NULL, NULL);
     for (size_t k = 0; k < n; k++)
         g_hash_table_insert(listed, GUINT_TO_POINTER(parts[k].number), &parts[k]);
-    adopt(u, rec, token, recs, listed);
-    return 0;
+    return adopt(u, rec, token, recs, listed);
 }
 
 int upload_resume(struct upload *u, const char *key, uint64_t size, bool *ret_done, struct obj_info *ret_info)

@@ -5,8 +5,8 @@
  * pointer is read under cf->mu first and the session locked afterwards; it does not go away while the caller has the cfile.
  * Every active part has a reference of the cfile: who lets go of a file never waits for the store, and opening it again finds it.
  *
- * Records: meta_upload + meta_part per stored part, and the token in the value upload_token_name(vid), because a resumed upload carries the token
- * it was created with. The record is synced when the upload is created: what is not recorded can never be aborted by us.
+ * Records: meta_upload + meta_part per stored part, the token in the value upload_token_name(vid), because a resumed upload carries the token
+ * it was created with, and in upload_doubt_name(vid) whether a Complete may be at work. The record is synced when the upload is created: what is not recorded can never be aborted by us.
  */
 #include "base/clock.h"
 #include "base/crash.h"
@@ -166,12 +166,38 @@ char *upload_token_name(uint64_t vid)
     return g_strdup_printf("upload-token/%016" G_GINT64_MODIFIER "x", vid);
 }
 
+char *upload_doubt_name(uint64_t vid)
+{
+    return g_strdup_printf("upload-doubt/%016" G_GINT64_MODIFIER "x", vid);
+}
+
+void upload_doubt_put(struct meta_batch *b, uint64_t vid, bool spoilt)
+{
+    g_autofree char *name = upload_doubt_name(vid);
+    meta_value_put(b, name, spoilt ? "spoilt" : "completing", spoilt ? strlen("spoilt") : strlen("completing"));
+}
+
+int upload_doubt_get(struct cache *c, uint64_t vid, bool *ret_completing, bool *ret_spoilt)
+{
+    g_autofree char *name = upload_doubt_name(vid);
+    GBytes *value = NULL;
+    int r = meta_value_get(c->meta, name, &value);
+    *ret_completing = *ret_spoilt = false;
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    *ret_completing = true;
+    *ret_spoilt = g_bytes_get_size(value) == strlen("spoilt");
+    g_bytes_unref(value);
+    return 0;
+}
+
 static int forget_record_locked(struct cache *c, uint64_t vid) REQUIRES(c->upload_records)
 {
-    g_autofree char *name = upload_token_name(vid);
+    g_autofree char *token = upload_token_name(vid), *doubt = upload_doubt_name(vid);
     struct meta_batch *b = meta_batch_new(c->meta);
     meta_upload_del(b, vid);
-    meta_value_del(b, name);
+    meta_value_del(b, token);
+    meta_value_del(b, doubt);
     int r = meta_commit(b, false);
     meta_batch_free(b);
     return r;
@@ -220,7 +246,7 @@ void upload_not_needed(struct cache *c, uint64_t vid)
 static int record_create(struct upload *u, const char *key, const char *upload_id)
 {
     struct cache *c = u->cf->c;
-    g_autofree char *name = upload_token_name(u->cf->vid);
+    g_autofree char *name = upload_token_name(u->cf->vid), *doubt = upload_doubt_name(u->cf->vid);
     struct meta_upload rec = {
         .vid = u->cf->vid,
         .key = g_strdup(key),
@@ -232,6 +258,7 @@ static int record_create(struct upload *u, const char *key, const char *upload_i
     meta_upload_del(b, rec.vid); /* parts of an earlier one */
     meta_upload_put(b, &rec);
     meta_value_put(b, name, u->token, strlen(u->token));
+    meta_value_del(b, doubt);
     struct meta_upload other = {0};
     mutex_lock(&c->upload_records);
     int r = meta_upload_get(c->meta, rec.vid, &other);

@@ -278,11 +278,13 @@ static void fail_held(struct fs *fs, struct ctl_client *client, uint64_t ino, in
     int r = tree_path_of(fs, ino, &path);
     if (tid > 0)
         (void)g_file_get_contents(comm, &program, NULL, NULL); /* it may have ended, and others have its file */
-    g_autofree char *by = program ? g_strdup_printf(" by %s (process %d)", g_strchomp(program), tid) : NULL;
+    g_autofree char *name = program ? g_utf8_make_valid(g_strchomp(program), -1) : NULL;
+    g_autofree char *shown = r == 0 ? g_utf8_make_valid(*path ? path : "/", -1) : g_strdup("a file without a name");
+    g_autofree char *by = name ? g_strdup_printf(" by %s (process %d)", name, tid) : NULL;
     ctl_fail(
         client,
         "%s is in use: '%s' was opened%s, here, through a bind mount or in a container (`fuser -vm %s` lists who uses it)",
-        fs->mountpoint, r == 0 ? (*path ? path : "/") : "a file without a name", by ? by : "", fs->mountpoint);
+        fs->mountpoint, shown, by ? by : "", fs->mountpoint);
 }
 
 static int verb_stop(struct fs *fs, struct ctl_client *client, const json_t *req)

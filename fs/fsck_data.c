@@ -205,7 +205,7 @@ static int check_value(void *ctx, const char *name, const void *value, size_t le
 
 int fsck_values(struct fsck *f)
 {
-    static const char *const of_files[] = {"seal/", "upload-token/", "cache/limit/"};
+    static const char *const of_files[] = {"seal/", "upload-token/", "upload-doubt/", "cache/limit/"};
     int r = 0;
     for (unsigned i = 0; r == 0 && i < G_N_ELEMENTS(of_files); i++)
         r = meta_value_each(f->m, of_files[i], check_value, f);

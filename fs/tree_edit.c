@@ -208,7 +208,7 @@ void tree_leave_object(struct fs *fs, struct meta_batch *b, const struct meta_de
 
 /*
  * Closed content whose names but this one were published waited for it to be safe under all: an op of another name, which has nothing to send, says that it is. Where a
- * name is left that was not published, its own op does, or a rule keeps the content here.
+ * name is left that was not published, its own op does, or a rule keeps the content here. It goes by what is committed: a batch drops one name of closed content at most.
  */
 static int tell_rest(struct fs *fs, struct meta_batch *b, const struct meta_dentry *gone) REQUIRES(fs->ns)
 {

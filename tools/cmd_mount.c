@@ -290,7 +290,7 @@ static int check_apart(const struct config *cfg)
     in = in || !lake ? in : first_in(files, 2, lake); /* it is written, or secret */
     if (in) {
         complain(
-            "%s lies in the source %s, which would show it: choose another place (--cache-dir, --log-file, --events-secret-file)",
+            "%s lies in the source %s, which would show it: give another place (--cache-dir, --log-file, --events-secret-file); a cache that was used goes there with all that it holds",
             in, lake);
         return EXIT_USAGE;
     }

@@ -219,25 +219,50 @@ static int end_earlier_complete(void *ctx)
     return 0;
 }
 
-/* In one run, and over a restart. */
+/*
+ * The change comes in the same run (0), after a restart (1), or is sent, without the object being made, by a try before (2, 3). The store ends the earlier Complete before
+ * the last try looks (2), or just before its own.
+ */
 START_TEST(object_of_a_complete_before_the_change_is_not_taken_for_the_file)
 {
     g_autofree struct earlier *e = g_new0(struct earlier, 1);
     struct cfile *cf = new_file(sizeof(e->bytes), 1);
     struct publish_req req = request("a");
     struct publish_result res;
-    e->vid = cache_file_vid(cf);
+    uint64_t vid = e->vid = cache_file_vid(cf);
     ck_assert_int_eq(cache_file_read(cf, e->bytes, sizeof(e->bytes), 0), (ssize_t)sizeof(e->bytes));
-    fault("op=complete,nth=1,action=error:-EIO");
+    fault("op=complete,count=2,action=error:-EIO");
     ck_assert_int_eq(publish(cf, "a"), -EIO);
     if (_i) {
         cache_file_unref(cf);
-        cf = reopen(e->vid, sizeof(e->bytes));
+        cf = reopen(vid, sizeof(e->bytes));
     }
     write_at(cf, 0, 10, 2);
+    if (_i >= 2) {
+        ck_assert_int_eq(publish(cf, "a"), -EIO);
+        cache_file_unref(cf);
+        cf = reopen(vid, sizeof(e->bytes));
+    }
+    fault("");
+    if (_i == 2)
+        ck_assert_int_eq(end_earlier_complete(e), 0);
     req.gate = end_earlier_complete;
     req.ctx = e;
     ck_assert_int_eq(cache_publish(cf, &req, &res), -ESTALE);
+    cache_file_unref(cf);
+}
+END_TEST
+
+/* Parts that were sent before any Complete do not count as a change after one. */
+START_TEST(lost_reply_of_the_first_complete_is_settled_by_the_token_after_a_restart)
+{
+    struct cfile *cf = stored_then_restarted(8 * PART);
+    write_at(cf, 0, 10, 2);
+    fault("op=complete,nth=1,action=lost:-ENOENT");
+    int64_t sent = metric_get(M_uploaded_bytes);
+    ck_assert_int_eq(publish(cf, "a"), 0);
+    ck_assert_int_eq(metric_get(M_uploaded_bytes) - sent, (int64_t)PART);
+    assert_published(cf, "a");
     cache_file_unref(cf);
 }
 END_TEST
@@ -547,7 +572,8 @@ static void add_life(Suite *s)
     tcase_add_test(tc, part_replaced_in_the_store_is_sent_again);
     tcase_add_test(tc, complete_whose_reply_was_lost_is_settled_after_restart);
     tcase_add_test(tc, completed_version_is_not_taken_for_a_newer_one);
-    tcase_add_loop_test(tc, object_of_a_complete_before_the_change_is_not_taken_for_the_file, 0, 2);
+    tcase_add_loop_test(tc, object_of_a_complete_before_the_change_is_not_taken_for_the_file, 0, 4);
+    tcase_add_test(tc, lost_reply_of_the_first_complete_is_settled_by_the_token_after_a_restart);
     tcase_add_test(tc, end_of_an_upload_forgets_no_other);
     tcase_add_test(tc, upload_under_another_key_is_aborted_after_restart);
     tcase_add_test(tc, only_our_stale_uploads_are_aborted);
