@@ -123,6 +123,17 @@ static bool stores_show(struct cfile *cf)
     return st.f_type == EXT4_SUPER_MAGIC || st.f_type == XFS_SUPER_MAGIC || st.f_type == BTRFS_SUPER_MAGIC;
 }
 
+/* What is written in the tick that ends at mtime_ns gets the same time. False: the clock was set back. */
+static bool await_next_tick(int64_t mtime_ns)
+{
+    int64_t age = clock_wall_ns() - mtime_ns;
+    if (age >= 0 && age <= CLOCK_STEP_NS) {
+        g_usleep((gulong)((CLOCK_STEP_NS - age) / 1000 + 1));
+        age = clock_wall_ns() - mtime_ns;
+    }
+    return age > CLOCK_STEP_NS;
+}
+
 void io_mode_mark(struct inode *in, struct cfile *cf, struct io_mark *ret)
 {
     struct io_mark now = {0};
@@ -132,12 +143,7 @@ void io_mode_mark(struct inode *in, struct cfile *cf, struct io_mark *ret)
     *ret = now;
     if (!kernel_writes || !stores_show(cf) || !stat_local(in, cf, &now.size, &now.mtime_ns))
         return;
-    int64_t age = clock_wall_ns() - now.mtime_ns;
-    if (age >= 0 && age <= CLOCK_STEP_NS) { /* what is written in the same tick gets the same time */
-        g_usleep((gulong)((CLOCK_STEP_NS - age) / 1000 + 1));
-        age = clock_wall_ns() - now.mtime_ns;
-    }
-    if (age > CLOCK_STEP_NS)
+    if (await_next_tick(now.mtime_ns))
         *ret = now;
 }
 
@@ -235,7 +241,7 @@ static int put_source_away(struct inode *in)
     int r = content_begin_change_gated(in);
     if (r == 0)
         r = cache_file_set_source(in->cf, &none);
-    bool old = r == 0 && stat_local(in, in->cf, &size, &mtime_ns) && clock_wall_ns() - mtime_ns > CLOCK_STEP_NS;
+    bool old = r == 0 && stat_local(in, in->cf, &size, &mtime_ns) && await_next_tick(mtime_ns);
     if (!old || !clean || !kept->key || !stores_show(in->cf)) /* nothing would tell whether anything was written */
         g_clear_pointer(&kept, io_kept_free);
     if (r == 0)

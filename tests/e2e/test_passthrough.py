@@ -228,6 +228,19 @@ def test_opened_for_writing_beside_a_reader_and_left_alone(passed, store):
     assert (passed.path / "f").read_bytes() == data
 
 
+def test_opened_for_writing_right_after_it_was_fetched_and_left_alone(passed, store):
+    names = [f"f{i}" for i in range(40)]
+    for name in names:
+        store.put(name, b"left as it is")
+    before = {name: store.head(name) for name in names}
+    for name in names:
+        with open(passed.path / name, "rb") as reader:  # who writes beside it writes past the daemon as well
+            assert reader.read() == b"left as it is"
+            open(passed.path / name, "r+b").close()
+    passed.wait()
+    assert {name: store.head(name) for name in names} == before, "sent though nothing was written"
+
+
 def test_truncated_at_open_while_a_reader_has_it(passed, store):
     store.put("f", blob(12, MIB))
     with open(passed.path / "f", "rb", buffering=0) as f:
