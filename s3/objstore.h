@@ -174,7 +174,7 @@ uint32_t objstore_caps(const struct objstore *st);
 void objstore_set_caps(struct objstore *st, uint32_t caps);
 /* Finds the capabilities out with a few requests on keys under `key_prefix` that it removes again; sets and returns them. */
 int objstore_probe(struct objstore *st, const char *key_prefix, uint32_t *ret_caps) MUST_CHECK;
-/* Wall-clock ns since when no request got through, 0 while the store answers. */
+/* Wall-clock ns since when no request got through, or could be made for want of credentials that are waited for; 0 while the store answers. */
 int64_t objstore_offline_since_ns(const struct objstore *st);
 
 /* Where keys are in several stores (objstore_links.h) the same of the one that key is in; key_max_bytes is of whole keys. No lock is needed, none is in the way. */

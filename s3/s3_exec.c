@@ -17,9 +17,10 @@
 #include <string.h>
 
 #define PROBLEM_TRIES    3
-#define UPLOAD_MIN_BYTES (1u << 20)     /* bodies of this size may take long: a failed attempt renews the deadline, */
-#define UPLOAD_RENEWALS  4u             /* at most so often */
-#define LAST_TRY_NS      (2 * NS_PER_S) /* before the deadline, or an eighth of the time limit */
+#define UPLOAD_MIN_BYTES (1u << 20)      /* bodies of this size may take long: a failed attempt renews the deadline, */
+#define UPLOAD_RENEWALS  4u              /* at most so often */
+#define LAST_TRY_NS      (2 * NS_PER_S)  /* before the deadline, or an eighth of the time limit */
+#define KEYS_WAIT_NS     (10 * NS_PER_S) /* with none; those that the store refused serve again by then */
 
 void s3_call_init(struct drv_s3 *d, struct s3_call *c, const char *method, const char *key, enum metric metric)
 {
@@ -133,6 +134,25 @@ static void payload_hash_of(struct drv_s3 *d, const struct s3_call *c, char ret[
         s3_sha256_hex(c->body, c->body_len, ret);
 }
 
+/* The first failure counts. */
+static void note_offline(struct drv_s3 *d)
+{
+    int64_t zero = 0;
+    (void)__atomic_compare_exchange_n(&d->offline_since_ns, &zero, clock_wall_ns(), false, __ATOMIC_RELAXED,
+                                      __ATOMIC_RELAXED);
+}
+
+/* Keys that are waited for for so long that others need not try: without them the store is as far away as without a network. The next reply ends that. */
+static int get_keys(struct drv_s3 *d, uint64_t deadline_ns, struct s3_keys *ret)
+{
+    uint64_t soon_ns = MIN(clock_mono_ns() + KEYS_WAIT_NS, deadline_ns);
+    int r = s3_cred_get(d->cred, soon_ns, ret);
+    if (r != -ETIMEDOUT || patience_over() < 0)
+        return r;
+    note_offline(d);
+    return soon_ns < deadline_ns ? s3_cred_get(d->cred, deadline_ns, ret) : r;
+}
+
 /* Signs and sends once. */
 static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_hash, const struct progress *p)
 {
@@ -143,7 +163,7 @@ static int send_once(struct drv_s3 *d, struct s3_call *c, const char *payload_ha
     g_autoptr(GPtrArray) headers = NULL;
     http_response_clear(&c->resp); /* the last attempt's reply must not be taken for this one's */
     memset(&c->error, 0, sizeof c->error);
-    int r = s3_cred_get(d->cred, p->deadline_ns, &keys);
+    int r = get_keys(d, p->deadline_ns, &keys);
     if (r < 0)
         return r;
     s3_amz_date(server_now_ns(d) / (int64_t)NS_PER_S, amz_date);
@@ -186,15 +206,13 @@ static bool keys_worked(struct drv_s3 *d)
 
 static void note_reachability(struct drv_s3 *d, const struct http_response *resp)
 {
-    int64_t zero = 0;
     if (resp->status / 100 == 2 && !keys_worked(d))
         __atomic_store_n(&d->worked, 1, __ATOMIC_RELAXED);
     if (resp->status && resp->status / 100 != 5) {
         if (__atomic_load_n(&d->offline_since_ns, __ATOMIC_RELAXED))
             __atomic_store_n(&d->offline_since_ns, 0, __ATOMIC_RELAXED);
     } else if (!resp->status && resp->fail != HTTP_FAIL_CANCELED && resp->fail != HTTP_FAIL_NONE) {
-        (void)__atomic_compare_exchange_n(&d->offline_since_ns, &zero, clock_wall_ns(), false, __ATOMIC_RELAXED,
-                                          __ATOMIC_RELAXED); /* the first failure counts */
+        note_offline(d);
     }
 }
 

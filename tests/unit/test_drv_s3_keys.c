@@ -98,15 +98,21 @@ END_TEST
 #define KEYS_JSON                                                                                                      \
     "{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"s\",\"Token\":\"t\",\"Expiration\":\"2999-01-01T00:00:00Z\"}"
 
-START_TEST(keys_that_cannot_be_had_now_are_waited_for)
+/* Its keys come from the stub as well. */
+static void open_container(uint64_t op_timeout_ns)
 {
-    struct obj_info info = {0};
     g_autofree char *url = g_strconcat(http_stub_url(stub), "/keys", NULL);
     objstore_close(st);
     setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", url, 1);
     unsetenv("AWS_ACCESS_KEY_ID");
     unsetenv("AWS_SECRET_ACCESS_KEY");
-    open_with_timeout(20 * NS_PER_S);
+    open_with_timeout(op_timeout_ns);
+}
+
+START_TEST(keys_that_cannot_be_had_now_are_waited_for)
+{
+    struct obj_info info = {0};
+    open_container(20 * NS_PER_S);
     g_autofree char *resume = objstore_resume(st);
     ck_assert_ptr_nonnull(strstr(resume, "container"));
     http_stub_reply(stub, 503, "", "");
@@ -115,6 +121,41 @@ START_TEST(keys_that_cannot_be_had_now_are_waited_for)
     ck_assert_int_eq(objstore_head(st, "k", &info), 0);
     ck_assert(asked(0, "GET /keys ") && asked(1, "GET /keys ") && asked(2, "HEAD /bucket/pre/k "));
     obj_info_clear(&info);
+    unsetenv("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+}
+END_TEST
+
+#define AWAIT(condition)                                                                                               \
+    do {                                                                                                               \
+        for (int i = 0; i < 2000 && !(condition); i++)                                                                 \
+            g_usleep(10000);                                                                                           \
+        ck_assert_msg(condition, "waited in vain: %s", #condition);                                                    \
+    } while (0)
+
+START_TEST(store_is_offline_while_its_keys_are_waited_for)
+{
+    open_container(600 * NS_PER_S);
+    http_stub_always(stub, 503, "", "", 0);
+    GThread *t = g_thread_new("head", head_in_thread, NULL);
+    AWAIT(http_stub_n_requests(stub) > 0);
+    clock_fake_advance(11 * NS_PER_S);
+    AWAIT(objstore_offline_since_ns(st) != 0); /* before the call is over */
+    http_stub_reply(stub, 200, "", KEYS_JSON);
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\nContent-Length: 4\r\n", "");
+    clock_fake_advance(5 * NS_PER_S);
+    ck_assert_int_eq(GPOINTER_TO_INT(g_thread_join(t)), 0);
+    ck_assert_int_eq(objstore_offline_since_ns(st), 0);
+    unsetenv("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+}
+END_TEST
+
+START_TEST(store_whose_keys_did_not_come_is_offline)
+{
+    struct obj_info info = {0};
+    open_container(NS_PER_S);
+    http_stub_always(stub, 503, "", "", 0);
+    ck_assert_int_eq(objstore_head(st, "k", &info), -ETIMEDOUT);
+    ck_assert_int_ne(objstore_offline_since_ns(st), 0);
     unsetenv("AWS_CONTAINER_CREDENTIALS_FULL_URI");
 }
 END_TEST
@@ -129,5 +170,7 @@ int main(void)
     tcase_add_test(t, token_that_worked_before_it_expired_is_waited_for);
     tcase_add_test(t, message_says_why_there_are_no_credentials);
     tcase_add_test(t, keys_that_cannot_be_had_now_are_waited_for);
+    tcase_add_test(t, store_is_offline_while_its_keys_are_waited_for);
+    tcase_add_test(t, store_whose_keys_did_not_come_is_offline);
     return run_suite(s);
 }
