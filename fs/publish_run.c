@@ -694,7 +694,8 @@ int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns)
     if (settle)
         return conflict_settle(o);
     int r = publish_probe(o->p->fs, o->key);
-    if (r < 0)
+    bool full = r == -EDQUOT || r == -EREMOTEIO;
+    if (r < 0 && !(full && o->rec.kind == OP_DELETE)) /* which makes room, and is safe without */
         return r;
     if (o->untangle)
         return run_untangle(o);

@@ -172,7 +172,8 @@ const struct objstore_limits *objstore_limits(const struct objstore *st);
 /* enum objstore_cap bits: probed, set by objstore_set_caps(), or the driver's own. 0 before a probe on s3. */
 uint32_t objstore_caps(const struct objstore *st);
 void objstore_set_caps(struct objstore *st, uint32_t caps);
-/* Finds the capabilities out with a few requests on keys under `key_prefix` that it removes again; sets and returns them. */
+/* Finds the capabilities out with a few requests on keys under `key_prefix` that it removes again; sets and returns them. -EACCES the store
+ * takes no objects there; -EDQUOT, -EREMOTEIO not now. */
 int objstore_probe(struct objstore *st, const char *key_prefix, uint32_t *ret_caps) MUST_CHECK;
 /* Wall-clock ns since when no request got through, or could be made for want of credentials that are waited for; 0 while the store answers. */
 int64_t objstore_offline_since_ns(const struct objstore *st);

@@ -27,7 +27,8 @@ struct probe {
     struct etag etag_b; /* of b, when it was put */
     char md5[33];
     uint32_t caps;
-    int r; /* first failure that says nothing about capabilities */
+    int r;    /* first failure that says nothing about capabilities */
+    int last; /* what the last request gave */
 };
 
 enum answer { ANSWER_OK, ANSWER_REFUSED, ANSWER_BAD, ANSWER_UNKNOWN };
@@ -37,8 +38,13 @@ static enum answer ask(struct probe *p, struct s3_call *c)
 {
     c->once = true;
     int r = s3_exec(p->d, c);
+    p->last = r;
     if (r == 0)
         return ANSWER_OK;
+    if (r == -EDQUOT) { /* whatever was asked */
+        p->r = p->r ? p->r : r;
+        return ANSWER_UNKNOWN;
+    }
     if (r == -ESTALE || strstr(c->error.code, "Digest") || strstr(c->error.code, "Checksum") ||
         strstr(c->error.code, "SHA256Mismatch"))
         return ANSWER_REFUSED;
@@ -81,8 +87,10 @@ static void put_pair(struct probe *p, uint32_t cap, const char *name, const char
 
 static void probe_put(struct probe *p)
 {
-    if (put(p, p->a, NULL, NULL) != ANSWER_OK) {
-        p->r = p->r ? p->r : -EACCES;
+    if (put(p, p->a, NULL, NULL) !=
+        ANSWER_OK) { /* what is refused with a code that is not known may pass, and be a lock of the bucket, say */
+        int r = p->last == -EREMOTEIO ? -EREMOTEIO : -EACCES;
+        p->r = p->r ? p->r : r;
         return;
     }
     if (strcmp(p->etag.s, p->md5) == 0)
@@ -191,7 +199,8 @@ static bool probe_complete(struct probe *p, const char *id, const struct obj_par
 /* A failure of a call with retries: did the store say that it does not do this, or did it not answer? */
 static bool is_answer(int r)
 {
-    return r != -EIO && r != -ETIMEDOUT && r != -EBADMSG && r != -ECANCELED && r != -EINTR && r != -EKEYEXPIRED;
+    return r != -EIO && r != -ETIMEDOUT && r != -EBADMSG && r != -ECANCELED && r != -EINTR && r != -EKEYEXPIRED &&
+           r != -EDQUOT;
 }
 
 /* Part 1 of the upload, from a as it was at etag. */

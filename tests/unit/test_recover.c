@@ -382,6 +382,29 @@ START_TEST(store_is_probed_again_when_more_is_probed)
 }
 END_TEST
 
+/* As of a store that is full: deletes go on, which make room, and the rest waits until it can be probed. */
+START_TEST(store_that_cannot_be_probed_as_it_is_full_can_be_emptied)
+{
+    fs_fixture_write(&fx, "f", "1", 1);
+    wait_published();
+    fs_fixture_close(&fx);
+    fx.cfg.fault = g_strdup("op=list,nth=1000000,action=error:-EINVAL"); /* none yet */
+    fs_fixture_open(&fx);
+    atomic_store(&fx.fs->probed, false); /* as after an update */
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=list,action=error:-EDQUOT"), 0);
+    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "f"), 0);
+    fs_fixture_write(&fx, "g", "2", 1);
+    int64_t deletes = metric_get(M_published_deletes), failures = metric_get(M_publish_failures);
+    fs_fixture_start(&fx);
+    EVENTUALLY(metric_get(M_published_deletes) > deletes);
+    EVENTUALLY(metric_get(M_publish_failures) > failures);
+    ck_assert(!atomic_load(&fx.fs->probed));
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, ""), 0);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+    ck_assert(atomic_load(&fx.fs->probed));
+}
+END_TEST
+
 START_TEST(store_is_probed_while_the_first_file_is_written)
 {
     fs_fixture_start(&fx);
@@ -484,6 +507,7 @@ int main(void)
     tcase_add_loop_test(t, sealed_file_lost_with_the_power_is_quarantined, 0, 2);
     tcase_add_test(t, bringing_a_quarantined_file_here_does_not_close_it);
     tcase_add_test(t, store_is_probed_while_the_first_file_is_written);
+    tcase_add_test(t, store_that_cannot_be_probed_as_it_is_full_can_be_emptied);
     tcase_add_test(t, store_is_probed_again_when_more_is_probed);
     tcase_add_test(t, published_file_whose_marks_were_left_may_be_evicted);
     tcase_add_test(t, bytes_of_a_file_that_is_no_more_are_removed);

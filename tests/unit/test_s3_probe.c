@@ -223,6 +223,43 @@ START_TEST(store_without_uploads_is_probed_all_the_same)
 }
 END_TEST
 
+#define FULL 400, "", ERROR_XML("XMinioAdminBucketQuotaExceeded")
+
+/* The quota may be raised: nothing is known of the store then, rather than that it knows no conditions. */
+START_TEST(full_store_is_no_store_without_conditions)
+{
+    static const size_t rows[] = {0, 4, PROBE_SHA256 + 1, PROBE_COPY, PROBE_CREATE, PROBE_PART};
+    for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
+        uint32_t caps = 77;
+        script_rows(0, rows[i]);
+        for (int n = 0; n < 8; n++) /* the rest of the step */
+            http_stub_reply(stub, FULL);
+        ck_assert_int_eq(objstore_probe(st, ".p/", &caps), -EDQUOT);
+        ck_assert_uint_eq(caps, 77);
+        teardown();
+        setup();
+    }
+}
+END_TEST
+
+START_TEST(store_that_takes_nothing_for_now_is_probed_later)
+{
+    static const struct {
+        struct scripted reply;
+        int r;
+    } rows[] = {{{423, "", ""}, -EREMOTEIO},
+                {{400, "", ERROR_XML("SomethingOfTheirOwn")}, -EREMOTEIO},
+                {{403, "", ERROR_XML("AccessDenied")}, -EACCES}};
+    for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
+        uint32_t caps = 77;
+        http_stub_reply(stub, rows[i].reply.status, "", rows[i].reply.body);
+        script_cleanup(204);
+        ck_assert_int_eq(objstore_probe(st, ".p/", &caps), rows[i].r);
+        ck_assert_uint_eq(caps, 77);
+    }
+}
+END_TEST
+
 START_TEST(probe_that_may_not_delete_keeps_what_it_found)
 {
     uint32_t caps = 0;
@@ -252,6 +289,8 @@ int main(void)
     tcase_add_test(t, step_without_an_answer_is_taken_again_from_where_it_began);
     tcase_add_test(t, probe_ends_where_the_store_fails_again_and_again);
     tcase_add_test(t, store_without_uploads_is_probed_all_the_same);
+    tcase_add_test(t, full_store_is_no_store_without_conditions);
+    tcase_add_test(t, store_that_takes_nothing_for_now_is_probed_later);
     tcase_add_test(t, probe_that_may_not_delete_keeps_what_it_found);
     suite_add_tcase(s, t);
     return run_suite(s);
