@@ -8,6 +8,7 @@
  * Errors everywhere: -ENOENT no such key (a definite 404), -ENODEV no such bucket, -EACCES, -ESTALE a condition did not hold or the object
  * changed, -EFBIG beyond the store's limits, -EOPNOTSUPP not offered, -EBADMSG the reply or a checksum makes no sense,
  * -EDQUOT the store's quota is used up, -EREMOTEIO refused for a reason that is not known here and may pass,
+ * -ENOTDIR an object stands where the store would keep the key's directory,
  * -ENOMEDIUM the object is archived and can be read only after it was restored in the store, -ETIMEDOUT deadline, -ECANCELED by objstore_shutdown(), -EKEYEXPIRED credentials expired and cannot be renewed, -EXDEV a copy
  * from one store to another, -EROFS there is no store behind the key (objstore_links.h), else -EIO.
  */

@@ -2,7 +2,7 @@
  * The error table; see s3_err.h. The first row that fits decides: codes before bare statuses, since stores agree on codes more than on
  * statuses. That something is not there is believed only with the store's own code: a bare 404 may come from any proxy in between
  * (s3_exec.c asks again so that the store has to give it).
- * Nor is a request taken for a wrong one (-EINVAL), which nobody sends again by himself, but with a code that says so: a refusal that is
+ * Nor is a request taken for a wrong one (-EINVAL), which nobody sends again by himself, but with a code, or a status of that meaning only, that says so: a refusal that is
  * not known here (-EREMOTEIO: another store's quota, a proxy's lock) may pass. No state, no locks.
  */
 #include "s3_err.h"
@@ -65,6 +65,7 @@ static const struct {
     {0, "InvalidStorageClass", -EINVAL, S3_RETRY_NO, NULL},
     {0, "InvalidObjectName", -EINVAL, S3_RETRY_NO, NULL},
     {0, "XMinioInvalidObjectName", -EINVAL, S3_RETRY_NO, NULL},
+    {0, "XMinioParentIsObject", -ENOTDIR, S3_RETRY_NO, "an object stands where its directory would be"},
     {0, "InvalidURI", -EINVAL, S3_RETRY_NO, NULL},
     {0, "InvalidDigest", -EINVAL, S3_RETRY_NO, NULL},
     {0, "MalformedXML", -EINVAL, S3_RETRY_NO, NULL},
@@ -88,11 +89,14 @@ static const struct {
     {405, NULL, -EOPNOTSUPP, S3_RETRY_NO, NULL},
     {408, NULL, -EIO, S3_RETRY_TRANSIENT, NULL},
     {409, NULL, -ESTALE, S3_RETRY_NO, NULL},
+    {411, NULL, -EINVAL, S3_RETRY_NO, NULL},
     {412, NULL, -ESTALE, S3_RETRY_NO, NULL},
     {413, NULL, -EFBIG, S3_RETRY_NO, NULL},
+    {414, NULL, -EINVAL, S3_RETRY_NO, "the key is too long for what stands before the store"},
     {416, NULL, -ERANGE, S3_RETRY_NO, NULL},
     {425, NULL, -EIO, S3_RETRY_TRANSIENT, NULL},
     {429, NULL, -EIO, S3_RETRY_THROTTLE, NULL},
+    {431, NULL, -EINVAL, S3_RETRY_NO, "key and metadata are too long for what stands before the store"},
     {500, NULL, -EIO, S3_RETRY_TRANSIENT, NULL},
     {501, NULL, -EOPNOTSUPP, S3_RETRY_NO, NULL},
     {502, NULL, -EIO, S3_RETRY_TRANSIENT, NULL},

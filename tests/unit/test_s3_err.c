@@ -49,6 +49,10 @@ START_TEST(table_gives_errno_and_class)
         {403, "QuotaExceeded", -EDQUOT, S3_RETRY_NO, false},
         {400, "XMinioAdminBucketQuotaExceeded", -EDQUOT, S3_RETRY_NO, false},
         {400, "SomethingOfTheirOwn", -EREMOTEIO, S3_RETRY_NO, false},
+        {400, "XMinioParentIsObject", -ENOTDIR, S3_RETRY_NO, false},
+        {411, "", -EINVAL, S3_RETRY_NO, false},
+        {414, "", -EINVAL, S3_RETRY_NO, false},
+        {431, "", -EINVAL, S3_RETRY_NO, false},
         {423, "", -EREMOTEIO, S3_RETRY_NO, false},
     };
     for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
