@@ -202,7 +202,7 @@ static int meaning_locked(const struct s3_cred *c, int r) REQUIRES(c->mu)
         return -ECANCELED;
     if (r == -ENXIO) /* at the open it is not there, else it was, and will be */
         return c->chosen ? -EIO : -EACCES;
-    if (r == -ECHILD) /* a program that gave keys before will do so again */
+    if (r == -ECHILD) /* what gave keys before will do so again */
         return c->have || c->resumed ? -EIO : -EACCES;
     return r;
 }

@@ -422,8 +422,10 @@ static int named_source(const struct cred_run *run, const char *name, struct s3_
 {
     if (g_ascii_strcasecmp(name, "Environment") == 0)
         return cred_env_fetch(run, ret_keys);
-    if (g_ascii_strcasecmp(name, "Ec2InstanceMetadata") == 0)
-        return cred_imds_fetch(run, ret_keys);
+    if (g_ascii_strcasecmp(name, "Ec2InstanceMetadata") == 0) {
+        int r = cred_imds_fetch(run, ret_keys);
+        return r == -ENXIO ? -ECHILD : r; /* it may only have been slow */
+    }
     if (g_ascii_strcasecmp(name, "EcsContainer") == 0)
         return cred_container_fetch(run, ret_keys);
     g_string_append_printf(run->why,

@@ -3,7 +3,7 @@
  *
  * A source function asks its source once, blocking, without any lock, and fills ret_keys (untouched on failure) or adds to
  * run->why one sentence without secrets. Its result: -ENXIO the source is not there at all, -EACCES it refuses or makes no sense,
- * -ECHILD a program failed, which does not say whether it is refused or only not answered, -ECANCELED stopped, else a transport error.
+ * -ECHILD a program, or the metadata service that a profile names, failed, which does not say whether it is refused or only not answered, -ECANCELED stopped, else a transport error.
  */
 #pragma once
 #include "s3_cred.h"

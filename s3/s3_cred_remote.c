@@ -169,6 +169,13 @@ static bool sts_parse(const GString *body, struct sts_reply *rep)
     return good;
 }
 
+/* Of a reply that is no success. */
+static bool sts_may_pass(long status, const char *code)
+{
+    return status >= 500 || status == 429 || g_strcmp0(code, "Throttling") == 0 ||
+           g_strcmp0(code, "IDPCommunicationError") == 0; /* STS could not reach who gave the token */
+}
+
 static int sts_result(const struct http_response *resp, const char *action, struct s3_keys *ret_keys, GString *why)
 {
     struct sts_reply rep = {0};
@@ -177,7 +184,7 @@ static int sts_result(const struct http_response *resp, const char *action, stru
     int r;
     if (resp->status != 200) {
         g_string_append_printf(why, "STS %s answered %ld %s. ", action, resp->status, rep.code != NULL ? rep.code : "");
-        r = resp->status >= 500 || resp->status == 429 || g_strcmp0(rep.code, "Throttling") == 0 ? -EIO : -EACCES;
+        r = sts_may_pass(resp->status, rep.code) ? -EIO : -EACCES;
     } else if (!parsed || rep.expiration == NULL || cred_parse_time(rep.expiration, &expires_ns) < 0) {
         g_string_append_printf(why, "STS %s answered something that is no AWS reply. ", action);
         r = -EACCES;

@@ -61,7 +61,7 @@ static void service_answer(struct fake_service *sv, int fd)
     sv->n_requests++;
     memcpy(sv->last, req, len + 1);
     unsigned fail = sv->fail != 0 ? sv->fail : sv->ahead_s != 0 && signed_late(sv, req) ? 403 : 0;
-    g_autofree char *body = fail != 0 ? g_strdup("no") : sv->reply(sv, req);
+    g_autofree char *body = fail != 0 ? g_strdup(sv->fail_body) : sv->reply(sv, req);
     unsigned status = fail != 0 ? fail : body == NULL ? 404 : 200;
     g_autoptr(GDateTime) now = g_date_time_new_from_unix_utc(service_now_s(sv));
     g_autofree char *date = g_date_time_format(now, "%a, %d %b %Y %H:%M:%S GMT");
@@ -89,6 +89,7 @@ void fake_service_start(struct fake_service *sv, char *(*reply)(struct fake_serv
     memset(sv, 0, sizeof(*sv));
     sv->reply = reply;
     sv->lifetime_s = 3600;
+    sv->fail_body = "no";
     pthread_mutex_init(&sv->mu, NULL);
     sv->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ck_assert_int_eq(bind(sv->fd, (struct sockaddr *)&a, alen), 0);
@@ -113,11 +114,17 @@ unsigned fake_service_requests(struct fake_service *sv)
     return n;
 }
 
-void fake_service_fail(struct fake_service *sv, unsigned status)
+void fake_service_fail_with(struct fake_service *sv, unsigned status, const char *body)
 {
     pthread_mutex_lock(&sv->mu);
     sv->fail = status;
+    sv->fail_body = body;
     pthread_mutex_unlock(&sv->mu);
+}
+
+void fake_service_fail(struct fake_service *sv, unsigned status)
+{
+    fake_service_fail_with(sv, status, "no");
 }
 
 bool fake_service_saw(struct fake_service *sv, const char *part)

@@ -32,8 +32,9 @@ struct fake_service {
     pthread_mutex_t mu;
     /* guarded by mu */
     unsigned n_requests;
-    unsigned fail;   /* answer this status to all */
-    char last[8192]; /* last request */
+    unsigned fail;         /* answer this status to all */
+    const char *fail_body; /* with that; "no" */
+    char last[8192];       /* last request */
 };
 
 /* reply gives the body of a 200 (freed after), NULL for a 404. */
@@ -41,6 +42,7 @@ void fake_service_start(struct fake_service *sv, char *(*reply)(struct fake_serv
 void fake_service_stop(struct fake_service *sv);
 unsigned fake_service_requests(struct fake_service *sv);
 void fake_service_fail(struct fake_service *sv, unsigned status);
+void fake_service_fail_with(struct fake_service *sv, unsigned status, const char *body);
 /* Whether the last request holds part, in any case of letters. */
 bool fake_service_saw(struct fake_service *sv, const char *part);
 /* Sets an environment variable to the service's URL + path. */

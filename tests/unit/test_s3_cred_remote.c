@@ -108,6 +108,26 @@ START_TEST(role_is_assumed_by_the_clock_of_sts)
 }
 END_TEST
 
+START_TEST(sts_that_cannot_reach_the_identity_provider_is_waited_for)
+{
+    struct fake_service sv;
+    fake_service_start(&sv, fake_reply_sts);
+    fake_service_env(&sv, "AWS_ENDPOINT_URL_STS", "");
+    g_autofree char *token = cred_path("token");
+    cred_put("token", 0600, "CANARY.one\n");
+    setenv("AWS_ROLE_ARN", "arn", 1);
+    setenv("AWS_WEB_IDENTITY_TOKEN_FILE", token, 1);
+    struct s3_cred *c = cred_open_ok();
+    fake_service_fail_with(&sv, 400, "<R><Error><Code>IDPCommunicationError</Code></Error></R>");
+    cred_expect_none(c, "400 IDPCommunicationError");
+    fake_service_fail_with(&sv, 400, "<R><Error><Code>InvalidIdentityToken</Code></Error></R>");
+    clock_fake_advance(5 * NS_PER_S);
+    cred_expect_error(c, -EACCES, "400 InvalidIdentityToken");
+    s3_cred_close(c);
+    fake_service_stop(&sv);
+}
+END_TEST
+
 START_TEST(role_from_the_environments_keys)
 {
     struct fake_service sv;
@@ -307,6 +327,39 @@ START_TEST(resumed_instance_metadata_is_waited_for)
 }
 END_TEST
 
+/* Whether it is not there or only slow nobody can tell; where it gave keys before it is waited for. */
+START_TEST(metadata_service_of_a_profile_is_waited_for)
+{
+    static struct fake_service imds, sts; /* too large for the stack */
+    fake_service_start(&imds, fake_reply_imds);
+    fake_service_start(&sts, fake_reply_sts);
+    unsetenv("AWS_EC2_METADATA_DISABLED");
+    fake_service_env(&imds, "AWS_EC2_METADATA_SERVICE_ENDPOINT", "");
+    fake_service_env(&sts, "AWS_ENDPOINT_URL_STS", "");
+    cred_put("config", 0600, "[default]\nrole_arn = arn:r\ncredential_source = Ec2InstanceMetadata\n");
+    struct s3_cred *c = cred_open_ok();
+    g_autofree char *choice = s3_cred_choice(c);
+    fake_service_fail(&imds, 404);
+    cred_expect_error(c, -EACCES, "404"); /* it never gave any */
+    fake_service_fail(&imds, 0);
+    clock_fake_advance(60 * NS_PER_S);
+    cred_expect_keys(c, "AKSTS1", "CANARYsts");
+    fake_service_fail(&imds, 404);
+    clock_fake_advance(61 * MINUTE);
+    cred_expect_none(c, "404");
+    s3_cred_close(c);
+    cred_cfg.resume = choice;
+    c = cred_open_ok();
+    cred_expect_none(c, "404");
+    fake_service_fail(&imds, 0);
+    clock_fake_advance(5 * NS_PER_S);
+    cred_expect_keys(c, NULL, "CANARYsts");
+    s3_cred_close(c);
+    fake_service_stop(&imds);
+    fake_service_stop(&sts);
+}
+END_TEST
+
 /* ---- refresh ---- */
 
 static struct s3_cred *open_container(struct fake_service *sv)
@@ -422,6 +475,7 @@ int main(void)
         sts_over_plain_http_to_elsewhere_is_refused,
         role_is_assumed_with_the_source_profiles_keys,
         role_is_assumed_by_the_clock_of_sts,
+        sts_that_cannot_reach_the_identity_provider_is_waited_for,
         role_from_the_environments_keys,
         circle_of_source_profiles_is_refused,
         container_uri_with_token_file,
@@ -432,6 +486,7 @@ int main(void)
         metadata_service_that_is_only_busy_is_chosen,
         metadata_service_that_goes_away_is_told,
         resumed_instance_metadata_is_waited_for,
+        metadata_service_of_a_profile_is_waited_for,
         keys_are_renewed_five_minutes_before_they_expire,
         failed_renewal_keeps_the_old_keys_until_they_expire,
         callers_at_one_time_cause_one_refresh,
