@@ -461,6 +461,7 @@ static int s3_open(const struct objstore_config *cfg, struct objstore **ret_stor
         .parts_max = 10000,
         .key_max_bytes = 1024,
     };
+    d->worked = cfg->resume != NULL; /* for the process before this one */
     d->op_timeout_ns = cfg->op_timeout_ns ? cfg->op_timeout_ns : 60 * NS_PER_S;
     r = open_parts(d, cfg, &src, ret_msg);
     if (d->ep.tls) /* which has its own checksums */

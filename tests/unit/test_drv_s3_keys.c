@@ -33,6 +33,21 @@ START_TEST(key_that_the_store_does_not_know_yet_is_waited_for)
 }
 END_TEST
 
+START_TEST(key_that_worked_for_the_process_before_is_waited_for)
+{
+    g_autofree char *resume = objstore_resume(st), *msg = NULL;
+    struct objstore_config cfg = {.source = "s3://bucket/pre", .resume = resume, .op_timeout_ns = 60 * NS_PER_S};
+    ck_assert_ptr_nonnull(resume);
+    objstore_close(st);
+    ck_assert_int_eq(objstore_open(&cfg, &st, &msg), 0);
+    for (int i = 0; i < 4; i++)
+        http_stub_reply(stub, 403, "", ERROR_XML("InvalidAccessKeyId"));
+    http_stub_reply(stub, 200, "ETag: \"e\"\r\n", "x");
+    ck_assert_int_eq(get_k(), 0);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 5);
+}
+END_TEST
+
 static gpointer get_in_thread(gpointer arg)
 {
     return GINT_TO_POINTER(get_k());
@@ -166,6 +181,7 @@ int main(void)
     TCase *t = add_case(s, "keys");
     tcase_add_test(t, expired_token_is_tried_once_more_and_then_told);
     tcase_add_test(t, key_that_the_store_does_not_know_yet_is_waited_for);
+    tcase_add_test(t, key_that_worked_for_the_process_before_is_waited_for);
     tcase_add_test(t, key_that_the_store_knows_no_more_is_refused_in_the_end);
     tcase_add_test(t, token_that_worked_before_it_expired_is_waited_for);
     tcase_add_test(t, message_says_why_there_are_no_credentials);
