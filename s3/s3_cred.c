@@ -338,9 +338,9 @@ static void *round_main(void *arg)
 static bool begin_round_locked(struct s3_cred *c) REQUIRES(c->mu)
 {
     mutex_assert_held(&c->mu);
-    bool look = look_due_locked(c);
+    bool look = look_due_locked(c), renew = renewal_due_locked(c);
     bool in_memory = c->choice.source == CRED_SOURCE_ANONYMOUS || c->choice.source == CRED_SOURCE_ENV;
-    if (c->busy || stopping(c) || (!look && !renewal_due_locked(c)))
+    if (c->busy || stopping(c) || (!look && !renew))
         return false;
     c->busy = true;
     c->busy_since_ns = clock_mono_ns();
@@ -354,8 +354,12 @@ static bool begin_round_locked(struct s3_cred *c) REQUIRES(c->mu)
     mutex_lock(&c->mu);
     if (r < 0) {
         g_autoptr(GString) why = g_string_new("no thread can be started. ");
-        (void)failed_locked(c, -EAGAIN, why, NULL); /* others will say so too */
+        if (renew)
+            (void)failed_locked(c, -EAGAIN, why, NULL); /* others will say so too */
+        c->next_stat_ns = clock_mono_ns() + STAT_EVERY_NS;
         c->busy = false;
+        c->n_rounds++;
+        cond_broadcast(&c->cv); /* who came meanwhile waits for this round */
         c->n_refs--;
     }
     return look && r == 0;

@@ -1,6 +1,7 @@
 /*
  * Credentials whose files, programs and services are silent or fail for a while. A path whose stat() hangs stands for a home directory on a file server that went away, a FIFO
- * without a writer for a file there that is being opened.
+ * without a writer for a file there that is being opened,
+ * a stack that is too large for a machine where no thread can be started.
  */
 #include "base/patience.h"
 #include "s3_cred_int.h"
@@ -8,7 +9,9 @@
 #include "tests/support/cred_fixture.h"
 
 #include <check.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -97,6 +100,120 @@ START_TEST(files_that_hang_are_nothing_to_other_sources)
     set_hangs(0);
     s3_cred_close(c);
     fake_service_stop(&sv);
+}
+END_TEST
+
+/* ---- no thread to be had ---- */
+
+static int held;     /* atomic: whoever is about to start a thread stays there */
+static int n_starts; /* atomic: calls of the function below, two for each start */
+
+int pthread_sigmask(int how, const sigset_t *set, sigset_t *old)
+{
+    (void)__atomic_add_fetch(&n_starts, 1, __ATOMIC_RELAXED);
+    while (__atomic_load_n(&held, __ATOMIC_RELAXED))
+        (void)usleep(1000);
+    return sigprocmask(how, set, old) < 0 ? errno : 0; /* a thread's own on Linux */
+}
+
+static int starts(void)
+{
+    return __atomic_load_n(&n_starts, __ATOMIC_RELAXED) / 2;
+}
+
+/* By a stack for which there is no room; 0: the usual one. */
+static void set_stack(size_t size, pthread_attr_t *usual)
+{
+    pthread_attr_t attr;
+    if (size != 0)
+        ck_assert_int_eq(pthread_getattr_default_np(usual), 0);
+    ck_assert_int_eq(pthread_getattr_default_np(&attr), 0);
+    if (size != 0)
+        ck_assert_int_eq(pthread_attr_setstacksize(&attr, size), 0);
+    ck_assert_int_eq(pthread_setattr_default_np(size != 0 ? &attr : usual), 0);
+    (void)pthread_attr_destroy(&attr);
+}
+
+#define HUGE_STACK ((size_t)1 << 47)
+
+START_TEST(looks_that_no_thread_can_be_had_for_are_no_failures)
+{
+    pthread_attr_t usual;
+    put_keys("AK1");
+    struct s3_cred *c = cred_open_ok();
+    cred_expect_keys(c, "AK1", NULL);
+    cred_await_idle();
+    set_stack(HUGE_STACK, &usual);
+    clock_fake_advance(2 * NS_PER_S);
+    int n = starts();
+    uint64_t from_ns = clock_mono_ns();
+    for (int i = 0; i < 50; i++)
+        cred_expect_keys(c, "AK1", NULL);
+    ck_assert_int_gt(starts(), n);
+    ck_assert_uint_le(starts() - n, 1 + (clock_mono_ns() - from_ns) / NS_PER_S); /* not for each request */
+    g_autofree char *why = s3_cred_error(c);
+    ck_assert_ptr_null(why);
+    set_stack(0, &usual);
+    put_keys("AK2");
+    clock_fake_advance(2 * NS_PER_S);
+    cred_await_keys(c, "AK2", NULL);
+    s3_cred_close(c);
+}
+END_TEST
+
+struct waiter {
+    struct s3_cred *cred;
+    uint64_t deadline_ns;
+    int tid; /* atomic */
+    int r;   /* atomic, 1: not yet */
+};
+
+static void *waiter_main(void *arg)
+{
+    struct waiter *w = arg;
+    struct s3_keys k = {0};
+    __atomic_store_n(&w->tid, gettid(), __ATOMIC_RELAXED);
+    int r = s3_cred_get(w->cred, w->deadline_ns, &k);
+    s3_keys_clear(&k);
+    __atomic_store_n(&w->r, r, __ATOMIC_RELAXED);
+    return NULL;
+}
+
+static int result_of(const struct waiter *w)
+{
+    return __atomic_load_n(&w->r, __ATOMIC_RELAXED);
+}
+
+static bool sleeps(const struct waiter *w)
+{
+    int tid = __atomic_load_n(&w->tid, __ATOMIC_RELAXED);
+    g_autofree char *path = g_strdup_printf("/proc/self/task/%d/stat", tid);
+    g_autofree char *text = NULL;
+    return tid != 0 && g_file_get_contents(path, &text, NULL, NULL) && strstr(text, ") S ") != NULL;
+}
+
+START_TEST(whoever_waits_for_a_thread_that_could_not_be_started_goes_on)
+{
+    pthread_attr_t usual;
+    pthread_t threads[2];
+    put_keys("AK1");
+    struct s3_cred *c = cred_open_ok();
+    struct waiter starts_it = {.cred = c, .deadline_ns = clock_mono_ns(), .r = 1};
+    struct waiter waits = {.cred = c, .deadline_ns = UINT64_MAX, .r = 1};
+    int n = __atomic_load_n(&n_starts, __ATOMIC_RELAXED);
+    __atomic_store_n(&held, 1, __ATOMIC_RELAXED);
+    ck_assert_int_eq(pthread_create(&threads[0], NULL, waiter_main, &starts_it), 0);
+    CRED_AWAIT(__atomic_load_n(&n_starts, __ATOMIC_RELAXED) > n);
+    ck_assert_int_eq(pthread_create(&threads[1], NULL, waiter_main, &waits), 0);
+    CRED_AWAIT(sleeps(&waits));
+    set_stack(HUGE_STACK, &usual);
+    __atomic_store_n(&held, 0, __ATOMIC_RELAXED);
+    CRED_AWAIT(result_of(&starts_it) == -ETIMEDOUT);
+    set_stack(0, &usual);
+    CRED_AWAIT(result_of(&waits) == 0);
+    pthread_join(threads[0], NULL);
+    pthread_join(threads[1], NULL);
+    s3_cred_close(c);
 }
 END_TEST
 
@@ -265,10 +382,15 @@ END_TEST
 int main(void)
 {
     const TTest *const tests[] = {
-        files_that_hang_keep_nobody_who_has_keys,         files_that_hang_are_nothing_to_other_sources,
-        renewal_that_hangs_keeps_only_those_without_keys, thread_that_hangs_is_left_behind,
-        keys_that_cannot_be_had_now_are_waited_for,       program_that_fails_for_the_next_process_is_waited_for,
+        files_that_hang_keep_nobody_who_has_keys,
+        files_that_hang_are_nothing_to_other_sources,
+        renewal_that_hangs_keeps_only_those_without_keys,
+        thread_that_hangs_is_left_behind,
+        keys_that_cannot_be_had_now_are_waited_for,
+        program_that_fails_for_the_next_process_is_waited_for,
         errors_of_files_that_pass_are_told_from_refusals,
+        looks_that_no_thread_can_be_had_for_are_no_failures,
+        whoever_waits_for_a_thread_that_could_not_be_started_goes_on,
     };
     Suite *s = suite_create("s3_cred_hang");
     TCase *tc = tcase_create("s3_cred_hang");
