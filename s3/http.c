@@ -30,6 +30,8 @@
 #define HEADERS_CAP       (128u << 10)
 #define LIMIT_FREE_BYTES  (16u << 10) /* bodies up to this size do not wait for the bandwidth bucket */
 #define CONN_MAX_IDLE_S   4L          /* stores close idle connections after about 5 s */
+#define KEEPALIVE_IDLE_S  30L
+#define KEEPALIVE_EVERY_S 10L /* of which the kernel sends 9 */
 #define LOW_SPEED_BYTES_S 512L
 #define RECEIVE_BYTES     (32L << 10) /* it is copied on from here: should fit into the core's cache */
 
@@ -365,7 +367,9 @@ static bool set_transport(CURL *curl, const struct http_pool *pool, const struct
     SET(CURLOPT_FOLLOWLOCATION, 0L);
     SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     SET(CURLOPT_TCP_NODELAY, 1L);
-    SET(CURLOPT_TCP_KEEPALIVE, 1L);
+    SET(CURLOPT_TCP_KEEPALIVE, 1L); /* whatever silence is allowed: two minutes of a host that is no more */
+    SET(CURLOPT_TCP_KEEPIDLE, KEEPALIVE_IDLE_S);
+    SET(CURLOPT_TCP_KEEPINTVL, KEEPALIVE_EVERY_S);
     SET(CURLOPT_BUFFERSIZE, RECEIVE_BYTES);
     SET(CURLOPT_UPLOAD_BUFFERSIZE, req->body_len > (256u << 10) ? 1L << 20 : 64L << 10);
     SET(CURLOPT_MAXAGE_CONN, CONN_MAX_IDLE_S);

@@ -1,12 +1,15 @@
-/* Requests whose host's name is looked up by a resolver that does not answer. */
+/* Requests to hosts that are not there: by a resolver that does not answer, and what ends a connection whose host is no more. */
 #include "../../s3/http.h"
 #include "tests/support/checks.h"
 
 #include <check.h>
 #include <netdb.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #define WAIT_S 20 /* much longer than any request here takes */
 
@@ -54,6 +57,18 @@ int getaddrinfo(const char *node, const char *service, const struct addrinfo *hi
     pthread_cond_broadcast(&cv);
     pthread_mutex_unlock(&mu);
     return EAI_AGAIN;
+}
+
+static int keep_idle_s, keep_every_s; /* of the last socket */
+
+/* And before the C library's here as well. */
+int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
+{
+    if (level == IPPROTO_TCP && name == TCP_KEEPIDLE)
+        keep_idle_s = *(const int *)value;
+    if (level == IPPROTO_TCP && name == TCP_KEEPINTVL)
+        keep_every_s = *(const int *)value;
+    return (int)syscall(SYS_setsockopt, fd, level, name, value, len);
 }
 
 static struct http_pool *pool;
@@ -118,6 +133,20 @@ START_TEST(time_limit_does_not_wait_for_the_resolver)
 }
 END_TEST
 
+/* However long a silence is allowed: a copy of some GiB takes minutes without a word. */
+START_TEST(host_that_is_no_more_is_noticed_in_two_minutes)
+{
+    const struct http_request req = {
+        .method = "GET", .url = "http://127.0.0.1:1/", .low_speed_s = 1280, .no_proxy = true};
+    struct http_response resp = {0};
+    ck_assert_int_lt(http_perform(pool, &req, &resp), 0);
+    http_response_clear(&resp);
+    ck_assert_int_gt(keep_idle_s, 0);
+    ck_assert_int_gt(keep_every_s, 0);
+    ck_assert_int_le(keep_idle_s + 9 * keep_every_s, 120);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("http");
@@ -126,6 +155,7 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, shutdown_does_not_wait_for_the_resolver);
     tcase_add_test(tc, time_limit_does_not_wait_for_the_resolver);
+    tcase_add_test(tc, host_that_is_no_more_is_noticed_in_two_minutes);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
