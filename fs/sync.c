@@ -490,16 +490,18 @@ static void start_thread(struct sync_job *job, struct worker *w)
     }
 }
 
-static bool begin(struct sync_job *job)
+bool sync_job_begin(struct sync_job *job)
 {
     mutex_lock(&job->mu);
     job->begun = !job->stop && !atomic_load(&job->fs->stopping);
-    if (job->begun) {
+    if (!job->begun) { /* at once, so that nobody joins what lists nothing */
+        job->state = SYNC_STOPPED;
+        job->ended_ns = clock_mono_ns();
+    } else {
         job->began_mono_ns = clock_mono_ns();
         job->run.began_ns = job->run.began_ns ? job->run.began_ns : clock_wall_ns();
         job->run.watched = !job->background || job->adopted;
     }
-    job->threads++; /* ours: nobody settles the result before all are started */
     bool begun = job->begun;
     mutex_unlock(&job->mu);
     return begun;
@@ -508,7 +510,10 @@ static bool begin(struct sync_job *job)
 void sync_job_launch(struct sync_job *job)
 {
     (void)sync_job_ref(job);
-    if (begin(job)) {
+    mutex_lock(&job->mu);
+    job->threads++; /* ours: nobody settles the result before all are started */
+    mutex_unlock(&job->mu);
+    if (sync_job_begin(job)) {
         int r = sync_run_put(job->fs->sync, &job->run);
         if (r < 0)
             give_up(job, r);

@@ -85,6 +85,8 @@ struct sync_failure {
 /* With a reference for the caller; takes over run->visited. */
 struct sync_job *sync_job_new(struct fs *fs, const struct sync_run *run, const char *path);
 struct sync_job *sync_job_ref(struct sync_job *job);
+/* Is it to list, from now on? False: it is to stop, and has the state of one that was stopped. Only sync_job_launch() asks, and tests. */
+bool sync_job_begin(struct sync_job *job);
 /* It begins, unless it is to stop: then it ends. It was counted in `live`. */
 void sync_job_launch(struct sync_job *job);
 
