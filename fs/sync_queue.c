@@ -39,8 +39,9 @@ static bool join(struct sync_job *job, const struct want *w)
     mutex_lock(&job->mu);
     const struct sync_run *run = &job->run;
     int64_t lists_since_ns = run->began_ns - (run->incremental ? ttl_ns : 0);
-    bool can = job->state == SYNC_RUNNING && (!job->begun || (!job->stop && lists_since_ns >= w->since_ns));
-    if (can && !job->begun) {
+    bool anew = !job->begun && run->began_ns == 0; /* one that is gone on with began in an earlier worker */
+    bool can = job->state == SYNC_RUNNING && (anew || (!job->stop && lists_since_ns >= w->since_ns));
+    if (can && anew) {
         job->stop = false; /* all who wanted it had left */
         job->run.incremental &= w->incremental;
     }

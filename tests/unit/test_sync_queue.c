@@ -70,12 +70,32 @@ START_TEST(sync_that_is_about_to_end_without_having_begun_is_not_joined)
 }
 END_TEST
 
+START_TEST(sync_that_goes_on_does_not_list_anew_for_who_asks_before_it_is_launched)
+{
+    struct sync_progress p;
+    int64_t began_ns = clock_wall_ns() - NS_PER_S;
+    const struct sync_req again = {.path = "", .asked_ns = began_ns};
+    struct sync_job *first = put(began_ns), *joined = ask(&again);
+    ck_assert_ptr_eq(joined, first);
+    sync_job_unref(joined);
+    struct sync_job *next = ask(&whole);
+    ck_assert_ptr_ne(next, first);
+    sync_job_launch(first);
+    ck_assert_int_eq(end_of(first, &p), SYNC_DONE);
+    ck_assert_int_eq(p.began_ns, began_ns);
+    ck_assert_int_eq(end_of(next, &p), SYNC_DONE);
+    ck_assert_int_gt(p.began_ns, began_ns);
+    ck_assert_uint_eq(p.dirs, 3);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tc = tcase_create("sync_queue");
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_set_timeout(tc, 100);
     tcase_add_test(tc, sync_that_is_about_to_end_without_having_begun_is_not_joined);
+    tcase_add_test(tc, sync_that_goes_on_does_not_list_anew_for_who_asks_before_it_is_launched);
     Suite *s = suite_create("sync_queue");
     suite_add_tcase(s, tc);
     return run_suite(s);
