@@ -191,13 +191,16 @@ static void go_on(struct fs *fs, struct sync_run *run)
     }
     run->parallel = CLAMP(run->parallel, 1, SYNC_PARALLEL_MAX);
     log_notice("sync", "going on path='%s' listed=%u", path, run->visited->len);
-    job = sync_job_new(fs, run, path);
+    struct sync_job *old = sync_job_new(fs, run, path);
     run->visited = NULL;
-    job->background = true;
-    job->adopted = run->watched;
-    if (put(fs->sync, job, last) < 0)
-        log_debug("sync", "not gone on with: the daemon stops, or it was asked for anew");
+    old->background = true;
+    old->adopted = run->watched;
+    if (put_or_join(fs, sync_job_ref(old), &any, &job) < 0)
+        log_debug("sync", "not gone on with: the daemon stops");
+    else if (job != old && run->watched)
+        sync_leave(job); /* as above: they came meanwhile */
     sync_job_unref(job);
+    sync_job_unref(old);
 }
 
 void sync_begin(struct fs *fs)

@@ -89,6 +89,71 @@ START_TEST(sync_that_goes_on_does_not_list_anew_for_who_asks_before_it_is_launch
 }
 END_TEST
 
+/* ---- what was cut off ---- */
+
+static void keep_run(const char *path, unsigned resumed)
+{
+    INODE_REF dir = fs_fixture_inode(&fx, path);
+    const struct sync_run run = {
+        .ino = dir->ino, .began_ns = clock_wall_ns(), .parallel = 1, .resumed = resumed, .watched = false};
+    ck_assert_int_eq(sync_run_put(fx.fs->sync, &run), 0);
+}
+
+static int count(void *ctx, const char *name, const void *value, size_t len)
+{
+    ++*(unsigned *)ctx;
+    return 0;
+}
+
+static unsigned n_kept(void)
+{
+    unsigned n = 0;
+    ck_assert_int_eq(meta_value_each(fx.fs->meta, "sync/run/", count, &n), 0);
+    return n;
+}
+
+static gpointer go_on(gpointer arg)
+{
+    sync_begin(fx.fs);
+    return NULL;
+}
+
+static gpointer put_other(gpointer arg)
+{
+    return put(0);
+}
+
+static unsigned syncs_of(const char *path)
+{
+    g_autoptr(GPtrArray) jobs = sync_list(fx.fs);
+    unsigned n = 0;
+    for (guint i = 0; i < jobs->len; i++)
+        n += g_str_equal(sync_path(jobs->pdata[i]), path);
+    return n;
+}
+
+/* The first one kept is dropped as too old, which is seen; the second is then held at the look-up of its path. */
+START_TEST(cut_off_sync_goes_on_though_others_are_asked_for_meanwhile)
+{
+    struct sync_progress p;
+    keep_run("a", 100);
+    keep_run("b", 0);
+    fs_fixture_close(&fx);
+    fs_fixture_open(&fx);
+    ck_assert_uint_eq(n_kept(), 2);
+    mutex_lock(&fx.fs->ns);
+    GThread *thread = g_thread_new("go-on", go_on, NULL);
+    EVENTUALLY(n_kept() == 1);
+    g_usleep(50000); /* a shorter one would test less, and find nothing wrong */
+    struct sync_job *other = g_thread_join(g_thread_new("put", put_other, NULL));
+    mutex_unlock(&fx.fs->ns);
+    (void)g_thread_join(thread);
+    ck_assert_uint_eq(syncs_of("b"), 1);
+    sync_job_launch(other);
+    ck_assert_int_eq(end_of(other, &p), SYNC_DONE);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tc = tcase_create("sync_queue");
@@ -96,6 +161,7 @@ int main(void)
     tcase_set_timeout(tc, 100);
     tcase_add_test(tc, sync_that_is_about_to_end_without_having_begun_is_not_joined);
     tcase_add_test(tc, sync_that_goes_on_does_not_list_anew_for_who_asks_before_it_is_launched);
+    tcase_add_test(tc, cut_off_sync_goes_on_though_others_are_asked_for_meanwhile);
     Suite *s = suite_create("sync_queue");
     suite_add_tcase(s, tc);
     return run_suite(s);
