@@ -31,7 +31,7 @@ struct links {
         changing; /* somebody adds, changes or removes one; may wait for the mount's own store meanwhile, but for none of a link */
     bool stop;
     GPtrArray *all;   /* struct link; who changes may read it without mu */
-    GPtrArray *asked; /* struct objstore that no link has yet, or not any more; borrowed from who asks */
+    GPtrArray *asked; /* struct objstore that no link has yet; borrowed from who asks */
     links_sync_fn *on_sync;
     /* atomic */
     _Atomic unsigned n;

@@ -28,7 +28,8 @@ struct drv_links {
     struct route *root; /* immutable, a reference */
     struct mutex mu;    /* OBJ_LINKS */
     /* guarded by mu */
-    GPtrArray *routes; /* struct route, a reference each, by directory */
+    GPtrArray *routes;  /* struct route, a reference each, by directory */
+    GPtrArray *leaving; /* struct route that was replaced while calls were under way, borrowed from the last of them */
     bool stopping;
 };
 
@@ -53,6 +54,8 @@ static void route_put(struct drv_links *l, struct route *r)
 {
     mutex_lock(&l->mu);
     bool last = --r->refs == 0;
+    if (last)
+        (void)g_ptr_array_remove_fast(l->leaving, r); /* it may not be there */
     mutex_unlock(&l->mu);
     if (!last)
         return;
@@ -463,6 +466,7 @@ static void links_close(struct objstore *st)
         route_put(l, l->routes->pdata[i]);
     g_ptr_array_unref(l->routes);
     route_put(l, l->root);
+    g_ptr_array_unref(l->leaving);
     mutex_fini(&l->mu);
     objstore_base_clear(st);
     g_free(l);
@@ -475,19 +479,23 @@ static char *links_resume(const struct objstore *st)
     return root ? objstore_resume(root) : NULL;
 }
 
+static void take_locked(GPtrArray *all, struct route *r)
+{
+    r->refs++;
+    g_ptr_array_add(all, r);
+}
+
 static void links_shutdown(struct objstore *st)
 {
     struct drv_links *l = links_of(st);
     g_autoptr(GPtrArray) all = g_ptr_array_new();
     mutex_lock(&l->mu);
     l->stopping = true;
-    l->root->refs++;
-    g_ptr_array_add(all, l->root);
-    for (guint i = 0; i < l->routes->len; i++) {
-        struct route *r = l->routes->pdata[i];
-        r->refs++;
-        g_ptr_array_add(all, r);
-    }
+    take_locked(all, l->root);
+    for (guint i = 0; i < l->routes->len; i++)
+        take_locked(all, l->routes->pdata[i]);
+    for (guint i = 0; i < l->leaving->len; i++)
+        take_locked(all, l->leaving->pdata[i]);
     mutex_unlock(&l->mu);
     for (guint i = 0; i < all->len; i++) {
         struct route *r = all->pdata[i];
@@ -610,6 +618,7 @@ struct objstore *objstore_links_wrap(struct objstore *root, const char *source, 
     l->base.limits = root ? root->limits : widest;
     l->root = route_new("", root);
     l->routes = g_ptr_array_new();
+    l->leaving = g_ptr_array_new();
     mutex_init(&l->mu, LOCK_OBJ_LINKS);
     return &l->base;
 }
@@ -660,8 +669,10 @@ int objstore_links_replace(struct objstore *st, const char *dir, struct objstore
     mutex_lock(&l->mu);
     struct route *old = route_of_dir_locked(l, dir, &i);
     bool stopping = l->stopping;
-    if (old)
+    if (old) {
         l->routes->pdata[i] = r;
+        g_ptr_array_add(l->leaving, old); /* until route_put() below, if no call is under way */
+    }
     mutex_unlock(&l->mu);
     if (old && stopping && store)
         objstore_shutdown(store);

@@ -215,6 +215,14 @@ struct http_stub *http_stub_new(void)
     return stub;
 }
 
+void http_stub_skip(struct http_stub *stub)
+{
+    pthread_mutex_lock(&stub->mu);
+    for (struct reply *r; (r = g_queue_pop_head(&stub->script)) != NULL;)
+        reply_free(r);
+    pthread_mutex_unlock(&stub->mu);
+}
+
 void http_stub_free(struct http_stub *stub)
 {
     shutdown(stub->fd, SHUT_RDWR);
@@ -231,8 +239,7 @@ void http_stub_free(struct http_stub *stub)
     pthread_mutex_unlock(&stub->mu);
     for (guint i = 0; i < stub->threads->len; i++)
         g_thread_join(stub->threads->pdata[i]);
-    for (struct reply *r; (r = g_queue_pop_head(&stub->script)) != NULL;)
-        reply_free(r);
+    http_stub_skip(stub);
     reply_free(stub->always);
     g_ptr_array_free(stub->threads, TRUE);
     g_ptr_array_free(stub->requests, TRUE);

@@ -30,6 +30,8 @@ void http_stub_always(struct http_stub *stub, int status, const char *headers, c
 void http_stub_drop(struct http_stub *stub);
 /* Reads the request and stays silent until the stub is freed. */
 void http_stub_hang(struct http_stub *stub);
+/* Drops what is left of the script; requests under way keep the replies that they have. */
+void http_stub_skip(struct http_stub *stub);
 
 unsigned http_stub_n_requests(struct http_stub *stub);
 /* Head of the i-th request ("GET /x HTTP/1.1\r\n..."), NULL if there was none. Valid until the stub is freed. */

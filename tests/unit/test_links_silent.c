@@ -154,6 +154,20 @@ START_TEST(store_that_is_asked_for_other_options_holds_up_its_link_only)
 }
 END_TEST
 
+START_TEST(store_that_was_replaced_while_it_was_asked_does_not_hold_up_the_end)
+{
+    const char *empty = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
+    degrade("a/x");
+    EVENTUALLY(is_asked("one"));
+    http_stub_skip(stub);
+    http_stub_always(stub, 200, "", empty, strlen(empty)); /* but for the request that it keeps silent about */
+    ck_assert_int_eq(set("a", "region", "other"), 0);
+    uint64_t began_ns = clock_mono_ns();
+    fs_fixture_close(&fx);
+    ck_assert_uint_lt(clock_mono_ns() - began_ns, SOON_NS);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tc = tcase_create("links_silent");
@@ -162,6 +176,7 @@ int main(void)
     tcase_add_test(tc, links_that_are_tried_again_hold_up_no_change_of_another);
     tcase_add_test(tc, store_that_is_asked_for_a_new_link_holds_up_nothing);
     tcase_add_test(tc, store_that_is_asked_for_other_options_holds_up_its_link_only);
+    tcase_add_test(tc, store_that_was_replaced_while_it_was_asked_does_not_hold_up_the_end);
     Suite *s = suite_create("links_silent");
     suite_add_tcase(s, tc);
     return run_suite(s);
