@@ -401,7 +401,6 @@ START_TEST(a_bucket_that_is_gone_leaves_the_others_alone)
 }
 END_TEST
 
-/* 0: with an option of another version; 1: damaged. */
 START_TEST(no_link_leads_into_the_mount_or_to_the_cache)
 {
     const char *const wrong[] = {"mnt", "mnt/d", "alias/d", "lake/../mnt", "", "cache", "cache/data"};
@@ -421,6 +420,7 @@ START_TEST(no_link_leads_into_the_mount_or_to_the_cache)
 }
 END_TEST
 
+/* 0: with an option of another version; 1: damaged. */
 START_TEST(a_link_that_cannot_be_read_is_no_directory_of_the_mount)
 {
     object("one", "x", "1");
