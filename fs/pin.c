@@ -26,6 +26,7 @@ struct marks {
     enum cache_pin pin;
     const struct pin_tick *tick; /* may be NULL */
     bool by_rule;                /* leaves alone what was pinned by name */
+    bool top_last;               /* one that is ended before leaves the top as it was */
     GHashTable *
         keep; /* see struct look: what is to be kept more strongly than this is left alone with everything below; may be NULL */
 };
@@ -102,23 +103,25 @@ static int take_name(void *ctx, const struct meta_dentry *d)
     return p->inos->len >= PAGE_NAMES;
 }
 
-static int mark_below(struct marks *m, uint64_t dir, unsigned depth)
+/* Names with an id above *after, which is moved on. */
+static int mark_below(struct marks *m, uint64_t dir, uint64_t *after, unsigned depth)
 {
     int r = depth > MAX_DEPTH ? -ELOOP : 1;
-    uint64_t after = 0;
     while (r > 0) {
         g_autoptr(GArray) inos = g_array_new(FALSE, FALSE, sizeof(uint64_t));
         g_autoptr(GArray) dirs = g_array_new(FALSE, FALSE, sizeof(uint64_t));
-        struct page page = {m, after, inos, dirs};
-        r = meta_dentry_each(m->fs->meta, dir, after, take_name, &page);
+        struct page page = {m, *after, inos, dirs};
+        r = meta_dentry_each(m->fs->meta, dir, *after, take_name, &page);
         if (r < 0)
             return r;
-        after = page.after;
+        *after = page.after;
         int marked = m->tick ? m->tick->fn(m->tick->ctx, inos->len) : 0;
         if (marked == 0)
             marked = mark_inodes(m, inos);
-        for (unsigned i = 0; marked == 0 && i < dirs->len; i++)
-            marked = mark_below(m, g_array_index(dirs, uint64_t, i), depth + 1);
+        for (unsigned i = 0; marked == 0 && i < dirs->len; i++) {
+            uint64_t all = 0;
+            marked = mark_below(m, g_array_index(dirs, uint64_t, i), &all, depth + 1);
+        }
         if (marked < 0)
             return marked;
     }
@@ -133,13 +136,17 @@ static int mark_tree(struct marks *m, uint64_t ino)
         return r;
     g_autoptr(GArray) one = g_array_new(FALSE, FALSE, sizeof(uint64_t));
     g_array_append_val(one, ino);
-    r = mark_inodes(m, one);
-    return r == 0 && inode_is_dir(in) ? mark_below(m, ino, 0) : r;
+    uint64_t after = 0;
+    if (m->top_last && inode_is_dir(in))
+        r = mark_below(m, ino, &after, 0);
+    if (r == 0)
+        r = mark_inodes(m, one);
+    return r == 0 && inode_is_dir(in) ? mark_below(m, ino, &after, 0) : r; /* or what came meanwhile */
 }
 
 int pin_tree_told(struct fs *fs, uint64_t ino, enum cache_pin pin, const struct pin_tick *tick)
 {
-    struct marks m = {.fs = fs, .pin = pin, .tick = tick};
+    struct marks m = {.fs = fs, .pin = pin, .tick = tick, .top_last = pin == PIN_NONE};
     return mark_tree(&m, ino);
 }
 

@@ -57,7 +57,7 @@ int pin_resolve_known(struct fs *fs, const char *path, GArray *ret_above, uint64
 
 /* ---- pin_names.c ---- */
 
-/* As pin_tree_told() of what is at path now, and remembers it; an unpin that was ended remembers that it is pinned. */
+/* As pin_tree_told() of what is at path now, and remembers it; an unpin that was ended remembers that it is pinned: the directory itself is, and hands it on. */
 int pin_by_name(struct fs *fs, uint64_t ino, const char *path, enum cache_pin pin, const struct pin_tick *tick)
     MUST_CHECK;
 /* Paths of what was pinned so, owned: all of it that is still. */

@@ -573,6 +573,19 @@ static int count_page(void *ctx, unsigned n)
     return 0;
 }
 
+static int count_value(void *ctx, const char *name, const void *value, size_t len)
+{
+    ++*(unsigned *)ctx;
+    return 0;
+}
+
+static unsigned n_named(void)
+{
+    unsigned n = 0;
+    ck_assert_int_eq(meta_value_each(fx.fs->meta, PIN_NAME_PREFIX, count_value, &n), 0);
+    return n;
+}
+
 START_TEST(marking_a_large_tree_is_told_of_and_can_be_ended)
 {
     unsigned n = 0, pages = 0;
@@ -587,24 +600,19 @@ START_TEST(marking_a_large_tree_is_told_of_and_can_be_ended)
     ck_assert_int_eq(pin_by_name(fx.fs, dir->ino, "d", PIN_NONE, &end), -ECANCELED);
     ck_assert_uint_eq(pages, 3);
     ck_assert(fs_fixture_pinned(&fx, "d/599") && !fs_fixture_pinned(&fx, "d/000"));
+    inode_put(g_steal_pointer(&dir));
+    fs_fixture_close(&fx);
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+    settle();
+    ck_assert_uint_eq(n_named(), 1); /* it says that it is pinned, and so it is */
+    ck_assert(fs_fixture_pinned(&fx, "d"));
+    dir = fs_fixture_inode(&fx, "d");
     ck_assert_int_eq(pin_by_name(fx.fs, dir->ino, "d", PIN_NONE, &count), 0);
     ck_assert_uint_eq(n, 600);
-    ck_assert(!fs_fixture_pinned(&fx, "d/599"));
+    ck_assert(!fs_fixture_pinned(&fx, "d/599") && !fs_fixture_pinned(&fx, "d"));
 }
 END_TEST
-
-static int count_value(void *ctx, const char *name, const void *value, size_t len)
-{
-    ++*(unsigned *)ctx;
-    return 0;
-}
-
-static unsigned n_named(void)
-{
-    unsigned n = 0;
-    ck_assert_int_eq(meta_value_each(fx.fs->meta, PIN_NAME_PREFIX, count_value, &n), 0);
-    return n;
-}
 
 START_TEST(what_is_pinned_by_name_and_absent_is_fetched_at_the_next_start)
 {
