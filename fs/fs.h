@@ -194,9 +194,9 @@ struct fs {
     struct list_load list_load;
     unsigned n_stale_looks; /* under way (publish_stale.c) */
 
-    struct daemon *daemon;   /* as se */
-    int notify_fd;           /* as se: to the notifier */
-    struct fuse_session *se; /* set once, before the threads that use it; NULL in unit tests */
+    struct daemon *daemon;           /* set once, before the threads that use it; NULL in unit tests */
+    atomic_int notify_fd;            /* as se: to the notifier */
+    struct fuse_session *_Atomic se; /* set once; jobs of a takeover run before. NULL in unit tests */
 
     /* atomic */
     atomic_bool stopping, probed;
