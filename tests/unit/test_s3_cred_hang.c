@@ -22,10 +22,10 @@
 
 /* ---- a home directory that hangs ---- */
 
-static int hangs;      /* atomic: stat() of the credential files does */
-static int n_in_stat;  /* atomic: threads that are in one */
-static pthread_t test; /* serves requests, as it were */
-static int n_of_test;  /* atomic: its calls */
+static int hangs;              /* atomic: stat() of the credential files does */
+static int n_in_stat;          /* atomic: threads that are in one */
+static _Atomic pthread_t test; /* serves requests, as it were */
+static int n_of_test;          /* atomic: its calls */
 
 int stat(const char *path, struct stat *ret)
 {
