@@ -88,7 +88,7 @@ void pin_absent_in(struct fs *fs, const char *dir, GPtrArray *ret_paths)
     if (r <= 0)
         return;
     g_ptr_array_set_size(ret_paths, (gint)at.n_before);
-    g_ptr_array_add(ret_paths, g_strconcat(dir, "/", NULL)); /* a listing found them: none is needed */
+    g_ptr_array_add(ret_paths, g_strdup(dir));
 }
 
 /* ---- what failed ---- */

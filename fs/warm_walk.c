@@ -13,7 +13,6 @@ struct walk {
     struct warm *w;
     bool feed;
     bool pinned_only;       /* at the path that it is on */
-    bool as_listed;         /* there: no directory is listed again, however old its names are */
     uint64_t offline_ns;    /* for tree_refresh_sure() */
     struct warm_look *look; /* NULL: counts or feeds */
 };
@@ -77,37 +76,19 @@ static int visit_file(struct walk *k, uint64_t ino, const char *path)
     return 0;
 }
 
-static bool will_be_listed(const struct walk *k, const struct page_name *n)
-{
-    struct meta_inode rec;
-    if (!S_ISDIR(n->type) || !k->as_listed)
-        return S_ISDIR(n->type);
-    if (meta_inode_get(k->w->fs->meta, n->ino, &rec) < 0)
-        return false; /* gone meanwhile */
-    bool never = !(rec.flags & (INODE_DIR_LISTED | INODE_DIR_LOCAL));
-    meta_inode_clear(&rec);
-    return never;
-}
-
 /* Lets the workers list the directories of a page, before the walk comes to them one by one. */
-static void hint_dirs(const struct walk *k, GPtrArray *page)
+static void hint_dirs(struct warm *w, GPtrArray *page)
 {
-    struct warm *w = k->w;
     if (w->mode == WARM_EVICT || w->fs->cfg->metadata_ttl_ns == 0)
         return;
-    for (unsigned i = 0; i < page->len; i++) {
+    mutex_lock(&w->mu);
+    for (unsigned i = 0; i < page->len && g_queue_get_length(&w->hints) < MAX_HINTS; i++) {
         const struct page_name *n = page->pdata[i];
-        if (!will_be_listed(k, n))
-            continue;
-        mutex_lock(&w->mu);
-        bool room = g_queue_get_length(&w->hints) < MAX_HINTS;
-        if (room)
+        if (S_ISDIR(n->type))
             g_queue_push_tail(&w->hints, g_memdup2(&n->ino, sizeof(n->ino)));
-        cond_broadcast(&w->changed);
-        mutex_unlock(&w->mu);
-        if (!room)
-            break;
     }
+    cond_broadcast(&w->changed);
+    mutex_unlock(&w->mu);
 }
 
 static int walk_dir(struct walk *k, uint64_t ino, const char *path, unsigned depth);
@@ -152,7 +133,7 @@ static int walk_names(struct walk *k, uint64_t ino, const char *path, unsigned d
         if (page->len > 0)
             *after = ((struct page_name *)page->pdata[page->len - 1])->id;
         if (!k->feed && !k->look)
-            hint_dirs(k, page);
+            hint_dirs(k->w, page);
         r = walk_page(k, page, path, depth);
     }
     return r;
@@ -192,7 +173,7 @@ static int walk_dir(struct walk *k, uint64_t ino, const char *path, unsigned dep
     bool known = list_r == 0 && (as_known || tree_is_listed(dir));
     if (list_r == 0 && !known)
         r = walk_while_listed(k, dir, path, depth, &list_r);
-    else if (list_r == 0 && !as_known && !k->as_listed)
+    else if (list_r == 0 && !as_known)
         list_r = tree_refresh_sure(w->fs, dir, &k->offline_ns);
     if (list_r < 0)
         say_unlisted(k, path, depth, list_r);
@@ -216,7 +197,6 @@ static int walk_path(struct walk *k, const char *asked)
     g_autofree char *path = NULL;
     int r = warm_stopped(k->w) ? -ECANCELED : tree_follow(k->w->fs, asked, NULL, &path, &in);
     k->pinned_only = r == 0 && k->w->for_pins && is_pinned(in);
-    k->as_listed = k->pinned_only && g_str_has_suffix(asked, "/"); /* see pin_fetch() */
     if (r == 0 && inode_is_dir(in))
         r = walk_dir(k, in->ino, path, 0);
     else if (r == 0)

@@ -1,5 +1,4 @@
 /* How much is held in memory of what pins want to have here. Over a lake in a folder, without FUSE. */
-#include "fs/event_apply.h"
 #include "fs/jobs.h"
 #include "fs/pin.h"
 #include "fs/tree.h"
@@ -55,44 +54,6 @@ START_TEST(what_a_listing_finds_in_a_large_directory_is_not_held_in_memory)
 }
 END_TEST
 
-static void await_fetches(void)
-{
-    EVENTUALLY(workq_load(fx.fs->jobs->pin_q) == 0);
-    EVENTUALLY(size_of(fx.fs->jobs->fetching) == 0);
-}
-
-START_TEST(what_a_listing_finds_is_fetched_without_listings_of_what_is_below)
-{
-    const unsigned n_files = 40, n_dirs = 30;
-    fx.cfg.metadata_ttl_ns = 3600 * NS_PER_S;
-    for (unsigned i = 0; i < n_dirs; i++) {
-        g_autofree char *key = g_strdup_printf("d/sub%u/x", i);
-        fs_fixture_object(&fx, key, "1", 1);
-    }
-    fs_fixture_open(&fx);
-    INODE_REF dir = fs_fixture_inode(&fx, "d");
-    ck_assert_int_eq(tree_refresh_all(fx.fs, dir, true, NULL, NULL), 0);
-    ck_assert_int_eq(pin_tree(fx.fs, dir->ino, PIN_DISK), 0);
-    pin_fetch(fx.fs, (const char *const[]){"d", NULL});
-    await_fetches();
-    for (unsigned i = 0; i < n_files; i++) {
-        g_autofree char *key = g_strdup_printf("d/f%u", i);
-        fs_fixture_object(&fx, key, "1", 1);
-    }
-    fs_fixture_object(&fx, "d/new/below/x", "1", 1);
-    for (unsigned i = 0; i < n_dirs; i++) { /* they are too old to be believed */
-        g_autofree char *key = g_strdup_printf("d/sub%u/x", i);
-        ck_assert(event_doubt_dir(fx.fs, key));
-    }
-    int64_t lists = metric_get(M_requests_list), gets = metric_get(M_requests_get);
-    ck_assert_int_eq(tree_refresh(fx.fs, dir, true), 0);
-    EVENTUALLY(metric_get(M_requests_get) - gets >= n_files + 1);
-    await_fetches();
-    ck_assert_int_lt(metric_get(M_requests_list) - lists,
-                     n_dirs / 2); /* d, new, below: the last two perhaps more than once */
-}
-END_TEST
-
 START_TEST(paths_to_fetch_are_taken_in_batches)
 {
     const unsigned batch = 65536, n_paths = batch + 10;
@@ -114,7 +75,6 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_set_timeout(tc, 100);
     tcase_add_test(tc, what_a_listing_finds_in_a_large_directory_is_not_held_in_memory);
-    tcase_add_test(tc, what_a_listing_finds_is_fetched_without_listings_of_what_is_below);
     tcase_add_test(tc, paths_to_fetch_are_taken_in_batches);
     Suite *s = suite_create("pin_fetch");
     suite_add_tcase(s, tc);
