@@ -6,9 +6,11 @@
 # soak, 10 minutes a fuzz target). The output of a suite appears when it ends, at once if it is the only one. The last line is
 # "N passed, N failed, N skipped" over all counted tests; exit 1 if any failed or a suite could not run, 2 for a wrong argument.
 #
-# -j LANES, SLUICE_LANES=LANES: so many suites at a time; default: processors + 1, at most 4. Most of them wait more than they compute.
+# -j LANES, SLUICE_LANES=LANES: so many suites at a time; default: as many as processors, at most 4.
+# SLUICE_MINUTES=N: nothing begins later than that after the start (never at night); what is left out counts as skipped, and is something else with each
+# commit: SLUICE_TURN=N says where the lists begin.
 # Environment: SLUICE_SKIP_SETUP=1 installs nothing; SLUICE_CEPH_PORT=8000 first port of the gateways, each suite's 100 apart; RESULTS=DIR keeps
-# the logs (build-results); TMPDIR=DIR for what the tests write; SLUICE_FUZZ_SECONDS=5 per fuzz target; SLUICE_SEED=1 of the first kill loop,
+# the logs (build-results); TMPDIR=DIR for what the tests write, which they do on a file system of their own in a file there, where that can be mounted; SLUICE_FUZZ_SECONDS=5 per fuzz target; SLUICE_SEED=1 of the first kill loop,
 # SLUICE_KILLS=1000 of all loops together; SLUICE_MODEL_STEPS=10000 of the model.
 # Works as root from a clean clone without a terminal. Ends and unmounts only what it started itself, also when it is interrupted.
 set -uo pipefail
@@ -17,6 +19,7 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 cd "$here" || exit 1
 results=${RESULTS:-$here/build-results}
 lanes=${SLUICE_LANES:-}
+deadline= # seconds since 1970
 suites=()
 scratch=
 pass=0 fail=0 skip=0
@@ -51,9 +54,21 @@ parse() {
         shift || true
     done
     [ ${#suites[@]} -gt 0 ] || suites=("${all_suites[@]}")
-    [ -n "$lanes" ] || lanes=$(($(nproc) < 3 ? $(nproc) + 1 : 4))
+    [ -n "$lanes" ] || lanes=$(($(nproc) < 4 ? $(nproc) : 4))
     case $lanes in *[!0-9]* | 0*) wrong "'$lanes' is not a number of lanes" ;; esac
 }
+
+# ---- time ----
+
+set_deadline() {
+    export SLUICE_TURN=${SLUICE_TURN:-$((0x$(git rev-parse --short=6 HEAD 2>/dev/null || echo 0)))}
+    [ -n "${SLUICE_MINUTES:-}" ] && [ -z "${SLUICE_NIGHT:-}" ] || return 0
+    case $SLUICE_MINUTES in *[!0-9]*) wrong "SLUICE_MINUTES='$SLUICE_MINUTES' is not a number of minutes" ;; esac
+    deadline=$(($(date +%s) - SECONDS + SLUICE_MINUTES * 60))
+    export SLUICE_DEADLINE=$deadline
+}
+
+out_of_time() { [ -n "$deadline" ] && [ "$(date +%s)" -gt "$deadline" ]; }
 
 # ---- lanes ----
 
@@ -93,6 +108,11 @@ run_lanes() {
         while [ ${#running[@]} -ge "$lanes" ]; do
             reap
         done
+        if out_of_time; then
+            say "suite $s skipped: no time left"
+            skip=$((skip + 1))
+            continue
+        fi
         start "$s"
     done
     while [ ${#running[@]} -gt 0 ]; do
@@ -142,13 +162,26 @@ cleanup() {
         umount -l "$m"
     done
     left | xargs -r kill -KILL 2>/dev/null
-    rm -rf --one-file-system "$scratch"
+    ! mountpoint -q "$scratch" || umount "$scratch" 2>/dev/null || umount -l "$scratch"
+    rm -rf --one-file-system "$scratch" "$scratch.disk"
 }
+
+# What the tests write goes to an ext4 with a journal in a sparse file: without one the kernel looks, for each file that is made, at all that were removed
+# in the last minutes. Also nothing of theirs is left on the disk then. Where it cannot be mounted they write to the directory.
+make_disk() {
+    local free
+    free=$(df --output=avail -B1M "$scratch" | tail -n 1)
+    [ "$(id -u)" = 0 ] && [ "$free" -gt 40960 ] || return 0
+    truncate -s $((free - 10240))M "$scratch.disk" && mkfs.ext4 -q -F -m 0 "$scratch.disk" && mount -o loop,noatime,discard "$scratch.disk" "$scratch" && return 0
+    rm -f "$scratch.disk"
+} 2>/dev/null
 
 main() {
     parse "$@"
+    set_deadline
     mkdir -p "$results"
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/sluice-tests.XXXXXX")
+    make_disk
     chmod 755 "$scratch" # tests have other users reach their mounts
     trap cleanup EXIT
     trap 'exit 130' INT TERM HUP

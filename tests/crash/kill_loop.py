@@ -5,10 +5,9 @@ usage: kill_loop.py [--cycles N] [--seed S] [--dir DIR] [--points NAMES]
 
 A cycle ends the worker (programs must notice nothing), or supervisor and worker at once (then the next mount must have all that was acknowledged), at a random moment
 or at a named crash point (meta/base/crash_points.def). It counts only if something was unpublished then. The last line sums up; exit 1 at the first thing that is wrong, with the
-seed; what is left of the mount stays in DIR then.
+seed; what is left of the mount stays in DIR then. Exit 77: SLUICE_DEADLINE, in seconds since 1970, came before the last cycle.
 """
 import argparse
-import json
 import os
 import pathlib
 import random
@@ -31,6 +30,8 @@ from programs import DIRECTORY, Link, Mixed, Node, Saver, digest  # noqa: E402
 AT_START = [p for p in POINTS if p.startswith(("recover_", "takeover_"))]
 FAULTS = "op=put,prob=0.3,action=delay:15ms;op=part,prob=0.3,action=delay:15ms;op=head,prob=0.3,action=delay:10ms;op=copy,prob=0.3,action=delay:15ms;op=delete,prob=0.3,action=delay:15ms"
 SPEED = 10
+DEADLINE = float(os.environ.get("SLUICE_DEADLINE") or 0)  # no cycle begins after it
+CUT_SHORT = 77  # exit status: nothing wrong until then
 IDLE = 90  # seconds until all is published and nothing is left behind: machine and disk may be busy with other things
 
 
@@ -127,7 +128,7 @@ class Loop:
         assert not failures, "; ".join(failures)
 
     def worker(self):
-        return json.loads(mounts.run("status", "--json", self.m.path, program=self.m.program).stdout)
+        return self.m.status()
 
     def wait_fired(self, seconds):
         until = time.monotonic() + seconds
@@ -272,9 +273,12 @@ class Loop:
             p.check()
             p.forget_links()
 
+    def out_of_time(self):
+        return DEADLINE and time.time() > DEADLINE
+
     def run(self, cycles, every):
         try:
-            while self.counted < cycles:
+            while self.counted < cycles and not self.out_of_time():
                 self.cycle()
                 if self.cycles % every == 0:
                     self.check_all()
@@ -312,7 +316,7 @@ def main():
         return 1
     loop.m.finish()
     shutil.rmtree(base)
-    return 0
+    return 0 if loop.counted >= args.cycles else CUT_SHORT
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background has them ignored,
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)             # and so have the programs it starts
     config.addinivalue_line("markers", "slow: left out by the quick run")
+    config.addinivalue_line("markers", "gateway: ends the gateway, so that no other test may use it meanwhile")
     config.addinivalue_line("markers", "ceph: needs the gateway, skipped on the file store")
 
 
@@ -45,10 +46,12 @@ def base():
 
 
 @pytest.fixture
-def store(base):
-    made = stores.STORES[os.environ.get("SLUICE_STORE", "file")](base / "lake")
-    yield made
-    made.remove()
+def store(base, request):
+    kind = stores.STORES[os.environ.get("SLUICE_STORE", "file")]
+    with kind.used(alone=bool(request.node.get_closest_marker("gateway"))):
+        made = kind(base / "lake")
+        yield made
+        made.remove()
 
 
 @pytest.fixture

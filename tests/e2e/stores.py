@@ -3,6 +3,8 @@
 FileStore is a directory (file:// source), CephStore a bucket of the gateway that tests/ceph/up.sh started (its env sourced).
 Both look at the store past Sluice, as any other tool would.
 """
+import contextlib
+import fcntl
 import hashlib
 import os
 import pathlib
@@ -18,6 +20,12 @@ CEPH = pathlib.Path(__file__).resolve().parents[1] / "ceph"
 class FileStore:
     kind = "file"
     endpoint = None
+
+    @staticmethod
+    @contextlib.contextmanager
+    def used(alone):
+        """While a test has such a store."""
+        yield
 
     def __init__(self, where):
         self.root = pathlib.Path(where)
@@ -77,6 +85,17 @@ class FileStore:
 
 class CephStore:
     kind = "ceph"
+
+    @staticmethod
+    @contextlib.contextmanager
+    def used(alone):
+        """While a test uses the gateway, which others use too, or has it alone to end it. Who comes while somebody waits to be alone waits behind him."""
+        top = pathlib.Path(os.environ["SLUICE_CEPH_DIR"])
+        with open(top / "tests.lock", "a", encoding="ascii") as users, open(top / "tests.queue", "a", encoding="ascii") as queue:
+            fcntl.flock(queue, fcntl.LOCK_EX)
+            fcntl.flock(users, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+            fcntl.flock(queue, fcntl.LOCK_UN)
+            yield
 
     def __init__(self, _where):
         import boto3

@@ -115,6 +115,7 @@ def test_daemon_killed_between_close_and_publish(make_mount, store):
 
 
 @pytest.mark.ceph
+@pytest.mark.gateway
 def test_gateway_stopped_and_daemon_killed_between_close_and_publish(make_mount, store):
     data = put_source(store)
     m = make_mount(fault=NOT_VISIBLE)

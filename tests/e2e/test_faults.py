@@ -94,6 +94,7 @@ def test_archived_objects_are_eio_and_say_what_to_do(make_mount, store):
 
 
 @pytest.mark.ceph
+@pytest.mark.gateway
 def test_outage_of_the_gateway_is_survived(make_mount, store):
     m = make_mount(op_timeout="3s")
     data = write_files(m.path, 5, prefix="before")

@@ -146,6 +146,7 @@ def live_through(programs, m, outage):
 
 
 @pytest.mark.slow
+@pytest.mark.gateway
 def test_an_hour_without_the_store_costs_nothing(fast_mount, store):
     m, files = fast_mount, {}
     programs, outage, watch, started = Programs(m.path, files), Outage(m, store), MarkerWatch(store), time.time()

@@ -4,7 +4,7 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 top=$(mktemp -d "${TMPDIR:-/tmp}/sluice-lanes.XXXXXX")
 trap 'rm -rf "$top"' EXIT
-unset SLUICE_NIGHT SLUICE_LANES RESULTS
+unset SLUICE_NIGHT SLUICE_LANES SLUICE_MINUTES RESULTS
 export SLUICE_SKIP_SETUP=1 TMPDIR=$top/tmp
 mkdir -p "$top/tests/ceph" "$TMPDIR"
 cp tests/run.sh "$top/tests/"
@@ -53,6 +53,9 @@ expect 1 "0 passed, 1 failed, 0 skipped" gone
 expect 1 "0 passed, 1 failed, 0 skipped" mute
 expect 2 "run.sh: no suite 'nothing'" nothing
 expect 2 "run.sh: '0' is not a number" -j 0
+SLUICE_MINUTES=0 expect 0 "3 passed, 0 failed, 1 skipped" -j1 slow good
+[[ $out == *"suite good skipped: no time left"* ]] || fail "a suite that no time is left for is not named"
+SLUICE_MINUTES=x expect 2 "run.sh: SLUICE_MINUTES='x' is not a number"
 expect 0 "By name only:" --help
 
 # Ended, it ends at once, and nothing of it stays: no process, no mount, no file.
