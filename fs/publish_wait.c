@@ -6,6 +6,7 @@
  */
 #include "publish_internal.h"
 #include "recover.h"
+#include "states.h"
 
 #define TICK_NS (250 * NS_PER_MS)
 
@@ -145,6 +146,28 @@ static void hurry(struct publisher *p, const char *path, bool refused)
     mutex_unlock(&p->mu);
 }
 
+/* In the log: what somebody waited for in vain, and what keeps it. */
+static void log_first_left(struct publisher *p, const char *path)
+{
+    mutex_lock(&p->mu);
+    uint64_t now = clock_mono_ns();
+    GSequenceIter *it = g_sequence_get_begin_iter(p->all);
+    for (; !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
+        const struct op *o = g_sequence_get(it);
+        if (!tree_path_below(o->key, path))
+            continue;
+        const struct op *b = o->running ? NULL : queue_blocker_locked(p, o);
+        log_notice("publish",
+                   "a wait ran out of time, the first that is left: key='%s' state=%s running=%d content=%u r=%s "
+                   "failures=%u ms_to_next_try=%llu blocked_by='%s' %s",
+                   o->key, op_state_name(o->rec.state), o->running, o->content, err_name(o->last_err), o->failures,
+                   o->not_before_ns > now ? (unsigned long long)(o->not_before_ns - now) / NS_PER_MS : 0,
+                   b ? b->key : "", p->rest_until_ns > now ? "resting" : "");
+        break;
+    }
+    mutex_unlock(&p->mu);
+}
+
 int publish_wait(struct publisher *p, const char *path, uint64_t deadline_ns,
                  int (*tick)(void *ctx, const struct publish_counts *left), void *ctx)
 {
@@ -161,8 +184,10 @@ int publish_wait(struct publisher *p, const char *path, uint64_t deadline_ns,
         stuck_ns = any_gets_on(p, path) ? 0 : stuck_ns ? stuck_ns : now;
         if (stuck_ns && now - stuck_ns >= TICK_NS)
             return -EIO;
-        if (deadline_ns && now >= deadline_ns)
+        if (deadline_ns && now >= deadline_ns) {
+            log_first_left(p, path);
             return -ETIMEDOUT;
+        }
         mutex_lock(&p->mu);
         bool stopping = p->stopping;
         if (!stopping)
