@@ -134,6 +134,12 @@ const struct option_row option_table[] = {
 
     {"Service", "http", OPT_STRING, AT(http), 0, 0, NULL, "[ADDR:]PORT", NULL,
      "serve /metrics and /healthz; without ADDR on this machine only"},
+    {"Service", "http-cert", OPT_STRING, AT(http_cert), 0, 0, NULL, "FILE", NULL,
+     "serve --http by TLS (1.2, 1.3) only, with the certificate in this PEM file and those behind it up to its CA; read again when it changes"},
+    {"Service", "http-key", OPT_STRING, AT(http_key), 0, 0, NULL, "FILE", NULL,
+     "private key of --http-cert, PEM without a password"},
+    {"Service", "http-client-ca", OPT_STRING, AT(http_client_ca), 0, 0, NULL, "FILE", NULL,
+     "every request but /healthz needs a client certificate that a CA in this PEM file signed; S3 event notifications are taken at /events"},
     {"Service", "events-secret-file", OPT_STRING, AT(events_secret_file), 0, 0, NULL, "FILE", NULL,
      "take S3 event notifications at /events of --http from senders that know the secret in this file"},
     {"Service", "foreground", OPT_FLAG, AT(foreground), 0, 0, NULL, NULL, NULL,
@@ -304,6 +310,30 @@ static int check_sync(const struct config *cfg, char **ret_msg)
     return 0;
 }
 
+static int check_http_tls(const struct config *cfg, char **ret_msg)
+{
+    const char *given = cfg->http_cert        ? "http-cert"
+                        : cfg->http_key       ? "http-key"
+                        : cfg->http_client_ca ? "http-client-ca"
+                                              : NULL;
+    if (given && !cfg->http)
+        return refuse(ret_msg, g_strdup_printf("%s needs --http [ADDR:]PORT, where it is used", given));
+    if (cfg->http_cert && !cfg->http_key)
+        return refuse(ret_msg,
+                      g_strdup_printf("http-cert '%s' needs --http-key FILE, its private key", cfg->http_cert));
+    if (cfg->http_key && !cfg->http_cert)
+        return refuse(ret_msg,
+                      g_strdup_printf("http-key '%s' needs --http-cert FILE, the certificate that it is the key of",
+                                      cfg->http_key));
+    if (cfg->http_client_ca && !cfg->http_cert)
+        return refuse(
+            ret_msg,
+            g_strdup_printf(
+                "http-client-ca '%s' needs --http-cert FILE and --http-key FILE: clients show certificates by TLS only",
+                cfg->http_client_ca));
+    return 0;
+}
+
 static int check_events(const struct config *cfg, char **ret_msg)
 {
     if (!cfg->events_secret_file)
@@ -372,8 +402,8 @@ int config_validate(struct config *cfg, char **ret_msg)
     bool in_store = cfg->source && g_str_has_prefix(cfg->source, "file:");
     if (was_given(cfg, "umask") && was_given(cfg, "file-mode") && was_given(cfg, "dir-mode") && !in_store)
         return refuse(ret_msg, g_strdup("umask conflicts with file-mode plus dir-mode: it would have no effect"));
-    int (*const checks[])(const struct config *, char **) = {check_cache_dir, check_space, check_rules, check_sync,
-                                                             check_events};
+    int (*const checks[])(const struct config *, char **) = {check_cache_dir, check_space,    check_rules,
+                                                             check_sync,      check_http_tls, check_events};
     for (unsigned i = 0; r == 0 && i < G_N_ELEMENTS(checks); i++)
         r = checks[i](cfg, ret_msg);
     return r;

@@ -64,7 +64,8 @@ struct config {                /* strings are owned */
     unsigned uid, gid, file_mode, dir_mode; /* uid/gid default: who mounts; modes from umask unless given */
     unsigned umask;
     /* service */
-    char *http; /* ADDR:PORT or NULL */
+    char *http;                                  /* ADDR:PORT or NULL */
+    char *http_cert, *http_key, *http_client_ca; /* PEM files; cert and key are both given, or none is */
     char *events_secret_file;
     bool foreground;
     char *log_level, *log_file;

@@ -4,6 +4,7 @@
  */
 #include "conflict.h"
 #include "ctl_verbs.h"
+#include "daemon.h"
 #include "io_mode.h"
 #include "links.h"
 #include "local.h"
@@ -275,6 +276,14 @@ static void add_names_late(json_t *o, int64_t late_s)
         json_object_set_new(o, "names_late_because", json_string("the store lists too slowly for --metadata-ttl"));
 }
 
+/* Certificates that were renewed, and cannot be used. */
+static void add_http(struct fs *fs, json_t *o)
+{
+    g_autofree char *trouble = daemon_http_trouble(fs);
+    if (trouble)
+        json_object_set_new(o, "http_trouble", verb_string(trouble));
+}
+
 static json_t *status_line(struct fs *fs, const struct status_counts *c)
 {
     json_t *o = json_object();
@@ -304,6 +313,7 @@ static json_t *status_line(struct fs *fs, const struct status_counts *c)
     json_object_set_new(o, "links", links_describe(fs, NULL, false));
     add_metrics(o);
     add_names_late(o, c->names_late_s);
+    add_http(fs, o);
     add_int(o, "offline_since", objstore_offline_since_ns(fs->store) / (int64_t)NS_PER_S);
     json_object_set_new(o, "database_failed", json_boolean(meta_failed(fs->meta)));
     add_capabilities(fs, o);

@@ -44,7 +44,7 @@ struct daemon {
     pthread_t signals;
     bool have_signals;
     struct ctl *ctl;
-    struct http_server *http;
+    struct http_server *_Atomic http; /* set once; verbs may ask for it before */
     struct events *events;
 
     struct mutex mu;
@@ -313,10 +313,11 @@ static void refresh(void *ctx)
 
 static int start_events(struct daemon *d, char **ret_msg)
 {
-    const char *secret_file = d->fs->cfg->events_secret_file;
-    if (!secret_file)
+    const struct config *cfg = d->fs->cfg;
+    bool by_certificate = cfg->http_client_ca && !cfg->immutable;
+    if (!cfg->events_secret_file && !by_certificate)
         return 0;
-    int r = events_open(d->fs, secret_file, &d->events, ret_msg);
+    int r = events_open(d->fs, cfg->events_secret_file, &d->events, ret_msg);
     if (r < 0)
         return r;
     const struct http_post post = events_post(d->events);
@@ -326,19 +327,34 @@ static int start_events(struct daemon *d, char **ret_msg)
 
 static int start_http(struct daemon *d, char **ret_msg)
 {
-    if (!d->fs->cfg->http)
+    const struct config *cfg = d->fs->cfg;
+    bool takeover = session_is_takeover(d->session);
+    const struct http_setup setup = {.addr_port = cfg->http,
+                                     .refresh = refresh,
+                                     .ctx = d->fs,
+                                     .tls = {cfg->http_cert, cfg->http_key, cfg->http_client_ca},
+                                     .tls_later = takeover};
+    if (!cfg->http)
         return 0;
-    int r = http_start(d->fs->cfg->http, refresh, d->fs, &d->http, ret_msg);
+    struct http_server *http = NULL;
+    int r = http_start(&setup, &http, ret_msg);
     const char *lost = "metrics are";
     if (r == 0) {
+        atomic_store(&d->http, http);
         lost = "events are";
         r = start_events(d, ret_msg);
     }
-    if (r == 0 || !session_is_takeover(d->session))
+    if (r == 0 || !takeover)
         return r;
     log_err("mount", "%s not served any more: %s", lost, *ret_msg); /* programs in the mount need none */
     g_clear_pointer(ret_msg, g_free);
     return 0;
+}
+
+char *daemon_http_trouble(const struct fs *fs)
+{
+    struct http_server *http = fs->daemon ? atomic_load(&fs->daemon->http) : NULL;
+    return http ? http_trouble(http) : NULL;
 }
 
 static int start_services(struct daemon *d, char **ret_msg)

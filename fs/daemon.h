@@ -8,3 +8,7 @@ struct worker_fds {               /* borrowed */
     int channel, session, memory; /* memory tier of the worker before, -1: none */
 };
 int fs_work(const struct config *cfg, const struct worker_fds *fds, char **ret_msg) MUST_CHECK;
+
+struct fs;
+/* What is wrong with its web server that somebody should mend (http_trouble()), NULL: nothing. Owned by the caller; any thread. */
+char *daemon_http_trouble(const struct fs *fs);

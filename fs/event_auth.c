@@ -1,14 +1,10 @@
 #include "event_auth.h"
 
-#include "base/cleanup.h"
 #include "base/log.h"
+#include "user_file.h"
 
-#include <fcntl.h>
 #include <glib.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define FILE_MAX_BYTES 4096u
 #define SECRET_MIN     16u /* characters: what is shorter can be tried out */
@@ -33,57 +29,46 @@ static uint8_t *digest_of(const char *secret, size_t len)
     return out;
 }
 
-static int refuse(char **ret_msg, const char *path, const char *why)
-{
-    *ret_msg = g_strdup_printf("events-secret-file '%s': %s", path, why);
-    return -EINVAL;
-}
-
-static int check_file(const char *path, const struct stat *st, char **ret_msg)
-{
-    bool ours = st->st_uid == geteuid() || st->st_uid == 0;
-    bool group_chosen = st->st_uid == 0 || st->st_gid == 0; /* as Kubernetes mounts secrets: root's, 0440 */
-    if (!S_ISREG(st->st_mode))
-        return refuse(ret_msg, path, "not a regular file");
-    if (!ours || (st->st_mode & (S_IRWXO | S_IWGRP)) || ((st->st_mode & S_IRGRP) && !group_chosen))
-        return refuse(ret_msg, path, "others can read or change it: chmod 600, and make it yours or root's");
-    return 0;
-}
-
-static int add_secret(GPtrArray *digests, const char *path, const char *line, char **ret_msg)
+static int add_secret(GPtrArray *digests, const struct user_file *file, const char *line, char **ret_msg)
 {
     size_t len = strlen(line);
     for (size_t i = 0; i < len; i++)
         if (!g_ascii_isgraph(line[i]))
-            return refuse(ret_msg, path, "a secret is one line of printable ASCII without spaces");
+            return user_file_refuse(file, "a secret is one line of printable ASCII without spaces", ret_msg);
     if (len < SECRET_MIN)
-        return refuse(ret_msg, path, "a secret has at least 16 characters (`openssl rand -hex 32` makes one)");
+        return user_file_refuse(file, "a secret has at least 16 characters (`openssl rand -hex 32` makes one)",
+                                ret_msg);
     if (digests->len >= SECRETS_MAX)
-        return refuse(ret_msg, path, "at most 16 secrets");
+        return user_file_refuse(file, "at most 16 secrets", ret_msg);
     g_ptr_array_add(digests, digest_of(line, len));
     return 0;
 }
 
-static int read_secrets(const char *path, struct stat *ret_stamp, GPtrArray *digests, char **ret_msg)
+/* Each line's bytes are overwritten. */
+static int add_secrets(GPtrArray *digests, const struct user_file *file, char *text, char **ret_msg)
 {
-    char text[FILE_MAX_BYTES + 1];
-    CLEANUP_FD int fd = RET_ERRNO(open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-    if (fd < 0 || fstat(fd, ret_stamp) < 0)
-        return refuse(ret_msg, path, err_text(fd < 0 ? fd : -errno));
-    int r = check_file(path, ret_stamp, ret_msg);
-    if (r < 0)
-        return r;
-    ssize_t n = read(fd, text, sizeof(text));
-    if (n < 0 || n > (ssize_t)FILE_MAX_BYTES || memchr(text, '\0', (size_t)n))
-        return refuse(ret_msg, path, n < 0 ? err_text(-errno) : "not a file of secrets, one a line");
-    text[n] = '\0';
-    g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
-    for (unsigned i = 0; r == 0 && lines[i]; i++)
-        if (*g_strchomp(lines[i]))
-            r = add_secret(digests, path, lines[i], ret_msg);
-    if (r == 0 && digests->len == 0)
-        r = refuse(ret_msg, path, "there is no secret in it");
-    explicit_bzero(text, sizeof(text));
+    int r = 0;
+    for (char *line = text, *next = text; r == 0 && next; line = next) {
+        next = strchr(line, '\n');
+        if (next)
+            *next++ = '\0';
+        if (*g_strchomp(line))
+            r = add_secret(digests, file, line, ret_msg);
+    }
+    return r == 0 && digests->len == 0 ? user_file_refuse(file, "there is no secret in it", ret_msg) : r;
+}
+
+static int read_secrets(const char *path, GPtrArray *digests, char **ret_msg)
+{
+    const struct user_file file = {
+        .option = "events-secret-file", .path = path, .bytes_max = FILE_MAX_BYTES, .secret = true};
+    char *text = NULL;
+    size_t len = 0;
+    int r = user_file_read(&file, &text, &len, ret_msg);
+    if (r == 0)
+        r = memchr(text, '\0', len) ? user_file_refuse(&file, "not a file of secrets, one a line", ret_msg)
+                                    : add_secrets(digests, &file, text, ret_msg);
+    user_file_free(text, len);
     return r;
 }
 
@@ -92,7 +77,8 @@ int event_auth_open(const char *path, struct event_auth **ret, char **ret_msg)
     struct event_auth *auth = g_new0(struct event_auth, 1);
     auth->path = g_strdup(path);
     auth->digests = g_ptr_array_new_with_free_func(g_free);
-    int r = read_secrets(path, &auth->stamp, auth->digests, ret_msg);
+    user_file_stamp(path, &auth->stamp);
+    int r = read_secrets(path, auth->digests, ret_msg);
     if (r < 0)
         event_auth_close(auth);
     else
@@ -109,22 +95,16 @@ void event_auth_close(struct event_auth *auth)
     g_free(auth);
 }
 
-static bool same_file(const struct stat *a, const struct stat *b)
-{
-    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
-           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec &&
-           a->st_mode == b->st_mode && a->st_uid == b->st_uid;
-}
-
 /* A file that is gone or unfit leaves the secrets as they were: it may be on its way. */
 static void follow_file(struct event_auth *auth)
 {
     struct stat now;
-    if (stat(auth->path, &now) < 0 || same_file(&now, &auth->stamp))
+    user_file_stamp(auth->path, &now);
+    if (now.st_ino == 0 || user_file_same(&now, &auth->stamp))
         return;
     g_autofree char *msg = NULL;
     GPtrArray *digests = g_ptr_array_new_with_free_func(g_free);
-    int r = read_secrets(auth->path, &now, digests, &msg);
+    int r = read_secrets(auth->path, digests, &msg);
     auth->stamp = now;
     if (r < 0) {
         log_warn("events", "the secrets of before still count: %s", msg);

@@ -3,10 +3,13 @@
  *
  * addr_port: "PORT" or ":PORT" listens on 127.0.0.1; "ADDR:PORT" or "[ADDR6]:PORT" on that address. Other machines are served
  * only when a numeric address that is not loopback was written out: names other than localhost, and "*", are refused.
+ * With a certificate (http_tls.h) it speaks TLS and nothing else; each thing that is given is demanded.
  */
 #pragma once
 #include "base/err.h"
+#include "fs/http_tls.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 enum { HTTP_OK = 200, HTTP_BAD_REQUEST = 400, HTTP_UNAUTHORIZED = 401, HTTP_FORBIDDEN = 403, HTTP_TOO_LARGE = 413 };
@@ -24,13 +27,23 @@ struct http_post {
     void *ctx;                                                 /* borrowed until http_stop() */
 };
 
-/* refresh(ctx) runs before each /metrics, in the server's thread, so that gauges are current; may be NULL. On failure *ret_msg gets a
- * line for the user (owned by the caller). */
-int http_start(const char *addr_port, void (*refresh)(void *ctx), void *ctx, struct http_server **ret, char **ret_msg)
-    MUST_CHECK;
+struct http_setup { /* borrowed for the call, but for ctx: until http_stop() */
+    const char *addr_port;
+    /* Runs before each /metrics, in the server's thread, so that gauges are current; may be NULL. */
+    void (*refresh)(void *ctx);
+    void *ctx;
+    struct http_tls_files tls; /* with a client CA every request but /healthz needs a certificate of it */
+    bool tls_later;            /* as http_tls_open() has it */
+    unsigned idle_s;           /* a connection on which so long nothing comes is closed, also in its handshake; 0: 10 */
+};
+
+/* On failure *ret_msg gets a line for the user (owned by the caller). */
+int http_start(const struct http_setup *setup, struct http_server **ret, char **ret_msg) MUST_CHECK;
 /* From now on; once. */
 void http_take_post(struct http_server *srv, const struct http_post *post);
 /* Waits until no request runs. NULL allowed. */
 void http_stop(struct http_server *srv);
+/* What is wrong with it that somebody should mend, NULL: nothing. Owned by the caller; any thread. */
+char *http_trouble(struct http_server *srv);
 /* The port in use (for ":0"). */
 unsigned http_port(const struct http_server *srv);

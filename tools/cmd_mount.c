@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "fs/daemon.h"
+#include "fs/http_tls.h"
 #include "fs/supervise.h"
 #include "tools/cmd.h"
 #include "tools/ctl_client.h"
@@ -275,7 +276,9 @@ static int check_apart(const struct config *cfg)
     g_autofree char *lake = file ? path_canonical(cfg->source + 7) : NULL;
     g_auto(GStrv) dirs = g_strsplit(cfg->cache_dir ? cfg->cache_dir : CACHE_DIR_DEFAULT, ":", -1);
     const char *const *caches = (const char *const *)dirs;
-    const char *const files[] = {cfg->log_file, cfg->events_secret_file, cfg->ca_bundle, cfg->links};
+    const char *const files[] = {cfg->log_file, cfg->events_secret_file, cfg->http_key,      cfg->ca_bundle,
+                                 cfg->links,    cfg->http_cert,          cfg->http_client_ca};
+    const unsigned n_written_or_secret = 3;
     const char *in = cfg->cache_dir ? first_dir_in(caches, cfg->mountpoint) : NULL;
     in = in ? in : first_in(files, G_N_ELEMENTS(files), cfg->mountpoint);
     if (in) {
@@ -287,14 +290,29 @@ static int check_apart(const struct config *cfg)
         return EXIT_USAGE;
     }
     in = lake ? first_dir_in(caches, lake) : NULL;
-    in = in || !lake ? in : first_in(files, 2, lake); /* it is written, or secret */
+    in = in || !lake ? in : first_in(files, n_written_or_secret, lake);
     if (in) {
         complain(
-            "%s lies in the source %s, which would show it: give another place (--cache-dir, --log-file, --events-secret-file); a cache that was used goes there with all that it holds",
+            "%s lies in the source %s, which would show it: give another place (--cache-dir, --log-file, --events-secret-file, --http-key); a cache that was used goes there with all that it holds",
             in, lake);
         return EXIT_USAGE;
     }
     return EXIT_DONE;
+}
+
+/* Here, where whoever mounts reads what is wrong with them. */
+static int check_certificates(const struct config *cfg)
+{
+    const struct http_tls_files files = {cfg->http_cert, cfg->http_key, cfg->http_client_ca};
+    g_autofree char *msg = NULL;
+    struct http_tls *tls = NULL;
+    if (!files.cert)
+        return EXIT_DONE;
+    int r = http_tls_open(&files, false, &tls, &msg);
+    http_tls_close(tls);
+    if (r < 0)
+        complain("%s", msg);
+    return r < 0 ? EXIT_USAGE : EXIT_DONE;
 }
 
 static bool wants_help(int argc, char **argv)
@@ -350,10 +368,15 @@ int cmd_mount(int argc, char **argv)
         make_absolute(&cfg.ca_bundle);
         make_absolute(&cfg.links);
         make_absolute(&cfg.events_secret_file);
+        make_absolute(&cfg.http_cert);
+        make_absolute(&cfg.http_key);
+        make_absolute(&cfg.http_client_ca);
         make_absolute(&cfg.log_file);
         default_log_file(&cfg);
         code = check_apart(&cfg);
     }
+    if (code == EXIT_DONE)
+        code = check_certificates(&cfg);
     if (code == EXIT_DONE)
         code = cfg.foreground ? serve_foreground(&cfg) : start_background(&cfg);
     config_clear(&cfg);

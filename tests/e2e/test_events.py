@@ -1,4 +1,5 @@
 """Events of the store: what other programs do to the bucket is seen without a listing, whoever is not entitled is turned away."""
+import contextlib
 import errno
 import http.client
 import json
@@ -17,20 +18,25 @@ LONG = {"metadata_ttl": "1h", "negative_ttl": "1h"}  # nothing is seen by a list
 class Daemon:
     """A mount that takes events, and who sends them."""
 
-    def __init__(self, make_mount, base, **options):
-        secret = base / "events-secret"
-        secret.write_text(SECRET + "\n")
-        secret.chmod(0o600)
+    def __init__(self, make_mount, base, secret=True, **options):
+        if secret:
+            file = base / "events-secret"
+            file.write_text(SECRET + "\n")
+            file.chmod(0o600)
+            options["events_secret_file"] = file
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]
-        self.mount = make_mount(http=f"127.0.0.1:{self.port}", events_secret_file=secret, **{**LONG, **options})
+        self.mount = make_mount(http=f"127.0.0.1:{self.port}", **{**LONG, **options})
         self.path = self.mount.path
         self.store = self.mount.store
         self.bucket = getattr(self.store, "bucket", None) or self.store.root.name
 
-    def post(self, body, headers=None, where="/events"):
-        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+    def connect(self):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+
+    def post(self, body, headers=None, where="/events", **who):
+        link = self.connect(**who)
         try:
             link.request("POST", where, body=body if isinstance(body, bytes) else json.dumps(body).encode(),
                          headers={"Authorization": f"Bearer {SECRET}"} if headers is None else headers)
@@ -164,8 +170,8 @@ def test_options_for_events_are_checked(make_mount, base):
 # ---- a real gateway that sends them ----
 
 
-@pytest.fixture
-def topic(daemon):
+@contextlib.contextmanager
+def topic_of(daemon, endpoint, attributes=None):
     """The bucket's notifications are pushed to the daemon."""
     import boto3
     from botocore.config import Config
@@ -173,12 +179,17 @@ def topic(daemon):
     sns = boto3.client("sns", endpoint_url=store.endpoint, region_name="default",  # what such a gateway signs topics by
                        config=Config(signature_version="s3"))
     name = "t" + re.sub(r"\W", "", store.bucket)
-    arn = sns.create_topic(Name=name, Attributes={
-        "push-endpoint": f"http://127.0.0.1:{daemon.port}/events?token={SECRET}", "persistent": "false"})["TopicArn"]
+    arn = sns.create_topic(Name=name, Attributes={"push-endpoint": endpoint, "persistent": "false", **(attributes or {})})["TopicArn"]
     store.client.put_bucket_notification_configuration(Bucket=store.bucket, NotificationConfiguration={
         "TopicConfigurations": [{"Id": "all", "TopicArn": arn, "Events": ["s3:ObjectCreated:*", "s3:ObjectRemoved:*"]}]})
     yield arn
     sns.delete_topic(TopicArn=arn)
+
+
+@pytest.fixture
+def topic(daemon):
+    with topic_of(daemon, f"http://127.0.0.1:{daemon.port}/events?token={SECRET}") as arn:
+        yield arn
 
 
 @pytest.mark.ceph

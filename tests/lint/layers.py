@@ -19,6 +19,7 @@ OWNERS = {
     r"fuse.*": "fs/",
     r"openssl/.*": "s3/",
     r"microhttpd\.h": "fs/",
+    r"gnutls/.*": {"fs/http_tls.c"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 

@@ -41,7 +41,8 @@ static int dirty = 7;
 static void setup(void)
 {
     n_refreshed = 0;
-    ck_assert_int_eq(http_start(":0", refresh, &dirty, &srv, &msg), 0);
+    const struct http_setup setup_ = {.addr_port = ":0", .refresh = refresh, .ctx = &dirty};
+    ck_assert_int_eq(http_start(&setup_, &srv, &msg), 0);
 }
 
 static void teardown(void)
@@ -145,7 +146,7 @@ START_TEST(wrong_addresses_are_refused_with_a_line)
     for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++) {
         struct http_server *s = NULL;
         char *m = NULL;
-        ck_assert_msg(http_start(bad[i], NULL, NULL, &s, &m) == -EINVAL, "'%s'", bad[i]);
+        ck_assert_msg(http_start(&(struct http_setup){.addr_port = bad[i]}, &s, &m) == -EINVAL, "'%s'", bad[i]);
         ck_assert_ptr_nonnull(m);
         g_free(m);
     }
@@ -156,7 +157,7 @@ START_TEST(port_in_use_is_said)
 {
     g_autofree char *addr = g_strdup_printf("127.0.0.1:%u", http_port(srv));
     struct http_server *s = NULL;
-    ck_assert_int_eq(http_start(addr, NULL, NULL, &s, &msg), -EADDRINUSE);
+    ck_assert_int_eq(http_start(&(struct http_setup){.addr_port = addr}, &s, &msg), -EADDRINUSE);
     ck_assert_ptr_nonnull(strstr(msg, addr));
     g_clear_pointer(&msg, g_free);
 }
