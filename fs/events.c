@@ -89,8 +89,8 @@ static void push_locked(struct events *ev, const char *key, const struct etag *e
         if (!etag_equal(&w->etag, etag) || w->created != created)
             w->etag = (struct etag){0};
         w->created |= created;
+        metric_add(M_events_ignored, !w->running || w->again); /* else it counts by what the next look finds */
         w->again |= w->running;
-        metric_inc(M_events_ignored);
         return;
     }
     if (g_hash_table_size(ev->by_key) >= ev->names_max) {
@@ -130,7 +130,7 @@ static void finish_locked(struct events *ev, struct waiting *w, int r) REQUIRES(
     w->running = false;
     ev->n_running--;
     metric_add(M_events_applied, r == EVENT_APPLIED);
-    metric_add(M_events_ignored, !again && r != EVENT_APPLIED);
+    metric_add(M_events_ignored, r != EVENT_APPLIED && (!again || w->again)); /* one look for both */
     if (w->again) {
         w->again = false;
         w->tries = 0;

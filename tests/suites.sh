@@ -63,23 +63,24 @@ build() { # DIR MESON-OPTION...: configures once
     (
         flock 9
         if [ ! -f "$dir/build.ninja" ]; then
-            CC_LD=$(command -v ld.lld >/dev/null && echo lld) meson setup "$dir" "$@" >"$results/$dir-setup.log" 2>&1 || { tail -n 20 "$results/$dir-setup.log"; exit 1; }
+            meson setup "$dir" "$@" >"$results/$dir-setup.log" 2>&1 || { tail -n 20 "$results/$dir-setup.log"; exit 1; }
         fi
         nice ninja -C "$dir" >"$results/$dir-build.log" 2>&1 9>&- || { grep -E -A6 'error:|FAILED:' "$results/$dir-build.log" | head -n 60; exit 1; }
     ) 9>"$scratch/build.lock" || { broken "$dir is not built"; return 1; }
 }
 
-# What is built for tests only: as quick to compile as may be, with lines in the reports.
+# What is built for tests only: as quick to compile and link as may be, with lines in the reports.
 for_tests=(-Doptimization=1 -Dc_args=-g1)
+quick_linker=$(command -v ld.lld >/dev/null && echo lld)
 
 # Warnings are errors in the plain builds and clang's only: sanitizers and coverage make gcc guess wrongly.
 build_plain() { build build -Dwerror=true -Dunit_tests=disabled; } # as users build it
-build_unit() { build build-unit -Dwerror=true "${for_tests[@]}"; }
-build_asan() { build build-asan -Db_sanitize=address,undefined -Db_lundef=false -Dtest_points=true "${for_tests[@]}"; }
+build_unit() { CC_LD=$quick_linker build build-unit -Dwerror=true "${for_tests[@]}"; }
+build_asan() { CC_LD=$quick_linker build build-asan -Db_sanitize=address,undefined -Db_lundef=false -Dtest_points=true "${for_tests[@]}"; }
 # Also the build by which clang checks locks and warnings.
-build_tsan() { CC=$clang build build-tsan -Dwerror=true -Db_sanitize=thread -Db_lundef=false -Dtest_points=true "${for_tests[@]}"; }
+build_tsan() { CC=$clang CC_LD=$quick_linker build build-tsan -Dwerror=true -Db_sanitize=thread -Db_lundef=false -Dtest_points=true "${for_tests[@]}"; }
 # The plain build, and one whose clock a test can make run fast: tests that need it look for it here.
-build_for_e2e() { build_plain && build build-points -Dtest_points=true -Dunit_tests=disabled -Dwerror=true "${for_tests[@]}"; }
+build_for_e2e() { build_plain && CC_LD=$quick_linker build build-points -Dtest_points=true -Dunit_tests=disabled -Dwerror=true "${for_tests[@]}"; }
 
 # ---- unit tests ----
 
@@ -280,7 +281,7 @@ suite_coverage() {
     local dirs=(meta s3 cache fs tools)
     has_fuse || return # its gates count what mounts run
     build_plain || return # some tests install it
-    build build-coverage -Db_coverage=true -Dtest_points=true -Doptimization=1 -Dc_args="-g1 -fprofile-update=atomic -D_exit=exit" || return
+    CC_LD=$quick_linker build build-coverage -Db_coverage=true -Dtest_points=true -Doptimization=1 -Dc_args="-g1 -fprofile-update=atomic -D_exit=exit" || return
     start_ceph || return
     find build-coverage -name '*.gcda' -delete
     meson_suite build-coverage --suite unit --timeout-multiplier 2
