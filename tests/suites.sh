@@ -71,7 +71,7 @@ build() { # DIR MESON-OPTION...: configures once
 
 # What is built for tests only: as quick to compile and link as may be, with lines in the reports.
 for_tests=(-Doptimization=1 -Dc_args=-g1)
-quick_linker=$(command -v ld.lld >/dev/null && echo lld)
+quick_linker=$(command -v ld.lld >/dev/null && echo lld || echo bfd)
 
 # Warnings are errors in the plain builds and clang's only: sanitizers and coverage make gcc guess wrongly.
 build_plain() { build build -Dwerror=true -Dunit_tests=disabled; } # as users build it
