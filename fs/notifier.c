@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "channel.h"
+#include "objstore.h"
 
 #include <glib.h>
 #include <limits.h>
@@ -52,6 +53,7 @@ static void become_notifier(int fuse_fd, int in)
         (void)close_range(low + 1, high - 1, 0);
     (void)close_range(high + 1, UINT_MAX, 0);
     (void)prctl(PR_SET_NAME, "sluice-notify", 0, 0, 0);
+    objstore_drop_env();
     for (ssize_t n; (n = recv(in, bytes, sizeof(bytes), 0)) != 0;)
         if (n > 0)
             hand_on(fuse_fd, in, bytes, (size_t)n);
