@@ -233,6 +233,8 @@ void inode_kernel_forget(struct fs *fs, uint64_t ino, uint64_t n);
 bool inode_kernel_ref_unloaded(struct fs *fs, struct meta_near *rd, uint64_t ino, struct stat *ret) MUST_CHECK;
 /* Remembers by which name it was found. */
 void inode_set_place(struct inode *in, const struct meta_dentry *d);
+/* False: the kernel does not have it. */
+bool inode_kernel_may_know(struct fs *fs, uint64_t ino);
 /* Attributes for the kernel; asks the cache file for size and mtime of a file open for writing. */
 void inode_stat(struct inode *in, struct stat *ret);
 static inline bool inode_is_dir(const struct inode *in)
@@ -244,6 +246,9 @@ static inline bool inode_is_dir(const struct inode *in)
 
 void notify_entry(struct fs *fs, uint64_t parent, const char *name);
 void notify_inode(struct fs *fs, uint64_t ino);
+/* All names below the directory, and their attributes, are to be asked for anew, for however long they were to be trusted. Who is at work in a directory notices nothing; where
+ * the kernel cannot do that (before Linux 6.2) the names of directories stay as they are. */
+void notify_below(struct fs *fs, uint64_t dir);
 
 /* ---- daemon.c ---- */
 

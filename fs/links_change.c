@@ -405,14 +405,24 @@ static bool begin_change_of(struct fs *fs, const char *dir, struct link **ret)
     return mine;
 }
 
+static uint64_t metadata_ttl_of(struct fs *fs, const struct link *l)
+{
+    struct link_policy policy;
+    links_policy(fs, l->dir, &policy);
+    return policy.metadata_ttl_ns;
+}
+
 static int set_link(struct fs *fs, const char *dir, const json_t *options, bool ask, char **ret_msg)
 {
     struct link *l = NULL;
     if (!begin_change_of(fs, dir, &l))
         return fail(ret_msg, -ECANCELED, g_strdup("the daemon stops"));
+    uint64_t ttl_ns = l ? metadata_ttl_of(fs, l) : 0;
     int r = l ? set(fs, l, options, ask, ret_msg) : fail(ret_msg, -ENOENT, g_strdup_printf("'%s' is no link", dir));
     if (r == 0) /* other keys may be shown now, and how long they count is another time */
         r = links_tree_expire(fs, l->ino);
+    if (r == 0 && metadata_ttl_of(fs, l) < ttl_ns)
+        notify_below(fs, l->ino);
     if (r == 0)
         links_tell_sync(fs, l, LINKS_SYNC_CHANGED);
     links_end_change(fs->links);

@@ -90,11 +90,12 @@ int notifier_end(pid_t pid)
     return 0;
 }
 
-int notifier_send(int fd, uint64_t ino, const char *name)
+static int send_note(int fd, uint64_t ino, const char *name, bool doubt)
 {
     size_t len = name ? strlen(name) + 1 : 0;
-    struct fuse_notify_inval_inode_out inode = {.ino = ino};
-    struct fuse_notify_inval_entry_out entry = {.parent = ino, .namelen = (uint32_t)len - 1};
+    struct fuse_notify_inval_inode_out inode = {.ino = ino, .off = doubt ? -1 : 0};
+    struct fuse_notify_inval_entry_out entry = {
+        .parent = ino, .namelen = (uint32_t)len - 1, .flags = doubt ? FUSE_EXPIRE_ONLY : 0};
     struct fuse_out_header head = {.error = name ? FUSE_NOTIFY_INVAL_ENTRY : FUSE_NOTIFY_INVAL_INODE};
     struct iovec iov[] = {{&head, sizeof(head)},
                           {name ? (void *)&entry : (void *)&inode, name ? sizeof(entry) : sizeof(inode)},
@@ -103,6 +104,16 @@ int notifier_send(int fd, uint64_t ino, const char *name)
     const struct msghdr msg = {.msg_iov = iov, .msg_iovlen = G_N_ELEMENTS(iov)};
     ssize_t n = RET_ERRNO(sendmsg(fd, &msg, MSG_NOSIGNAL));
     return n < 0 ? (int)n : 0;
+}
+
+int notifier_send(int fd, uint64_t ino, const char *name)
+{
+    return send_note(fd, ino, name, false);
+}
+
+int notifier_send_doubt(int fd, uint64_t ino, const char *name)
+{
+    return send_note(fd, ino, name, true);
 }
 
 /* Attributes are asked for anew, which is what this notification is made for; pages stay. */

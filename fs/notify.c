@@ -2,6 +2,8 @@
 #include "fs.h"
 #include "notifier.h"
 
+#define DOUBTED_AT_ONCE 256u /* names, while other notes wait */
+
 struct note {
     struct fs *fs;
     uint64_t ino;
@@ -40,4 +42,73 @@ void notify_entry(struct fs *fs, uint64_t parent, const char *name)
 void notify_inode(struct fs *fs, uint64_t ino)
 {
     notify_push(fs, ino, NULL);
+}
+
+/* ---- all below a directory ---- */
+
+struct doubt {
+    struct fs *fs;
+    uint64_t dir, after; /* its names up to this id are done */
+    GArray *todo;        /* further directories */
+};
+
+static int collect_some(void *ctx, const struct meta_dentry *d)
+{
+    meta_dentry_collect(ctx, d);
+    return ((GPtrArray *)ctx)->len >= DOUBTED_AT_ONCE;
+}
+
+static int doubt_name(struct fs *fs, const struct meta_dentry *d)
+{
+    bool expires = atomic_load(&fs->fuse_caps) & FUSE_CAP_EXPIRE_ONLY;
+    int r = expires             ? notifier_send_doubt(fs->notify_fd, d->parent, d->name)
+            : !S_ISDIR(d->type) ? notifier_send(fs->notify_fd, d->parent, d->name)
+                                : 0;
+    return r < 0 ? r : notifier_send_doubt(fs->notify_fd, d->ino, NULL);
+}
+
+/* A page of names. 1: there may be more, in this directory or others. */
+static int doubt_some(struct doubt *t)
+{
+    g_autoptr(GPtrArray) names = meta_dentry_array();
+    int r = meta_dentry_each(t->fs->meta, t->dir, t->after, collect_some, names);
+    for (unsigned i = 0; r >= 0 && i < names->len; i++) {
+        const struct meta_dentry *d = names->pdata[i];
+        int sent = inode_kernel_may_know(t->fs, d->ino) ? doubt_name(t->fs, d) : 0;
+        r = sent < 0 ? sent : r;
+        t->after = d->id;
+        if (S_ISDIR(d->type))
+            g_array_append_val(t->todo, d->ino);
+    }
+    if (r != 0 || t->todo->len == 0)
+        return r;
+    t->dir = g_array_index(t->todo, uint64_t, t->todo->len - 1);
+    t->after = 0;
+    g_array_set_size(t->todo, t->todo->len - 1);
+    return 1;
+}
+
+static void doubt_free(struct doubt *t)
+{
+    g_array_unref(t->todo);
+    g_free(t);
+}
+
+static void doubt_run(void *arg)
+{
+    struct doubt *t = arg;
+    struct fs *fs = t->fs;
+    int r = fs->se && !atomic_load(&fs->stopping) ? doubt_some(t) : 0;
+    if (r < 0)
+        log_warn("notify", "the kernel trusts some names for as long as it was told to r=%s", err_name(r));
+    if (r <= 0 || !workq_push(fs->notify_q, false, doubt_run, t))
+        doubt_free(t);
+}
+
+void notify_below(struct fs *fs, uint64_t dir)
+{
+    struct doubt *t = g_new0(struct doubt, 1);
+    *t = (struct doubt){.fs = fs, .dir = dir, .todo = g_array_new(FALSE, FALSE, sizeof(uint64_t))};
+    if (!fs->notify_q || !workq_push(fs->notify_q, false, doubt_run, t))
+        doubt_free(t);
 }

@@ -265,6 +265,62 @@ START_TEST(kernel_is_told_of_a_change_when_it_is_committed)
 }
 END_TEST
 
+struct told {
+    unsigned names, dirs, expired, attributes;
+};
+
+/* What the kernel is told of "d" and of "d/f", which it knows, up to the attributes of the latter. */
+static void take_notes(uint64_t d, uint64_t f, struct told *ret)
+{
+    struct {
+        struct fuse_out_header head;
+        union {
+            struct fuse_notify_inval_inode_out inode;
+            struct {
+                struct fuse_notify_inval_entry_out entry;
+                char name[16];
+            };
+        };
+    } note;
+    for (bool last = false; !last;) {
+        ck_assert(is_told(20000));
+        ck_assert_int_gt(recv(kernel.ends[1], &note, sizeof(note), 0), 0);
+        bool of_name = note.head.error == FUSE_NOTIFY_INVAL_ENTRY;
+        ck_assert(of_name || (note.head.error == FUSE_NOTIFY_INVAL_INODE && note.inode.off == -1));
+        ck_assert(!of_name || (note.entry.parent == d && g_str_equal(note.name, "f")) ||
+                  (note.entry.parent == META_ROOT_INO && g_str_equal(note.name, "d")));
+        ret->names += of_name;
+        ret->dirs += of_name && note.entry.parent == META_ROOT_INO;
+        ret->expired += of_name && note.entry.flags == FUSE_EXPIRE_ONLY;
+        ret->attributes += !of_name;
+        last = !of_name && note.inode.ino == f;
+    }
+}
+
+/* Without the flag for it a name goes altogether, which nobody minds who works with a file, but with a directory. */
+START_TEST(directories_in_use_stay_where_the_kernel_cannot_doubt)
+{
+    takeover_open(false);
+    fs_fixture_write(&fx, "d/f", "1", 1);
+    fs_fixture_write(&fx, "d/unknown", "1", 1);
+    INODE_REF d = fs_fixture_inode(&fx, "d");
+    INODE_REF f = fs_fixture_inode(&fx, "d/f");
+    inode_kernel_ref(d);
+    inode_kernel_ref(f);
+    fx.fs->notify_fd = kernel.ends[0];
+    for (unsigned expires = 0; expires < 2; expires++) {
+        struct told told = {0};
+        atomic_store(&fx.fs->fuse_caps, expires ? FUSE_CAP_EXPIRE_ONLY : 0);
+        notify_below(fx.fs, META_ROOT_INO);
+        take_notes(d->ino, f->ino, &told);
+        ck_assert_uint_eq(told.names, 1 + expires);
+        ck_assert_uint_eq(told.dirs, expires);
+        ck_assert_uint_eq(told.expired, 2 * expires);
+        ck_assert_uint_eq(told.attributes, 2);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("reap");
@@ -272,6 +328,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, kernel_is_told_of_a_change_when_it_is_committed);
+    tcase_add_test(tc, directories_in_use_stay_where_the_kernel_cannot_doubt);
     tcase_add_test(tc, what_the_kernel_does_not_know_goes_at_once);
     tcase_add_test(tc, what_two_workers_left_goes);
     tcase_add_test(tc, what_the_kernel_knows_goes_with_its_forget);
