@@ -199,6 +199,8 @@ struct fs {
     struct fuse_session *_Atomic se; /* set once; jobs of a takeover run before. NULL in unit tests */
 
     /* atomic */
+    atomic_uint fuse_minor; /* of the protocol; 0: not connected */
+    atomic_uint all_doubts; /* notify_all() since the look at all began that runs; 0: none does */
     atomic_bool stopping, probed;
     atomic_bool removed_open;         /* some file was open while it had no name */
     _Atomic uint64_t renames;         /* so far */
@@ -249,6 +251,10 @@ void notify_inode(struct fs *fs, uint64_t ino);
 /* All names below the directory, and their attributes, are to be asked for anew, for however long they were to be trusted. Who is at work in a directory notices nothing; where
  * the kernel cannot do that (before Linux 6.2) the names of directories stay as they are. */
 void notify_below(struct fs *fs, uint64_t dir);
+/* The same of the names in it alone. */
+void notify_names(struct fs *fs, uint64_t dir);
+/* The same of all names, and since Linux 6.16 of those that are known not to be there. May be called for each of many events. */
+void notify_all(struct fs *fs);
 
 /* ---- daemon.c ---- */
 

@@ -44,10 +44,14 @@ void notify_inode(struct fs *fs, uint64_t ino)
     notify_push(fs, ino, NULL);
 }
 
-/* ---- all below a directory ---- */
+/* ---- what is not trusted any more ---- */
+
+enum reach { OF_DIR, BELOW, ALL };
 
 struct doubt {
     struct fs *fs;
+    enum reach reach;
+    unsigned asked;      /* ALL: fs->all_doubts as this look began */
     uint64_t dir, after; /* its names up to this id are done */
     GArray *todo;        /* further directories */
 };
@@ -77,7 +81,7 @@ static int doubt_some(struct doubt *t)
         int sent = inode_kernel_may_know(t->fs, d->ino) ? doubt_name(t->fs, d) : 0;
         r = sent < 0 ? sent : r;
         t->after = d->id;
-        if (S_ISDIR(d->type))
+        if (S_ISDIR(d->type) && t->reach != OF_DIR)
             g_array_append_val(t->todo, d->ino);
     }
     if (r != 0 || t->todo->len == 0)
@@ -94,21 +98,53 @@ static void doubt_free(struct doubt *t)
     g_free(t);
 }
 
+/* Of all: was that doubted again since the look began? Then there is another one. */
+static bool begins_again(struct doubt *t)
+{
+    if (t->reach != ALL || atomic_compare_exchange_strong(&t->fs->all_doubts, &t->asked, 0))
+        return false;
+    t->dir = META_ROOT_INO;
+    t->after = 0;
+    return true;
+}
+
 static void doubt_run(void *arg)
 {
     struct doubt *t = arg;
     struct fs *fs = t->fs;
-    int r = fs->se && !atomic_load(&fs->stopping) ? doubt_some(t) : 0;
+    bool over = !fs->se || atomic_load(&fs->stopping);
+    bool at_once = t->reach == ALL && atomic_load(&fs->fuse_minor) >= NOTIFIER_EPOCH_MINOR;
+    int r = over ? 0 : at_once ? notifier_send_epoch(fs->notify_fd) : doubt_some(t);
     if (r < 0)
         log_warn("notify", "the kernel trusts some names for as long as it was told to r=%s", err_name(r));
-    if (r <= 0 || !workq_push(fs->notify_q, false, doubt_run, t))
+    if (over && t->reach == ALL)
+        atomic_store(&fs->all_doubts, 0);
+    bool more = r > 0 || (!over && begins_again(t));
+    if (!more || !workq_push(fs->notify_q, false, doubt_run, t))
         doubt_free(t);
+}
+
+static void doubt(struct fs *fs, enum reach reach, uint64_t dir)
+{
+    struct doubt *t = g_new0(struct doubt, 1);
+    *t = (struct doubt){.fs = fs, .reach = reach, .asked = 1, .dir = dir};
+    t->todo = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    if (!fs->notify_q || !workq_push(fs->notify_q, false, doubt_run, t))
+        doubt_free(t);
+}
+
+void notify_names(struct fs *fs, uint64_t dir)
+{
+    doubt(fs, OF_DIR, dir);
 }
 
 void notify_below(struct fs *fs, uint64_t dir)
 {
-    struct doubt *t = g_new0(struct doubt, 1);
-    *t = (struct doubt){.fs = fs, .dir = dir, .todo = g_array_new(FALSE, FALSE, sizeof(uint64_t))};
-    if (!fs->notify_q || !workq_push(fs->notify_q, false, doubt_run, t))
-        doubt_free(t);
+    doubt(fs, BELOW, dir);
+}
+
+void notify_all(struct fs *fs)
+{
+    if (atomic_fetch_add(&fs->all_doubts, 1) == 0)
+        doubt(fs, ALL, META_ROOT_INO);
 }
