@@ -448,6 +448,8 @@ static void set_going(struct fs *fs, struct link *l, bool going)
 /* It could not be removed after all. */
 static void stay(struct fs *fs, struct link *l)
 {
+    if (links_tree_set_going(fs, l->dir, false) < 0)
+        log_warn("links", "a link that stays will be removed at the next start dir='%s'", l->dir);
     set_going(fs, l, false);
     if (l->o.sync == LINK_SYNC_SCHEDULE)
         links_tell_sync(fs, l, LINKS_SYNC_CHANGED);
@@ -482,6 +484,9 @@ static int remove_clean(struct fs *fs, struct link *l, char **ret_msg)
     int r = check_clean(fs, l, ret_msg);
     if (r < 0)
         return r;
+    r = links_tree_set_going(fs, l->dir, true);
+    if (r < 0)
+        return r;
     links_tell_sync(fs, l, LINKS_SYNC_GOES);
     r = links_tree_remove(fs, l->dir, l->ino);
     if (r < 0)
@@ -514,7 +519,7 @@ int links_remove(struct fs *fs, const char *dir, links_wait_fn *wait, void *ctx,
     if (l) {
         set_going(fs, l, true);
         r = remove_clean(fs, l, ret_msg);
-        if (r < 0)
+        if (r < 0 && r != -ECANCELED) /* that is: not now */
             stay(fs, l);
     } else {
         r = fail(ret_msg, -ENOENT, g_strdup_printf("'%s' is no link", dir));

@@ -3,6 +3,9 @@
 #include "notifier.h"
 
 #define DOUBTED_AT_ONCE 256u /* names, while other notes wait */
+#define PACE_NOTES      4096u
+#define PACE_US         1000u
+#define PACE_TRIES      1000u
 
 struct note {
     struct fs *fs;
@@ -42,6 +45,15 @@ void notify_entry(struct fs *fs, uint64_t parent, const char *name)
 void notify_inode(struct fs *fs, uint64_t ino)
 {
     notify_push(fs, ino, NULL);
+}
+
+void notify_pace(struct fs *fs)
+{
+    for (unsigned i = 0; i < PACE_TRIES && !atomic_load(&fs->stopping); i++) {
+        if (!fs->notify_q || workq_load(fs->notify_q) < PACE_NOTES)
+            return;
+        g_usleep(PACE_US);
+    }
 }
 
 /* ---- what is not trusted any more ---- */
