@@ -24,26 +24,51 @@
 
 /* ---- table ---- */
 
+/* The open file, without a reference, or NULL once nobody else has the vid, which is the caller's then; what rested under it is to be freed. */
+static struct cfile *claim_locked(struct cache *c, uint64_t vid, struct cfile **ret_rested) REQUIRES(c->table.mu)
+{
+    struct cfile *cf;
+    while (!(cf = g_hash_table_lookup(c->table.files, &vid)) && g_hash_table_contains(c->table.busy, &vid))
+        cond_wait(&c->table.changed, &c->table.mu);
+    if (cf)
+        return cf;
+    *ret_rested = rest_take_locked(c, vid);
+    g_hash_table_add(c->table.busy, g_memdup2(&vid, sizeof vid));
+    return NULL;
+}
+
 struct cfile *table_claim(struct cache *c, uint64_t vid)
 {
-    struct cache_table *t = &c->table;
-    struct cfile *cf, *rested = NULL;
-    mutex_lock(&t->mu);
-    for (;;) {
-        cf = g_hash_table_lookup(t->files, &vid);
-        if (cf || !g_hash_table_contains(t->busy, &vid))
-            break;
-        cond_wait(&t->changed, &t->mu);
-    }
-    if (cf) {
+    struct cfile *rested = NULL;
+    mutex_lock(&c->table.mu);
+    struct cfile *cf = claim_locked(c, vid, &rested);
+    if (cf)
         cache_file_ref(cf);
-    } else {
-        rested = rest_take_locked(c, vid);
-        g_hash_table_add(t->busy, g_memdup2(&vid, sizeof vid));
-    }
-    mutex_unlock(&t->mu);
+    mutex_unlock(&c->table.mu);
     cfile_free(rested);
     return cf;
+}
+
+bool table_claim_unused(struct cache *c, uint64_t vid)
+{
+    struct cfile *rested = NULL;
+    mutex_lock(&c->table.mu);
+    bool claimed = !claim_locked(c, vid, &rested);
+    mutex_unlock(&c->table.mu);
+    cfile_free(rested);
+    return claimed;
+}
+
+void table_wait_looks(struct cache *c, uint64_t vid, uint64_t deadline_ns)
+{
+    struct cache_table *t = &c->table;
+    const struct cfile *cf;
+    bool in_time = true;
+    mutex_lock(&t->mu);
+    while (in_time && (cf = g_hash_table_lookup(t->files, &vid)) && cf->looks > 0 &&
+           __atomic_load_n(&cf->refs, __ATOMIC_RELAXED) == cf->looks)
+        in_time = cond_wait_until(&t->changed, &t->mu, deadline_ns);
+    mutex_unlock(&t->mu);
 }
 
 static void release_locked(struct cache *c, uint64_t vid) REQUIRES(c->table.mu)
@@ -57,21 +82,6 @@ void table_release(struct cache *c, uint64_t vid)
     mutex_lock(&c->table.mu);
     release_locked(c, vid);
     mutex_unlock(&c->table.mu);
-}
-
-GPtrArray *cache_open_files(struct cache_tier *t)
-{
-    struct cache *c = t->c;
-    GPtrArray *files = g_ptr_array_new_with_free_func((GDestroyNotify)cache_file_unref);
-    GHashTableIter it;
-    void *cf;
-    mutex_lock(&c->table.mu);
-    g_hash_table_iter_init(&it, c->table.files);
-    while (g_hash_table_iter_next(&it, NULL, &cf))
-        if (cfile_tier(cf) == t)
-            g_ptr_array_add(files, cache_file_ref(cf));
-    mutex_unlock(&c->table.mu);
-    return files;
 }
 
 /* ---- state helpers ---- */
@@ -320,13 +330,13 @@ static void end_last(struct cfile *cf, bool forgotten)
     cfile_free(old);
 }
 
-void cache_file_unref(struct cfile *cf)
+/* look: the reference is one of cf->looks. */
+static void unref(struct cfile *cf, bool look)
 {
-    if (!cf)
-        return;
     struct cache *c = cf->c;
     uint64_t vid = cf->vid;
     mutex_lock(&c->table.mu);
+    cf->looks -= look;
     bool last = __atomic_sub_fetch(&cf->refs, 1, __ATOMIC_ACQ_REL) == 0, rests = last && rest_again_locked(cf);
     bool forgotten = cf->forgotten;
     if (last)
@@ -334,10 +344,40 @@ void cache_file_unref(struct cfile *cf)
     if (last && !rests)
         g_hash_table_add(c->table.busy, g_memdup2(&vid, sizeof vid));
     struct cfile *old = rests ? rest_enter_locked(cf) : NULL;
+    if (look)
+        cond_broadcast(&c->table.changed);
     mutex_unlock(&c->table.mu);
     if (last && !rests)
         end_last(cf, forgotten);
     cfile_free(old);
+}
+
+void cache_file_unref(struct cfile *cf)
+{
+    if (cf)
+        unref(cf, false);
+}
+
+static void end_look(void *cf)
+{
+    unref(cf, true);
+}
+
+GPtrArray *cache_open_files(struct cache_tier *t)
+{
+    struct cache *c = t->c;
+    GPtrArray *files = g_ptr_array_new_with_free_func(end_look);
+    GHashTableIter it;
+    void *cf;
+    mutex_lock(&c->table.mu);
+    g_hash_table_iter_init(&it, c->table.files);
+    while (g_hash_table_iter_next(&it, NULL, &cf))
+        if (cfile_tier(cf) == t) {
+            g_ptr_array_add(files, cache_file_ref(cf));
+            ((struct cfile *)cf)->looks++;
+        }
+    mutex_unlock(&c->table.mu);
+    return files;
 }
 
 /* ---- source and marks ---- */

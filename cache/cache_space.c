@@ -30,6 +30,7 @@
 #define LOW_FILES_PERCENT  110u
 #define BUSY_TRIES         5u
 #define BUSY_WAIT_US       4000u
+#define LOOKS_WAIT_NS      (2 * NS_PER_S) /* for looks at a file: what a busy machine makes of some microseconds */
 #define TICK_NS            NS_PER_S
 #define SWEEP_AGAIN_NS     (60 * NS_PER_S) /* files of another tier that were in use when a disk came back */
 
@@ -538,11 +539,8 @@ static int evict_claimed(struct cache *c, uint64_t vid, bool pinned, uint64_t *r
 
 int space_evict_vid(struct cache *c, uint64_t vid, bool pinned, uint64_t *ret_bytes)
 {
-    struct cfile *cf = table_claim(c, vid);
-    if (cf) {
-        cache_file_unref(cf);
+    if (!table_claim_unused(c, vid))
         return -EBUSY;
-    }
     int r = evict_claimed(c, vid, pinned, ret_bytes);
     table_release(c, vid);
     return r;
@@ -558,14 +556,21 @@ static bool vid_is_kept(struct cache *c, uint64_t vid)
     return kept;
 }
 
-int space_evict(struct cache *c, uint64_t vid)
+/* The evictor looks at open files once a second, and may have closed this one last: that is not use. */
+static int evict_looked_at(struct cache *c, uint64_t vid, uint64_t deadline_ns)
 {
     uint64_t bytes;
-    int r = space_evict_vid(c, vid, false, &bytes);
-    /* The evictor looks at open files once a second: that is not use. */
+    table_wait_looks(c, vid, deadline_ns);
+    return space_evict_vid(c, vid, false, &bytes);
+}
+
+int space_evict(struct cache *c, uint64_t vid)
+{
+    uint64_t deadline_ns = clock_mono_ns() + LOOKS_WAIT_NS;
+    int r = evict_looked_at(c, vid, deadline_ns);
     for (unsigned i = 0; r == -EBUSY && i < BUSY_TRIES && !vid_is_kept(c, vid); i++) {
         g_usleep(BUSY_WAIT_US);
-        r = space_evict_vid(c, vid, false, &bytes);
+        r = evict_looked_at(c, vid, deadline_ns);
     }
     return r;
 }

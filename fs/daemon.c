@@ -489,7 +489,6 @@ static int open_and_serve(struct daemon *d, const struct config *cfg, int memory
                                    .say = say,
                                    .ctx = d};
     int r = fs_open(&setup, &d->fs, ret_msg);
-    objstore_forget_env();
     if (r < 0)
         return r;
     atomic_store(&d->fs->supervisor_pid, getppid());
@@ -505,6 +504,7 @@ int fs_work(const struct config *cfg, const struct worker_fds *fds, char **ret_m
 {
     struct daemon d = {.channel = fds->channel, .listen_fd = -1, .signal_fd = -1};
     protect_process();
+    objstore_forget_env();
     limit_arenas();
     umask(077);
     block_signals();

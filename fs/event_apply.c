@@ -350,6 +350,8 @@ static bool doubt_one(struct fs *fs, uint64_t dir)
     publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
+    if (r == 0 && done)
+        notify_names(fs, dir);
     if (r < 0)
         log_debug("events", "a directory keeps its age ino=%" G_GUINT64_FORMAT " r=%s", dir, err_name(r));
     return done;

@@ -49,10 +49,11 @@ static void waiting_free(void *arg)
 
 /* ---- what is done with an event ---- */
 
-/* Everything known is older than what we know of. */
+/* Everything known is older than what we know of, and what the kernel was told. */
 static void doubt_all(struct fs *fs)
 {
     atomic_store(&fs->doubt_ns, clock_wall_ns());
+    notify_all(fs);
 }
 
 static unsigned n_doubted_locked(struct events *ev) REQUIRES(ev->mu)

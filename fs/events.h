@@ -3,8 +3,8 @@
  *
  * A request is checked (event_auth.h), read (event_parse.h) and answered; its keys wait in a queue, each once however many events came for it, and a few threads look at them
  * (event_apply.h). What waits is in memory: at most EVENTS_MAX names. Of what does not fit only the directories are remembered, and beyond some thousand directories only the time: their
- * listings are not fresh any more, so the next look at them asks the store. The same becomes of a key about which the store, or we, cannot say anything for ten seconds, and of all
- * when the daemon starts anew: it does not know what came meanwhile.
+ * listings are not fresh any more, so the next look at them asks the store, and the kernel, which was told to trust names for as long, is told to look. The same becomes of a key about
+ * which the store, or we, cannot say anything for ten seconds, and of all when the daemon starts anew: it does not know what came meanwhile.
  */
 #pragma once
 #include "fs.h"

@@ -199,6 +199,8 @@ struct fs {
     struct fuse_session *_Atomic se; /* set once; jobs of a takeover run before. NULL in unit tests */
 
     /* atomic */
+    atomic_uint fuse_minor; /* of the protocol; 0: not connected */
+    atomic_uint all_doubts; /* notify_all() since the look at all began that runs; 0: none does */
     atomic_bool stopping, probed;
     atomic_bool removed_open;         /* some file was open while it had no name */
     _Atomic uint64_t renames;         /* so far */
@@ -233,6 +235,8 @@ void inode_kernel_forget(struct fs *fs, uint64_t ino, uint64_t n);
 bool inode_kernel_ref_unloaded(struct fs *fs, struct meta_near *rd, uint64_t ino, struct stat *ret) MUST_CHECK;
 /* Remembers by which name it was found. */
 void inode_set_place(struct inode *in, const struct meta_dentry *d);
+/* False: the kernel does not have it. */
+bool inode_kernel_may_know(struct fs *fs, uint64_t ino);
 /* Attributes for the kernel; asks the cache file for size and mtime of a file open for writing. */
 void inode_stat(struct inode *in, struct stat *ret);
 static inline bool inode_is_dir(const struct inode *in)
@@ -244,6 +248,15 @@ static inline bool inode_is_dir(const struct inode *in)
 
 void notify_entry(struct fs *fs, uint64_t parent, const char *name);
 void notify_inode(struct fs *fs, uint64_t ino);
+/* Waits a little, for as long as a second, while thousands of notes wait. Not by who serves a request or lists: the kernel may wait for that. */
+void notify_pace(struct fs *fs);
+/* All names below the directory, and their attributes, are to be asked for anew, for however long they were to be trusted. Who is at work in a directory notices nothing; where
+ * the kernel cannot do that (before Linux 6.2) the names of directories stay as they are. */
+void notify_below(struct fs *fs, uint64_t dir);
+/* The same of the names in it alone. */
+void notify_names(struct fs *fs, uint64_t dir);
+/* The same of all names, and since Linux 6.16 of those that are known not to be there. May be called for each of many events. */
+void notify_all(struct fs *fs);
 
 /* ---- daemon.c ---- */
 

@@ -362,6 +362,15 @@ void inode_kernel_forget(struct fs *fs, uint64_t ino, uint64_t n)
         reap_inode(fs, ino);
 }
 
+bool inode_kernel_may_know(struct fs *fs, uint64_t ino)
+{
+    mutex_lock(&fs->table_mu);
+    const struct inode *in = g_hash_table_lookup(fs->inodes, &ino);
+    uint64_t n = in ? in->nlookup : lookups_get(fs->lookups, ino) / KEPT_LOOKUP;
+    mutex_unlock(&fs->table_mu);
+    return n > 0 || known_before(fs, ino);
+}
+
 static struct timespec to_timespec(int64_t ns)
 {
     struct timespec t = {.tv_sec = ns / (int64_t)NS_PER_S, .tv_nsec = ns % (int64_t)NS_PER_S};

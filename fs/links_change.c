@@ -405,14 +405,24 @@ static bool begin_change_of(struct fs *fs, const char *dir, struct link **ret)
     return mine;
 }
 
+static uint64_t metadata_ttl_of(struct fs *fs, const struct link *l)
+{
+    struct link_policy policy;
+    links_policy(fs, l->dir, &policy);
+    return policy.metadata_ttl_ns;
+}
+
 static int set_link(struct fs *fs, const char *dir, const json_t *options, bool ask, char **ret_msg)
 {
     struct link *l = NULL;
     if (!begin_change_of(fs, dir, &l))
         return fail(ret_msg, -ECANCELED, g_strdup("the daemon stops"));
+    uint64_t ttl_ns = l ? metadata_ttl_of(fs, l) : 0;
     int r = l ? set(fs, l, options, ask, ret_msg) : fail(ret_msg, -ENOENT, g_strdup_printf("'%s' is no link", dir));
     if (r == 0) /* other keys may be shown now, and how long they count is another time */
         r = links_tree_expire(fs, l->ino);
+    if (r == 0 && metadata_ttl_of(fs, l) < ttl_ns)
+        notify_below(fs, l->ino);
     if (r == 0)
         links_tell_sync(fs, l, LINKS_SYNC_CHANGED);
     links_end_change(fs->links);
@@ -438,6 +448,8 @@ static void set_going(struct fs *fs, struct link *l, bool going)
 /* It could not be removed after all. */
 static void stay(struct fs *fs, struct link *l)
 {
+    if (links_tree_set_going(fs, l->dir, false) < 0)
+        log_warn("links", "a link that stays will be removed at the next start dir='%s'", l->dir);
     set_going(fs, l, false);
     if (l->o.sync == LINK_SYNC_SCHEDULE)
         links_tell_sync(fs, l, LINKS_SYNC_CHANGED);
@@ -472,6 +484,9 @@ static int remove_clean(struct fs *fs, struct link *l, char **ret_msg)
     int r = check_clean(fs, l, ret_msg);
     if (r < 0)
         return r;
+    r = links_tree_set_going(fs, l->dir, true);
+    if (r < 0)
+        return r;
     links_tell_sync(fs, l, LINKS_SYNC_GOES);
     r = links_tree_remove(fs, l->dir, l->ino);
     if (r < 0)
@@ -504,7 +519,7 @@ int links_remove(struct fs *fs, const char *dir, links_wait_fn *wait, void *ctx,
     if (l) {
         set_going(fs, l, true);
         r = remove_clean(fs, l, ret_msg);
-        if (r < 0)
+        if (r < 0 && r != -ECANCELED) /* that is: not now */
             stay(fs, l);
     } else {
         r = fail(ret_msg, -ENOENT, g_strdup_printf("'%s' is no link", dir));

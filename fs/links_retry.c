@@ -1,5 +1,5 @@
 /*
- * See links.h: links that have no store, or whose store does not answer, are tried again by the thread `links`. It opens stores by itself, which waits for no network; those that are
+ * See links.h: links that have no store, or whose store does not answer, are tried again by the thread `links`, after it has gone on with removals that a kill cut off. It opens stores by itself, which waits for no network; those that are
  * open are asked by threads of their own, so that one that does not answer keeps neither the others waiting nor those who add, change or remove links.
  */
 #include "base/workq.h"
@@ -92,10 +92,31 @@ static void retry_all(struct fs *fs)
         retry_one(fs, dirs->pdata[i]);
 }
 
+/* Those that were being removed when the last worker ended. */
+static void remove_going(struct fs *fs)
+{
+    struct links *ls = fs->links;
+    g_autoptr(GPtrArray) dirs = g_ptr_array_new_with_free_func(g_free);
+    mutex_lock(&ls->mu);
+    for (guint i = 0; i < ls->all->len; i++) {
+        const struct link *l = ls->all->pdata[i];
+        if (l->going)
+            g_ptr_array_add(dirs, g_strdup(l->dir));
+    }
+    mutex_unlock(&ls->mu);
+    for (guint i = 0; i < dirs->len && !atomic_load(&fs->stopping); i++) {
+        g_autofree char *msg = NULL;
+        int r = links_remove(fs, dirs->pdata[i], NULL, NULL, &msg);
+        if (r < 0 && r != -ECANCELED && r != -ENOENT)
+            log_warn("links", "a link that was being removed stays: %s", msg);
+    }
+}
+
 void *links_retry_thread(void *arg)
 {
     struct fs *fs = arg;
     struct links *ls = fs->links;
+    remove_going(fs);
     mutex_lock(&ls->mu);
     while (!ls->stop) {
         (void)cond_wait_until(&ls->wake, &ls->mu, clock_mono_ns() + RETRY_NS);

@@ -290,16 +290,22 @@ static int check_name(struct fs *fs, const struct meta_dentry *d)
     return busy ? -EBUSY : 0;
 }
 
-int links_tree_clean(struct fs *fs, uint64_t ino, char **ret_path)
+static int collect_some(void *ctx, const struct meta_dentry *d)
 {
-    g_autoptr(GArray) todo = g_array_new(FALSE, FALSE, sizeof(uint64_t));
-    g_array_append_val(todo, ino);
-    int r = 0;
-    while (r == 0 && todo->len > 0) {
-        g_autoptr(GPtrArray) names = NULL;
-        uint64_t at = g_array_index(todo, uint64_t, todo->len - 1);
-        g_array_set_size(todo, todo->len - 1);
-        r = meta_dentry_list(fs->meta, at, &names);
+    GPtrArray *names = ctx;
+    meta_dentry_collect(names, d);
+    return names->len >= NAMES_PER_BATCH;
+}
+
+/* The names of a directory, a page at a time: a huge one is not held in memory. Directories go to todo. */
+static int check_dir(struct fs *fs, uint64_t dir, GArray *todo, char **ret_path)
+{
+    uint64_t after = 0;
+    int more = 1, r = 0;
+    while (r == 0 && more > 0) {
+        g_autoptr(GPtrArray) names = meta_dentry_array();
+        r = more = meta_dentry_each(fs->meta, dir, after, collect_some, names);
+        r = MIN(r, 0);
         for (unsigned i = 0; r == 0 && i < names->len; i++) {
             const struct meta_dentry *d = names->pdata[i];
             r = check_name(fs, d);
@@ -307,16 +313,23 @@ int links_tree_clean(struct fs *fs, uint64_t ino, char **ret_path)
                 *ret_path = g_strdup(d->name);
             if (S_ISDIR(d->type))
                 g_array_append_val(todo, d->ino);
+            after = d->id;
         }
     }
     return r;
 }
 
-static int collect_some(void *ctx, const struct meta_dentry *d)
+int links_tree_clean(struct fs *fs, uint64_t ino, char **ret_path)
 {
-    GPtrArray *names = ctx;
-    meta_dentry_collect(names, d);
-    return names->len >= NAMES_PER_BATCH;
+    g_autoptr(GArray) todo = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    g_array_append_val(todo, ino);
+    int r = 0;
+    while (r == 0 && todo->len > 0) {
+        uint64_t at = g_array_index(todo, uint64_t, todo->len - 1);
+        g_array_set_size(todo, todo->len - 1);
+        r = check_dir(fs, at, todo, ret_path);
+    }
+    return r;
 }
 
 /* -EAGAIN: a listing that was under way has filled it again. */
@@ -361,27 +374,57 @@ static int drop_names(struct fs *fs, struct inode *dir, GPtrArray *names)
 static int empty_dir(struct fs *fs, uint64_t ino, unsigned depth)
 {
     INODE_REF dir = NULL;
+    uint64_t after = 0; /* what is gone up to it is not gone through again for each batch */
     int r = depth > 512 ? -ELOOP : inode_get(fs, ino, &dir);
     while (r == 0) {
         g_autoptr(GPtrArray) names = meta_dentry_array();
-        r = MIN(meta_dentry_each(fs->meta, ino, 0, collect_some, names), 0);
+        r = MIN(meta_dentry_each(fs->meta, ino, after, collect_some, names), 0);
         if (r == 0 && names->len == 0)
             break;
         for (unsigned i = 0; r == 0 && i < names->len; i++) {
             const struct meta_dentry *d = names->pdata[i];
             r = S_ISDIR(d->type) ? empty_dir(fs, d->ino, depth + 1) : 0;
+            after = d->id;
         }
+        if (r == 0 && atomic_load(&fs->stopping))
+            r = -ECANCELED;
         if (r == 0)
             r = drop_names(fs, dir, names);
+        notify_pace(fs);
     }
     return r == -ENOENT ? 0 : r;
+}
+
+static char *going_name(const char *dir)
+{
+    return g_strconcat("link-going/", dir, NULL);
+}
+
+int links_tree_set_going(struct fs *fs, const char *dir, bool going)
+{
+    g_autofree char *name = going_name(dir);
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    if (going)
+        meta_value_put_u64(b, name, 1);
+    else
+        meta_value_del(b, name);
+    int r = meta_commit(b, false);
+    meta_batch_free(b);
+    return r;
+}
+
+bool links_tree_is_going(struct fs *fs, const char *dir)
+{
+    uint64_t going = 0;
+    g_autofree char *name = going_name(dir);
+    return meta_value_get_u64(fs->meta, name, &going) == 0 && going;
 }
 
 /* The name and the record go in one batch. */
 static int remove_point(struct fs *fs, const char *dir, uint64_t ino)
 {
     g_autoptr(GString) name = g_string_new(NULL);
-    g_autofree char *caps = g_strconcat("link-caps/", dir, NULL);
+    g_autofree char *caps = g_strconcat("link-caps/", dir, NULL), *going = going_name(dir);
     struct meta_dentry d = {0};
     links_record_name(dir, name);
     struct meta_batch *b = meta_batch_new(fs->meta);
@@ -398,6 +441,7 @@ static int remove_point(struct fs *fs, const char *dir, uint64_t ino)
         r = tree_drop_name(fs, b, &d, true);
     meta_value_del(b, name->str);
     meta_value_del(b, caps);
+    meta_value_del(b, going);
     if (r == 0)
         r = meta_commit(b, false);
     publish_apply(fs, r == 0);

@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "channel.h"
+#include "objstore.h"
 
 #include <glib.h>
 #include <limits.h>
@@ -19,6 +20,7 @@
 
 #define MESSAGE_MAX 4096u
 #define END_WAIT_MS 1000
+#define INC_EPOCH   8   /* FUSE_NOTIFY_INC_EPOCH of headers since Linux 6.16 */
 #define LOOK_MS     100 /* between two looks whether to stop */
 
 /* A question is a notification with a number where the kernel wants 0. */
@@ -52,6 +54,7 @@ static void become_notifier(int fuse_fd, int in)
         (void)close_range(low + 1, high - 1, 0);
     (void)close_range(high + 1, UINT_MAX, 0);
     (void)prctl(PR_SET_NAME, "sluice-notify", 0, 0, 0);
+    objstore_drop_env();
     for (ssize_t n; (n = recv(in, bytes, sizeof(bytes), 0)) != 0;)
         if (n > 0)
             hand_on(fuse_fd, in, bytes, (size_t)n);
@@ -88,11 +91,12 @@ int notifier_end(pid_t pid)
     return 0;
 }
 
-int notifier_send(int fd, uint64_t ino, const char *name)
+static int send_note(int fd, uint64_t ino, const char *name, bool doubt)
 {
     size_t len = name ? strlen(name) + 1 : 0;
-    struct fuse_notify_inval_inode_out inode = {.ino = ino};
-    struct fuse_notify_inval_entry_out entry = {.parent = ino, .namelen = (uint32_t)len - 1};
+    struct fuse_notify_inval_inode_out inode = {.ino = ino, .off = doubt ? -1 : 0};
+    struct fuse_notify_inval_entry_out entry = {
+        .parent = ino, .namelen = (uint32_t)len - 1, .flags = doubt ? FUSE_EXPIRE_ONLY : 0};
     struct fuse_out_header head = {.error = name ? FUSE_NOTIFY_INVAL_ENTRY : FUSE_NOTIFY_INVAL_INODE};
     struct iovec iov[] = {{&head, sizeof(head)},
                           {name ? (void *)&entry : (void *)&inode, name ? sizeof(entry) : sizeof(inode)},
@@ -100,6 +104,23 @@ int notifier_send(int fd, uint64_t ino, const char *name)
     head.len = (uint32_t)(iov[0].iov_len + iov[1].iov_len + iov[2].iov_len);
     const struct msghdr msg = {.msg_iov = iov, .msg_iovlen = G_N_ELEMENTS(iov)};
     ssize_t n = RET_ERRNO(sendmsg(fd, &msg, MSG_NOSIGNAL));
+    return n < 0 ? (int)n : 0;
+}
+
+int notifier_send(int fd, uint64_t ino, const char *name)
+{
+    return send_note(fd, ino, name, false);
+}
+
+int notifier_send_doubt(int fd, uint64_t ino, const char *name)
+{
+    return send_note(fd, ino, name, true);
+}
+
+int notifier_send_epoch(int fd)
+{
+    const struct fuse_out_header head = {.len = sizeof(head), .error = INC_EPOCH};
+    ssize_t n = RET_ERRNO(send(fd, &head, sizeof(head), MSG_NOSIGNAL));
     return n < 0 ? (int)n : 0;
 }
 

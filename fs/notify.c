@@ -2,6 +2,11 @@
 #include "fs.h"
 #include "notifier.h"
 
+#define DOUBTED_AT_ONCE 256u /* names, while other notes wait */
+#define PACE_NOTES      4096u
+#define PACE_US         1000u
+#define PACE_TRIES      1000u
+
 struct note {
     struct fs *fs;
     uint64_t ino;
@@ -40,4 +45,118 @@ void notify_entry(struct fs *fs, uint64_t parent, const char *name)
 void notify_inode(struct fs *fs, uint64_t ino)
 {
     notify_push(fs, ino, NULL);
+}
+
+void notify_pace(struct fs *fs)
+{
+    for (unsigned i = 0; i < PACE_TRIES && !atomic_load(&fs->stopping); i++) {
+        if (!fs->notify_q || workq_load(fs->notify_q) < PACE_NOTES)
+            return;
+        g_usleep(PACE_US);
+    }
+}
+
+/* ---- what is not trusted any more ---- */
+
+enum reach { OF_DIR, BELOW, ALL };
+
+struct doubt {
+    struct fs *fs;
+    enum reach reach;
+    unsigned asked;      /* ALL: fs->all_doubts as this look began */
+    uint64_t dir, after; /* its names up to this id are done */
+    GArray *todo;        /* further directories */
+};
+
+static int collect_some(void *ctx, const struct meta_dentry *d)
+{
+    meta_dentry_collect(ctx, d);
+    return ((GPtrArray *)ctx)->len >= DOUBTED_AT_ONCE;
+}
+
+static int doubt_name(struct fs *fs, const struct meta_dentry *d)
+{
+    bool expires = atomic_load(&fs->fuse_caps) & FUSE_CAP_EXPIRE_ONLY;
+    int r = expires             ? notifier_send_doubt(fs->notify_fd, d->parent, d->name)
+            : !S_ISDIR(d->type) ? notifier_send(fs->notify_fd, d->parent, d->name)
+                                : 0;
+    return r < 0 ? r : notifier_send_doubt(fs->notify_fd, d->ino, NULL);
+}
+
+/* A page of names. 1: there may be more, in this directory or others. */
+static int doubt_some(struct doubt *t)
+{
+    g_autoptr(GPtrArray) names = meta_dentry_array();
+    int r = meta_dentry_each(t->fs->meta, t->dir, t->after, collect_some, names);
+    for (unsigned i = 0; r >= 0 && i < names->len; i++) {
+        const struct meta_dentry *d = names->pdata[i];
+        int sent = inode_kernel_may_know(t->fs, d->ino) ? doubt_name(t->fs, d) : 0;
+        r = sent < 0 ? sent : r;
+        t->after = d->id;
+        if (S_ISDIR(d->type) && t->reach != OF_DIR)
+            g_array_append_val(t->todo, d->ino);
+    }
+    if (r != 0 || t->todo->len == 0)
+        return r;
+    t->dir = g_array_index(t->todo, uint64_t, t->todo->len - 1);
+    t->after = 0;
+    g_array_set_size(t->todo, t->todo->len - 1);
+    return 1;
+}
+
+static void doubt_free(struct doubt *t)
+{
+    g_array_unref(t->todo);
+    g_free(t);
+}
+
+/* Of all: was that doubted again since the look began? Then there is another one. */
+static bool begins_again(struct doubt *t)
+{
+    if (t->reach != ALL || atomic_compare_exchange_strong(&t->fs->all_doubts, &t->asked, 0))
+        return false;
+    t->dir = META_ROOT_INO;
+    t->after = 0;
+    return true;
+}
+
+static void doubt_run(void *arg)
+{
+    struct doubt *t = arg;
+    struct fs *fs = t->fs;
+    bool over = !fs->se || atomic_load(&fs->stopping);
+    bool at_once = t->reach == ALL && atomic_load(&fs->fuse_minor) >= NOTIFIER_EPOCH_MINOR;
+    int r = over ? 0 : at_once ? notifier_send_epoch(fs->notify_fd) : doubt_some(t);
+    if (r < 0)
+        log_warn("notify", "the kernel trusts some names for as long as it was told to r=%s", err_name(r));
+    if (over && t->reach == ALL)
+        atomic_store(&fs->all_doubts, 0);
+    bool more = r > 0 || (!over && begins_again(t));
+    if (!more || !workq_push(fs->notify_q, false, doubt_run, t))
+        doubt_free(t);
+}
+
+static void doubt(struct fs *fs, enum reach reach, uint64_t dir)
+{
+    struct doubt *t = g_new0(struct doubt, 1);
+    *t = (struct doubt){.fs = fs, .reach = reach, .asked = 1, .dir = dir};
+    t->todo = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    if (!fs->notify_q || !workq_push(fs->notify_q, false, doubt_run, t))
+        doubt_free(t);
+}
+
+void notify_names(struct fs *fs, uint64_t dir)
+{
+    doubt(fs, OF_DIR, dir);
+}
+
+void notify_below(struct fs *fs, uint64_t dir)
+{
+    doubt(fs, BELOW, dir);
+}
+
+void notify_all(struct fs *fs)
+{
+    if (atomic_fetch_add(&fs->all_doubts, 1) == 0)
+        doubt(fs, ALL, META_ROOT_INO);
 }

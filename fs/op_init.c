@@ -26,7 +26,7 @@ void op_init(void *userdata, struct fuse_conn_info *conn)
     static const uint64_t wanted[] = {
         FUSE_CAP_HANDLE_KILLPRIV_V2,  FUSE_CAP_PARALLEL_DIROPS,      FUSE_CAP_ASYNC_DIO,        FUSE_CAP_ASYNC_READ,
         FUSE_CAP_EXPLICIT_INVAL_DATA, FUSE_CAP_READDIRPLUS,          FUSE_CAP_READDIRPLUS_AUTO, FUSE_CAP_ATOMIC_O_TRUNC,
-        FUSE_CAP_NO_EXPORT_SUPPORT,   FUSE_CAP_DIRECT_IO_ALLOW_MMAP,
+        FUSE_CAP_NO_EXPORT_SUPPORT,   FUSE_CAP_DIRECT_IO_ALLOW_MMAP, FUSE_CAP_EXPIRE_ONLY,
     };
     static const uint64_t unwanted[] = {
         FUSE_CAP_AUTO_INVAL_DATA, FUSE_CAP_WRITEBACK_CACHE, FUSE_CAP_SPLICE_READ, FUSE_CAP_SPLICE_WRITE,
@@ -51,6 +51,7 @@ void op_init(void *userdata, struct fuse_conn_info *conn)
     conn->no_interrupt = 1; /* fuse_loop.c sees to that */
     keep_agreement(fs->session, conn);
     atomic_store(&fs->fuse_caps, conn->want_ext & conn->capable_ext);
+    atomic_store(&fs->fuse_minor, conn->proto_minor);
     io_mode_connected(fs, conn->want_ext & FUSE_CAP_PASSTHROUGH);
     log_info("fuse", "connected proto=%u.%u capable=%#" G_GINT64_MODIFIER "x want=%#" G_GINT64_MODIFIER "x",
              conn->proto_major, conn->proto_minor, (uint64_t)conn->capable_ext, (uint64_t)conn->want_ext);

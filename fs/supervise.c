@@ -14,6 +14,7 @@
 #include "ctl.h"
 #include "ctl_proto.h"
 #include "notifier.h"
+#include "objstore.h"
 #include "program.h"
 #include "session.h"
 
@@ -108,6 +109,7 @@ static int prepare(struct supervisor *s)
     struct rlimit none = {0, 0};
     (void)setrlimit(RLIMIT_CORE, &none); /* as the worker */
     (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    objstore_forget_env();
     return r < 0 ? r : RET_ERRNO(chdir("/"));
 }
 
@@ -228,6 +230,7 @@ static void become_worker(const struct supervisor *s, int channel)
     (void)snprintf(fds, sizeof(fds), "%d,%d,%d,%d", keep[0], keep[1], keep[2], keep[3]);
     char *source = s->cfg->source ? s->cfg->source : (char[]){"links"}; /* for process lists */
     char *argv[] = {(char[]){"sluice"}, (char[]){"--worker"}, fds, source, s->cfg->mountpoint, NULL};
+    objstore_recall_env();
     program_exec(s->trying ? s->next_fd : s->exe_fd, argv);
     static const char said[] = "xthe program cannot be run again";
     (void)!write(channel, said, sizeof(said) - 1);

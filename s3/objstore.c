@@ -114,6 +114,16 @@ void objstore_forget_env(void)
     s3_cred_forget_env();
 }
 
+void objstore_recall_env(void)
+{
+    s3_cred_recall_env();
+}
+
+void objstore_drop_env(void)
+{
+    s3_cred_drop_env();
+}
+
 void objstore_close(struct objstore *st)
 {
     if (st)

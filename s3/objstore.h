@@ -157,6 +157,10 @@ bool objstore_known_is(const void *ctx, const char *identity);
 int objstore_open(const struct objstore_config *cfg, struct objstore **ret_store, char **ret_msg) MUST_CHECK;
 /* Makes the keys in this process's environment, where /proc shows them, empty; stores that are open, or will be, have them all the same. */
 void objstore_forget_env(void);
+/* After a fork, for the program that this process becomes next: they are in its environment again. Safe after a fork. */
+void objstore_recall_env(void);
+/* After a fork: this process opens no store, nor does what it starts. */
+void objstore_drop_env(void);
 void objstore_close(struct objstore *st); /* NULL allowed */
 /* For objstore_config.resume of a process that goes on with this store; no secrets. NULL: nothing is to be told. Owned by the caller. */
 char *objstore_resume(const struct objstore *st);

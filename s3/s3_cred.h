@@ -46,6 +46,10 @@ void s3_cred_shutdown(struct s3_cred *c);
 
 /* Makes the secrets in this process's environment, which /proc shows, empty; what was opened keeps its copies, and what is opened later finds them where those are kept. */
 void s3_cred_forget_env(void);
+/* After a fork, for the program that this process becomes next: they are in its environment again. Safe after a fork. */
+void s3_cred_recall_env(void);
+/* After a fork: this process needs them no more. */
+void s3_cred_drop_env(void);
 
 /* Keys that are valid now; s3_keys_clear() them. Where there are none it waits for the source until deadline_ns (clock_mono_ns()) and as long as the caller's program does
  * (base/patience.h). -ETIMEDOUT the source does not answer, or not with keys, and refuses nothing; -EKEYEXPIRED expired and not renewable, -EACCES refused by the source,

@@ -17,9 +17,11 @@
 static const char *const secret_names[] = {"AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
                                            "AWS_CONTAINER_AUTHORIZATION_TOKEN"};
 
-/* What was in the environment, as secret_names: stores that are opened later (bucket links) look there. It is the environment's place, so there is one in a process. */
+/* What was in the environment, as secret_names: stores that are opened later (bucket links) look there, and a program that this process becomes gets it. It is the environment's
+ * place, so there is one in a process. */
 struct kept_env {
     char values[G_N_ELEMENTS(secret_names)][CRED_TOKEN_MAX_BYTES];
+    char *at[G_N_ELEMENTS(secret_names)]; /* where it stood, NULL: it did not */
 };
 static _Atomic(struct kept_env *) kept_env;
 
@@ -28,15 +30,32 @@ void s3_cred_forget_env(void)
     struct kept_env *kept = atomic_load(&kept_env);
     if (kept == NULL)
         kept = cred_secret_pages(sizeof(*kept));
+    if (kept == NULL)
+        return; /* better there than nowhere */
+    atomic_store(&kept_env, kept);
     for (size_t i = 0; i < G_N_ELEMENTS(secret_names); i++) {
         char *v = getenv(secret_names[i]);
         if (v == NULL || v[0] == '\0')
             continue;
-        if (kept != NULL)
-            g_strlcpy(kept->values[i], v, CRED_TOKEN_MAX_BYTES);
+        g_strlcpy(kept->values[i], v, CRED_TOKEN_MAX_BYTES);
+        kept->at[i] = v;
         explicit_bzero(v, strlen(v)); /* in place, empty: the array itself may be in use by other threads */
     }
-    atomic_store(&kept_env, kept);
+}
+
+void s3_cred_recall_env(void)
+{
+    const struct kept_env *kept = atomic_load(&kept_env);
+    for (size_t i = 0; kept != NULL && i < G_N_ELEMENTS(secret_names); i++)
+        if (kept->at[i] != NULL && getenv(secret_names[i]) == kept->at[i]) /* it has been given no other value */
+            memcpy(kept->at[i], kept->values[i], strlen(kept->values[i]));
+}
+
+void s3_cred_drop_env(void)
+{
+    struct kept_env *kept = atomic_load(&kept_env);
+    if (kept != NULL)
+        explicit_bzero(kept, sizeof(*kept));
 }
 
 static const char *env_get(const char *name)
@@ -141,10 +160,10 @@ void cred_env_fill(struct cred_env *e, const struct objstore_config *cfg)
     e->container_relative = g_strdup(env_get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"));
     e->container_full = g_strdup(env_get("AWS_CONTAINER_CREDENTIALS_FULL_URI"));
     e->container_token_file = g_strdup(env_get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"));
-    e->access_key = g_strdup(env_get("AWS_ACCESS_KEY_ID"));
-    e->secret_key = g_strdup(env_get(secret_names[0]));
-    e->session_token = g_strdup(env_get(secret_names[1]));
-    e->container_token = g_strdup(env_get(secret_names[2]));
+    e->access_key = cred_secret_dup(env_get("AWS_ACCESS_KEY_ID"));
+    e->secret_key = cred_secret_dup(env_get(secret_names[0]));
+    e->session_token = cred_secret_dup(env_get(secret_names[1]));
+    e->container_token = cred_secret_dup(env_get(secret_names[2]));
     e->imds_endpoint = imds_endpoint();
     e->imds_disabled = env_true("AWS_EC2_METADATA_DISABLED");
     e->allow_plain_http = cfg->allow_plain_http;
@@ -170,7 +189,7 @@ void cred_env_clear(struct cred_env *e)
     for (size_t i = 0; i < G_N_ELEMENTS(owned); i++)
         g_free(owned[i]);
     for (size_t i = 0; i < G_N_ELEMENTS(secret); i++)
-        cred_wipe_free(secret[i]);
+        cred_secret_free(secret[i]);
     memset(e, 0, sizeof(*e));
 }
 

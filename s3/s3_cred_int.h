@@ -36,7 +36,7 @@ struct cred_env {
     char *container_relative;
     char *container_full;
     char *container_token_file;
-    char *access_key, *secret_key, *session_token, *container_token; /* wiped when freed */
+    char *access_key, *secret_key, *session_token, *container_token; /* of cred_secret_dup() */
     char *imds_endpoint;                                             /* never NULL */
     bool imds_disabled;
     bool ignore_endpoints; /* AWS_IGNORE_CONFIGURED_ENDPOINT_URLS */
@@ -85,7 +85,9 @@ void cred_choice_clear(struct cred_choice *ch);
 
 /* ---- keys ---- */
 void *cred_secret_pages(size_t len); /* zeroed memory that core dumps leave out, NULL if there is none; munmap() it */
-void cred_wipe_free(char *secret);   /* wipes a string before freeing it; NULL allowed */
+char *cred_secret_dup(const char *secret); /* in such memory; NULL allowed */
+void cred_secret_free(char *secret);       /* wipes it; NULL allowed */
+void cred_wipe_free(char *secret);         /* wipes a string before freeing it; NULL allowed */
 void cred_wipe_gstring(GString *s);
 /* Checks that the parts are fit for a header. token may be NULL or "". */
 int cred_keys_set(struct s3_keys *ret_keys, const char *access_key, const char *secret_key, const char *token,

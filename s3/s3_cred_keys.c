@@ -8,6 +8,7 @@
 #include "s3_cred_int.h"
 
 #include <jansson.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -19,6 +20,35 @@ void *cred_secret_pages(size_t len)
     (void)madvise(p, len, MADV_DONTDUMP); /* best effort, as is keeping it out of swap */
     (void)mlock(p, len);
     return p;
+}
+
+/* What cred_secret_dup() returns the text of. */
+struct secret {
+    size_t len; /* of all of it */
+    char text[];
+};
+
+char *cred_secret_dup(const char *secret)
+{
+    if (secret == NULL)
+        return NULL;
+    size_t len = sizeof(struct secret) + strlen(secret) + 1;
+    struct secret *s = cred_secret_pages(len);
+    if (s == NULL)
+        g_error("no memory for a secret");
+    s->len = len;
+    memcpy(s->text, secret, len - sizeof(struct secret));
+    return s->text;
+}
+
+void cred_secret_free(char *secret)
+{
+    if (secret == NULL)
+        return;
+    struct secret *s = (struct secret *)(void *)(secret - offsetof(struct secret, text));
+    size_t len = s->len;
+    explicit_bzero(s, len);
+    (void)munmap(s, len);
 }
 
 void cred_wipe_free(char *secret)

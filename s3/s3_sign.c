@@ -1,5 +1,5 @@
 /*
- * SigV4 on OpenSSL's one-shot digests; see s3_sign.h. No state, no locks, any thread.
+ * SigV4 on OpenSSL's one-shot digests; see s3_sign.h. No state but what the CPU can do, no locks, any thread.
  *
  * libcurl can sign as well, but in the versions of current distributions it gets keys with '=' and value-less query parameters wrong.
  */
@@ -7,6 +7,7 @@
 
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 #if defined(__x86_64__)
@@ -25,7 +26,7 @@ static void hex(const uint8_t *bin, size_t n, char *ret)
     ret[2 * n] = '\0';
 }
 
-bool s3_sha256_is_fast(void)
+static bool look_for_sha256(void)
 {
 #if defined(__x86_64__)
     unsigned a, b = 0, c, d;
@@ -35,6 +36,18 @@ bool s3_sha256_is_fast(void)
 #else
     return false;
 #endif
+}
+
+bool s3_sha256_is_fast(void)
+{
+    enum { NOT_LOOKED, NO, YES };
+    static _Atomic int known; /* a hypervisor takes over at CPUID, which is too much for each request */
+    int k = atomic_load_explicit(&known, memory_order_relaxed);
+    if (k == NOT_LOOKED) {
+        k = look_for_sha256() ? YES : NO;
+        atomic_store_explicit(&known, k, memory_order_relaxed);
+    }
+    return k == YES;
 }
 
 static void hmac(const void *key, size_t key_len, const char *text, uint8_t ret[32])

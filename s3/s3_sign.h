@@ -46,7 +46,7 @@ char *s3_sign_request(const struct s3_sign_in *in, const struct s3_sign_key *key
 void s3_digest_hex(const uint8_t md[32], char ret[65]);
 /* Lower-case hex SHA-256. */
 void s3_sha256_hex(const void *buf, size_t len, char ret[65]);
-/* Whether this CPU has instructions for it, which make it faster than MD5. */
+/* Whether this CPU has instructions for it, which make it faster than MD5. Looked for once in a process. */
 bool s3_sha256_is_fast(void);
 /* Unix seconds to YYYYMMDDTHHMMSSZ. */
 void s3_amz_date(int64_t unix_s, char ret[17]);

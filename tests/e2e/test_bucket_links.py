@@ -197,6 +197,36 @@ def test_a_link_is_removed_when_all_is_in_its_bucket(mount, other):
     (mount.path / "sub/x").write_bytes(b"x")
 
 
+def test_names_that_were_trusted_for_long_are_asked_for_again(mount, other):
+    """What the kernel knows of an immutable link it may keep for a year; who works in a directory of it stays there."""
+    one, two = other("one"), other("two")
+    for s in (one, two):
+        s.put("d/f", b"old")
+        s.put("d/gone", b"x")
+    add(mount, one, "one", "--immutable")
+    add(mount, two, "two", "--metadata-ttl", "1h")
+    tops = [mount.path / "one", mount.path / "two"]
+    for top in tops:
+        assert sorted(os.listdir(top / "d")) == ["f", "gone"]
+        assert os.stat(top / "d/f").st_size == 3 and os.stat(top / "d/gone").st_size == 1
+    opened = [os.open(top / "d/f", os.O_RDONLY) for top in tops]
+    dirs = [os.open(top / "d", os.O_RDONLY) for top in tops]
+    for s in (one, two):
+        s.put("d/f", b"longer")
+        s.delete("d/gone")
+    run("link", "set", "--unset", "immutable", "--metadata-ttl", "1s", tops[0])
+    run("link", "set", "--metadata-ttl", "1s", tops[1])
+    for top, fd in zip(tops, dirs):
+        assert eventually(lambda: os.stat(top / "d/f").st_size == 6)
+        assert eventually(lambda: not (top / "d/gone").exists())
+        assert os.readlink(f"/proc/self/fd/{fd}") == str(top / "d")
+        assert os.stat("f", dir_fd=fd).st_size == 6
+    for fd in opened:
+        assert os.pread(fd, 10, 0) == b"old"
+    for fd in opened + dirs:
+        os.close(fd)
+
+
 def test_what_globs_leave_out(mount, other):
     one = other("one")
     for key in ("a.bin", "a.txt", "tmp/b.bin", "d/c.bin"):

@@ -147,10 +147,17 @@ def test_own_publishes_cost_nothing_and_unpublished_changes_win(make_mount, base
 def test_events_while_the_daemon_was_away_are_not_missed(make_mount, base):
     daemon = Daemon(make_mount, base)
     daemon.store.put("d/f", b"one")
+    daemon.store.put("e/f", b"one")
     assert os.listdir(daemon.path / "d") == ["f"]
+    assert (daemon.path / "e/f").stat().st_size == 3 and not (daemon.path / "e/g").exists()
     assert daemon.mount.kill_worker()
     daemon.store.put("d/g", b"two")  # its event found nobody
+    daemon.store.put("e/f", b"other")
+    daemon.store.put("e/g", b"two")
     assert eventually(lambda: sorted(os.listdir(daemon.path / "d")) == ["f", "g"], 30)
+    assert eventually(lambda: (daemon.path / "e/f").stat().st_size == 5)  # what the kernel knows
+    if tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (6, 16):
+        assert eventually((daemon.path / "e/g").exists)
 
 
 def test_options_for_events_are_checked(make_mount, base):

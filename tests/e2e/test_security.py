@@ -1,14 +1,17 @@
 """What must never happen: secrets where others can read them, a cache others can get into, rights that a bucket gives, a binary without its armour."""
 import errno
+import http.server
 import os
 import pathlib
 import re
 import shutil
+import signal
 import stat
 import subprocess
+import threading
 
 import pytest
-from mounts import MIB, ROOT, SLUICE, as_nobody, run, sh
+from mounts import MIB, ROOT, SLUICE, as_nobody, eventually, run, sh
 
 CANARY = "cAnArY0secretDoNotPrintMe0123456789abcdef"
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -83,6 +86,76 @@ def test_the_daemon_shows_no_secret(make_mount, store):
             assert not re.search(r"Signature=[0-9a-f]{64}|X-Amz-Security-Token: \S", text), where
         for path in m.cache.rglob("*"):
             assert not path.is_file() or secret.encode() not in path.read_bytes(), path
+
+
+class EmptyBucket(http.server.BaseHTTPRequestHandler):
+    """Whatever is asked for. Keeps what requests are signed with."""
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self.server.signed.append(self.headers.get("Authorization", ""))
+        body = b"<ListBucketResult><Name>bucket</Name><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>"
+        self.send_response(200)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def empty_bucket():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), EmptyBucket) as server:
+        server.daemon_threads, server.signed = True, []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def found_in_memory(pid, secret):
+    """Where it stands: (in memory that is locked and left out of dumps, elsewhere), each the names of mappings."""
+    kept, elsewhere, where = [], [], None
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for line in pathlib.Path(f"/proc/{pid}/smaps").read_text().splitlines():
+            mapping = re.match(r"([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \S+\s*(.*)", line)
+            where = mapping or where
+            if not line.startswith("VmFlags:") or where[3][0] != "r" or where[4] in ("[vvar]", "[vsyscall]", "[vvar_vclock]"):
+                continue
+            first, end = int(where[1], 16), int(where[2], 16)
+            memory.seek(first)
+            try:
+                data = memory.read(end - first)
+            except OSError:
+                continue  # of a file that is shorter
+            if secret in data:
+                (kept if {"dd", "lo"} <= set(line.split()[1:]) else elsewhere).append(f"{where[4] or 'anonymous'} at {first:x}")
+    return kept, elsewhere
+
+
+@ROOT_ONLY
+def test_keys_of_the_environment_stand_in_locked_memory_only(make_mount, empty_bucket):
+    """Of all processes of a mount, at its start and after a worker's death, which the next one gets them after."""
+    endpoint = f"http://127.0.0.1:{empty_bucket.server_address[1]}"
+    m = make_mount(start=False, source="s3://bucket", endpoint_url=endpoint)
+    m.env.update(AWS_ACCESS_KEY_ID="AKIDEXAMPLE", AWS_SECRET_ACCESS_KEY=CANARY, AWS_REGION="r-1", AWS_CONTAINER_AUTHORIZATION_TOKEN=CANARY,
+                 AWS_SESSION_TOKEN="", AWS_CONFIG_FILE="/none", AWS_SHARED_CREDENTIALS_FILE="/none")
+    m.mount()
+    supervisor, worker = m.status()["supervisor_pid"], m.status()["pid"]
+    for _ in range(2):
+        seen = len(empty_bucket.signed)
+        assert eventually(lambda: os.listdir(m.path) == [] and len(empty_bucket.signed) > seen)  # by this worker
+        assert all(x.startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/") for x in empty_bucket.signed)
+        children = [int(x) for x in pathlib.Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()]
+        assert len(children) == 2  # the worker and the notifier
+        for pid in (supervisor, *children):
+            assert b"AWS_SECRET_ACCESS_KEY=" in environ(pid) and CANARY.encode() not in environ(pid)
+            kept, elsewhere = found_in_memory(pid, CANARY.encode())
+            assert not elsewhere and bool(kept) == (pid in (supervisor, worker)), (pid, worker, kept, elsewhere)
+        before = worker
+        os.kill(before, signal.SIGKILL)
+        worker = eventually(lambda: next((s["pid"] for s in [m.status()] if s["pid"] != before), None))
 
 
 def test_the_daemon_leaves_no_core_and_no_open_files(mount):

@@ -104,6 +104,32 @@ START_TEST(restart_keeps_dirty_marks_and_ranges)
 }
 END_TEST
 
+static void *evict_one(void *vid)
+{
+    return GINT_TO_POINTER(cache_evict(fx.cache, *(uint64_t *)vid));
+}
+
+/* As by the evictor, which a busy machine keeps from letting go. */
+START_TEST(file_that_is_only_looked_at_is_dropped)
+{
+    uint64_t vid = 50;
+    pthread_t thread;
+    void *r;
+    struct cache_source src = put_object(&fx, "a", SIZE, 1);
+    struct cfile *cf = open_object(&fx, vid, &src, SIZE);
+    assert_reads(cf, 0, SIZE, 1);
+    GPtrArray *looks = cache_open_files(fx.cache->tiers->pdata[0]);
+    ck_assert_uint_eq(looks->len, 1);
+    ck_assert_int_eq(cache_evict(fx.cache, vid), -EBUSY); /* it is used as well */
+    cache_file_unref(cf);
+    ck_assert_int_eq(pthread_create(&thread, NULL, evict_one, &vid), 0);
+    g_usleep(200000); /* more than it waits for users */
+    g_ptr_array_unref(looks);
+    ck_assert_int_eq(pthread_join(thread, &r), 0);
+    ck_assert_int_eq(GPOINTER_TO_INT(r), 0);
+}
+END_TEST
+
 /* The evictor looks at open files once a second and may still have this one. */
 static int open_lost(uint64_t vid, const struct cache_source *src)
 {
@@ -700,6 +726,7 @@ int main(int argc, char **argv)
     tcase_add_test(tc, folder_open_to_others_is_refused);
     tcase_add_test(tc, restart_keeps_presence);
     tcase_add_test(tc, restart_keeps_dirty_marks_and_ranges);
+    tcase_add_test(tc, file_that_is_only_looked_at_is_dropped);
     tcase_add_test(tc, missing_data_file_is_fetched_again_or_reported);
     tcase_add_test(tc, after_another_boot_bad_chunks_are_fetched_again);
     tcase_add_test(tc, published_file_the_disk_cannot_read_is_fetched_again);

@@ -1,5 +1,7 @@
 /* Inodes without a name that a worker left: they go when the kernel does not know them, and not before. A thread of the test answers for notifier and kernel. */
 #include "fs/content.h"
+#include "fs/event_apply.h"
+#include "fs/events.h"
 #include "fs/notifier.h"
 #include "fs/reap.h"
 #include "fs/replay.h"
@@ -265,6 +267,103 @@ START_TEST(kernel_is_told_of_a_change_when_it_is_committed)
 }
 END_TEST
 
+struct told {
+    unsigned names, dirs, expired, attributes;
+};
+
+/* What the kernel is told of "d" and of "d/f", which it knows, up to the attributes of the latter. */
+static void take_notes(uint64_t d, uint64_t f, struct told *ret)
+{
+    struct {
+        struct fuse_out_header head;
+        union {
+            struct fuse_notify_inval_inode_out inode;
+            struct {
+                struct fuse_notify_inval_entry_out entry;
+                char name[16];
+            };
+        };
+    } note;
+    for (bool last = false; !last;) {
+        ck_assert(is_told(20000));
+        ck_assert_int_gt(recv(kernel.ends[1], &note, sizeof(note), 0), 0);
+        bool of_name = note.head.error == FUSE_NOTIFY_INVAL_ENTRY;
+        ck_assert(of_name || (note.head.error == FUSE_NOTIFY_INVAL_INODE && note.inode.off == -1));
+        ck_assert(!of_name || (note.entry.parent == d && g_str_equal(note.name, "f")) ||
+                  (note.entry.parent == META_ROOT_INO && g_str_equal(note.name, "d")));
+        ret->names += of_name;
+        ret->dirs += of_name && note.entry.parent == META_ROOT_INO;
+        ret->expired += of_name && note.entry.flags == FUSE_EXPIRE_ONLY;
+        ret->attributes += !of_name;
+        last = !of_name && note.inode.ino == f;
+    }
+}
+
+/* Without the flag for it a name goes altogether, which nobody minds who works with a file, but with a directory. */
+START_TEST(directories_in_use_stay_where_the_kernel_cannot_doubt)
+{
+    takeover_open(false);
+    fs_fixture_write(&fx, "d/f", "1", 1);
+    fs_fixture_write(&fx, "d/unknown", "1", 1);
+    INODE_REF d = fs_fixture_inode(&fx, "d");
+    INODE_REF f = fs_fixture_inode(&fx, "d/f");
+    inode_kernel_ref(d);
+    inode_kernel_ref(f);
+    fx.fs->notify_fd = kernel.ends[0];
+    for (unsigned expires = 0; expires < 2; expires++) {
+        struct told told = {0};
+        atomic_store(&fx.fs->fuse_caps, expires ? FUSE_CAP_EXPIRE_ONLY : 0);
+        notify_below(fx.fs, META_ROOT_INO);
+        take_notes(d->ino, f->ino, &told);
+        ck_assert_uint_eq(told.names, 1 + expires);
+        ck_assert_uint_eq(told.dirs, expires);
+        ck_assert_uint_eq(told.expired, 2 * expires);
+        ck_assert_uint_eq(told.attributes, 2);
+    }
+}
+END_TEST
+
+/* What came while nobody listened, and what is lost of a directory: the kernel trusts names for as long as it was told to. */
+START_TEST(kernel_trusts_no_names_for_lost_events)
+{
+    takeover_open(false);
+    fs_fixture_write(&fx, "d/f", "1", 1);
+    INODE_REF d = fs_fixture_inode(&fx, "d");
+    INODE_REF f = fs_fixture_inode(&fx, "d/f");
+    inode_kernel_ref(d);
+    inode_kernel_ref(f);
+    fx.fs->notify_fd = kernel.ends[0];
+    atomic_store(&fx.fs->fuse_caps, FUSE_CAP_EXPIRE_ONLY);
+    g_autofree char *secret = g_build_filename(fx.dir, "secret", NULL), *msg = NULL;
+    ck_assert(g_file_set_contents_full(secret, "a-secret-of-events-1\n", -1, G_FILE_SET_CONTENTS_NONE, 0600, NULL));
+    struct events *ev = NULL;
+    struct told all = {0}, one = {0};
+    ck_assert_int_eq(events_open(fx.fs, secret, &ev, &msg), 0);
+    take_notes(d->ino, f->ino, &all);
+    ck_assert_uint_eq(all.expired, 2);
+    ck_assert(event_doubt_dir(fx.fs, "d/"));
+    take_notes(d->ino, f->ino, &one);
+    ck_assert_uint_ge(one.expired, 1);
+    events_close(ev);
+}
+END_TEST
+
+START_TEST(kernel_that_can_doubts_all_at_once)
+{
+    takeover_open(false);
+    fx.fs->notify_fd = kernel.ends[0];
+    for (unsigned i = 0; i < 2; i++) {
+        struct fuse_out_header head;
+        atomic_store(&fx.fs->fuse_minor, NOTIFIER_EPOCH_MINOR);
+        notify_all(fx.fs);
+        ck_assert(is_told(20000));
+        ck_assert_int_eq(recv(kernel.ends[1], &head, sizeof(head), 0), sizeof(head));
+        ck_assert_int_eq(head.error, 8); /* FUSE_NOTIFY_INC_EPOCH */
+        ck_assert_uint_eq(head.len, sizeof(head));
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("reap");
@@ -272,6 +371,9 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, kernel_is_told_of_a_change_when_it_is_committed);
+    tcase_add_test(tc, directories_in_use_stay_where_the_kernel_cannot_doubt);
+    tcase_add_test(tc, kernel_trusts_no_names_for_lost_events);
+    tcase_add_test(tc, kernel_that_can_doubts_all_at_once);
     tcase_add_test(tc, what_the_kernel_does_not_know_goes_at_once);
     tcase_add_test(tc, what_two_workers_left_goes);
     tcase_add_test(tc, what_the_kernel_knows_goes_with_its_forget);

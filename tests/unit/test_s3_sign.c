@@ -7,8 +7,16 @@
 #include "tests/support/checks.h"
 
 #include <check.h>
+#include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <sys/ptrace.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#endif
 
 struct vector {
     const char *name, *method, *path, *query, *headers, *payload, *signature;
@@ -149,6 +157,56 @@ START_TEST(request_sorts_its_query_by_encoded_name_and_encodes_each_byte)
 }
 END_TEST
 
+#if defined(__x86_64__)
+#define CPUID_LEN 2
+
+/* The child: what is done for each request, between two stops. */
+static void hash_between_stops(void)
+{
+    char sum[65];
+    (void)s3_sha256_is_fast();
+    s3_sha256_hex("once", 4, sum);
+    (void)ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+    (void)raise(SIGSTOP);
+    (void)s3_sha256_is_fast();
+    s3_sha256_hex("twice", 5, sum);
+    (void)raise(SIGSTOP);
+    _exit(0);
+}
+
+static bool is_cpuid(pid_t pid)
+{
+    static const uint8_t cpuid[CPUID_LEN] = {0x0f, 0xa2};
+    struct user_regs_struct regs;
+    ck_assert_int_eq(ptrace(PTRACE_GETREGS, pid, NULL, &regs), 0);
+    errno = 0;
+    long word = ptrace(PTRACE_PEEKTEXT, pid, (void *)(uintptr_t)regs.rip, NULL);
+    return errno == 0 && memcmp(&word, cpuid, sizeof(cpuid)) == 0;
+}
+
+START_TEST(cpu_is_asked_for_its_instructions_once)
+{
+    int status;
+    unsigned n = 0;
+    pid_t pid = fork();
+    if (pid == 0)
+        hash_between_stops();
+    ck_assert_int_gt(pid, 0);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP);
+    do {
+        n += is_cpuid(pid);
+        ck_assert_int_eq(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL), 0);
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    } while (WIFSTOPPED(status) && WSTOPSIG(status) == SIGTRAP);
+    ck_assert(WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP);
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, &status, 0);
+    ck_assert_uint_eq(n, 0);
+}
+END_TEST
+#endif
+
 int main(void)
 {
     Suite *s = suite_create("s3_sign");
@@ -157,6 +215,9 @@ int main(void)
     tcase_add_test(t, examples_of_the_s3_documentation_give_their_signatures);
     tcase_add_test(t, canonical_request_is_the_documented_text);
     tcase_add_test(t, request_sorts_its_query_by_encoded_name_and_encodes_each_byte);
+#if defined(__x86_64__)
+    tcase_add_test(t, cpu_is_asked_for_its_instructions_once);
+#endif
     suite_add_tcase(s, t);
     return run_suite(s);
 }
