@@ -142,9 +142,9 @@ void cred_env_fill(struct cred_env *e, const struct objstore_config *cfg)
     e->container_full = g_strdup(env_get("AWS_CONTAINER_CREDENTIALS_FULL_URI"));
     e->container_token_file = g_strdup(env_get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"));
     e->access_key = g_strdup(env_get("AWS_ACCESS_KEY_ID"));
-    e->secret_key = g_strdup(env_get(secret_names[0]));
-    e->session_token = g_strdup(env_get(secret_names[1]));
-    e->container_token = g_strdup(env_get(secret_names[2]));
+    e->secret_key = cred_secret_dup(env_get(secret_names[0]));
+    e->session_token = cred_secret_dup(env_get(secret_names[1]));
+    e->container_token = cred_secret_dup(env_get(secret_names[2]));
     e->imds_endpoint = imds_endpoint();
     e->imds_disabled = env_true("AWS_EC2_METADATA_DISABLED");
     e->allow_plain_http = cfg->allow_plain_http;
@@ -165,12 +165,13 @@ void cred_env_clear(struct cred_env *e)
                            e->container_relative,
                            e->container_full,
                            e->container_token_file,
+                           e->access_key,
                            e->imds_endpoint};
-    char *const secret[] = {e->access_key, e->secret_key, e->session_token, e->container_token};
+    char *const secret[] = {e->secret_key, e->session_token, e->container_token};
     for (size_t i = 0; i < G_N_ELEMENTS(owned); i++)
         g_free(owned[i]);
     for (size_t i = 0; i < G_N_ELEMENTS(secret); i++)
-        cred_wipe_free(secret[i]);
+        cred_secret_free(secret[i]);
     memset(e, 0, sizeof(*e));
 }
 

@@ -36,8 +36,9 @@ struct cred_env {
     char *container_relative;
     char *container_full;
     char *container_token_file;
-    char *access_key, *secret_key, *session_token, *container_token; /* wiped when freed */
-    char *imds_endpoint;                                             /* never NULL */
+    char *access_key;
+    char *secret_key, *session_token, *container_token; /* cred_secret_dup() */
+    char *imds_endpoint;                                /* never NULL */
     bool imds_disabled;
     bool ignore_endpoints; /* AWS_IGNORE_CONFIGURED_ENDPOINT_URLS */
     bool allow_plain_http;
@@ -85,6 +86,9 @@ void cred_choice_clear(struct cred_choice *ch);
 
 /* ---- keys ---- */
 void *cred_secret_pages(size_t len); /* zeroed memory that core dumps leave out, NULL if there is none; munmap() it */
+char *
+cred_secret_dup(const char *secret); /* in such memory; NULL for NULL, or if there is none; cred_secret_free() it */
+void cred_secret_free(char *secret); /* NULL allowed */
 void cred_wipe_free(char *secret);   /* wipes a string before freeing it; NULL allowed */
 void cred_wipe_gstring(GString *s);
 /* Checks that the parts are fit for a header. token may be NULL or "". */

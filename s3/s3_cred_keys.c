@@ -21,6 +21,22 @@ void *cred_secret_pages(size_t len)
     return p;
 }
 
+char *cred_secret_dup(const char *secret)
+{
+    size_t len = secret != NULL ? strlen(secret) : 0;
+    char *p = secret != NULL ? cred_secret_pages(len + 1) : NULL;
+    return p != NULL ? memcpy(p, secret, len) : NULL;
+}
+
+void cred_secret_free(char *secret)
+{
+    size_t len = secret != NULL ? strlen(secret) : 0;
+    if (secret == NULL)
+        return;
+    explicit_bzero(secret, len);
+    (void)munmap(secret, len + 1);
+}
+
 void cred_wipe_free(char *secret)
 {
     if (secret == NULL)
