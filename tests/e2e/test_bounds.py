@@ -1,6 +1,7 @@
 """Nothing waits for ever: with a store that takes requests and never answers every operation ends, and so does every program that is to."""
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,10 +9,13 @@ import time
 
 import lake
 import pytest
-from mounts import MIB, SLUICE, eventually, run
+from mounts import MIB, ROOT, SLUICE, eventually, run
 
-HANG_S = 30  # much longer than --op-timeout 3s; what takes that long hangs
+HANG_S = 30  # much longer than --op-timeout 3s, and 5 s more; what takes that long hangs
 BIG = 40 * MIB
+OPS = re.findall(r"^OP\((\w+)\)", (ROOT / "fs/ops.def").read_text(), re.M)
+# Whom nobody waits for: the mount itself, and what the kernel says by itself when all is over.
+NOT_WAITED_FOR = {"init", "destroy", "forget", "forget_multi", "release", "releasedir"}
 
 
 @pytest.fixture
@@ -47,15 +51,23 @@ def name_of(code):
     return "ok" if code == 0 else signal.Signals(-code).name if code < 0 else errno.errorcode.get(code, str(code))
 
 
-# What waits for the store, and how it may end while that does not answer.
+# What waits for the store, and how it may end while that does not answer. The first word is the operation.
 BLOCKED = {
     "open": ("go(); open(P + '/d/small', 'rb').read()", {"ETIMEDOUT"}),
     "read": ("f = os.open(P + '/d/big', os.O_RDONLY); go(); os.pread(f, 100, 0)", {"ETIMEDOUT"}),
     "read at the end": ("f = os.open(P + '/d/big2', os.O_RDONLY); go(); os.pread(f, 100, 39 << 20)", {"ETIMEDOUT"}),
-    "direct read": ("f = os.open(P + '/d/big3', os.O_RDONLY | os.O_DIRECT); b = mmap.mmap(-1, 1 << 20); go(); os.preadv(f, [b], 0)",
+    "read past the page cache": ("f = os.open(P + '/d/big3', os.O_RDONLY | os.O_DIRECT); b = mmap.mmap(-1, 1 << 20); go(); os.preadv(f, [b], 0)",
                     {"ETIMEDOUT"}),
-    "fault": ("f = open(P + '/d/big4', 'rb'); b = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); go(); b[20 << 20]", {"SIGBUS"}),
+    "read by a fault": ("f = open(P + '/d/big4', 'rb'); b = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); go(); b[20 << 20]", {"SIGBUS"}),
     "readdir": ("go(); os.listdir(P + '/unlisted')", {"ETIMEDOUT"}),
+    "readdirplus": ("go(); [x.stat() for x in os.scandir(P + '/unlisted9')]", {"ETIMEDOUT"}),
+    "rmdir": ("go(); os.rmdir(P + '/unlisted10')", {"ETIMEDOUT"}),
+    "mknod": ("go(); os.mknod(P + '/unlisted11/new')", {"ETIMEDOUT"}),
+    "link": ("go(); os.link(P + '/e2/known', P + '/unlisted12/new')", {"ETIMEDOUT"}),
+    "readlink": ("go(); os.readlink(P + '/unlisted13/name')", {"ETIMEDOUT"}),
+    "setxattr": ("go(); os.setxattr(P + '/unlisted14/name', 'user.x', b'x')", {"ETIMEDOUT"}),
+    "listxattr": ("go(); os.listxattr(P + '/unlisted15/name')", {"ETIMEDOUT"}),
+    "removexattr": ("go(); os.removexattr(P + '/unlisted16/name', 'user.x')", {"ETIMEDOUT"}),
     "lookup": ("go(); os.stat(P + '/unlisted2/name')", {"ETIMEDOUT"}),
     "create": ("go(); open(P + '/unlisted3/new', 'wb')", {"ETIMEDOUT"}),
     "mkdir": ("go(); os.mkdir(P + '/unlisted4/new')", {"ETIMEDOUT"}),
@@ -64,40 +76,52 @@ BLOCKED = {
     "unlink": ("go(); os.unlink(P + '/unlisted7/name')", {"ETIMEDOUT"}),
     "getxattr": ("go(); os.getxattr(P + '/unlisted8/name', 'user.sluice.etag')", {"ETIMEDOUT"}),
     "write": ("f = os.open(P + '/d/big5', os.O_RDWR); go(); os.pwrite(f, b'x' * 10, 100)", {"ETIMEDOUT"}),
-    "copy": ("f = os.open(P + '/d/big6', os.O_RDONLY); t = os.open(P + '/d/copy', os.O_RDWR | os.O_CREAT); go(); "
+    "copy_file_range": ("f = os.open(P + '/d/big6', os.O_RDONLY); t = os.open(P + '/d/copy', os.O_RDWR | os.O_CREAT); go(); "
              "os.copy_file_range(f, t, 32 << 20)", {"ETIMEDOUT"}),
 }
 
 # What is answered all the same, and at once.
 SERVED = {
-    "df": "go(); os.statvfs(P)",
-    "ls": "go(); assert len(os.listdir(P + '/d')) > 5",
-    "stat": "go(); os.stat(P + '/d/known')",
-    "cached": "go(); assert open(P + '/d/cached', 'rb').read() == b'cached'",
-    "write": "go(); open(P + '/d/mine', 'wb').write(b'x')",
-    "rename": "go(); os.rename(P + '/d/here', P + '/d/there')",
-    "unlink": "go(); os.unlink(P + '/d/gone')",
-    "truncate": "go(); os.truncate(P + '/d/cut', 5)",
+    "statfs": "go(); os.statvfs(P)",
+    "readdir of what is known": "go(); assert len(os.listdir(P + '/d')) > 5",
+    "getattr": "go(); os.stat(P + '/d/known')",
+    "opendir": "go(); os.open(P + '/d', os.O_RDONLY | os.O_DIRECTORY)",
+    "setattr of what is known": "go(); os.chmod(P + '/d/known', 0o600); os.utime(P + '/d/known')",
+    "getxattr of what is known": "go(); os.getxattr(P + '/d/known', 'user.sluice.etag')",
+    "setxattr of what is known": "go(); os.setxattr(P + '/d/mode', 'user.x', b'x'); os.listxattr(P + '/d/mode'); os.removexattr(P + '/d/mode', 'user.x')",
+    "read of what is here": "go(); assert open(P + '/d/cached', 'rb').read() == b'cached'",
+    "create, write and flush": "go(); open(P + '/d/mine', 'wb').write(b'x')",
+    "tmpfile": "go(); os.write(os.open(P + '/d', os.O_TMPFILE | os.O_RDWR), b'x')",
+    "fsync": "f = os.open(P + '/d/synced', os.O_WRONLY | os.O_CREAT); os.write(f, b'x'); go(); os.fsync(f); os.close(f)",
+    "fsyncdir": "f = os.open(P + '/d', os.O_RDONLY); go(); os.fsync(f)",
+    "mkdir and rmdir": "go(); os.mkdir(P + '/d/dir'); os.rmdir(P + '/d/dir')",
+    "mknod, link, symlink and readlink": "go(); os.mknod(P + '/d/node'); os.link(P + '/d/node', P + '/d/link'); os.symlink('x', P + '/d/sym'); os.readlink(P + '/d/sym')",
+    "rename of what is known": "go(); os.rename(P + '/d/here', P + '/d/there')",
+    "unlink of what is known": "go(); os.unlink(P + '/d/gone')",
+    "setattr of a size": "go(); os.truncate(P + '/d/cut', 5); os.truncate(P + '/d/big7', 20 << 20 | 5)",
+    "fallocate": "f = os.open(P + '/d/big8', os.O_RDWR); go(); os.posix_fallocate(f, 0, 1 << 20)",
+    "lseek": "f = os.open(P + '/d/big9', os.O_RDONLY); go(); os.lseek(f, 0, os.SEEK_DATA); os.lseek(f, 0, os.SEEK_HOLE)",
     "status": f"go(); subprocess.run([{str(SLUICE)!r}, 'status', '--json', P], check=True, stdout=subprocess.DEVNULL)",
 }
 
 
 def fill(store):
-    for i in range(1, 9):
+    for i in range(1, 17):
         store.put(f"unlisted{i if i > 1 else ''}/name", b"x")
     big = os.urandom(BIG)
-    for name in ("big", "big2", "big3", "big4", "big5", "big6"):
+    for name in ("big", *(f"big{i}" for i in range(2, 10))):
         store.put(f"d/{name}", big)
     store.put("d/small", os.urandom(70000))
-    store.put("e/known", b"x")  # the kernel locks the directory while it looks for the new name
-    for name in ("known", "cached", "here", "gone", "cut"):
+    for name in ("e", "e2"):
+        store.put(f"{name}/known", b"x")  # the kernel locks the directory while it looks for the new name
+    for name in ("known", "cached", "here", "gone", "cut", "mode"):
         store.put(f"d/{name}", b"cached")
 
 
 def prepare(make_mount, store, **options):
     fill(store)
     m = make_mount(metadata_ttl="1h", **options)
-    assert len(os.listdir(m.path / "d")) >= 12 and os.listdir(m.path / "e") == ["known"]
+    assert len(os.listdir(m.path / "d")) >= 15 and os.listdir(m.path / "e") == os.listdir(m.path / "e2") == ["known"]
     (m.path / "d/cached").read_bytes()
     store.black_hole()
     return m
@@ -123,6 +147,11 @@ def test_an_open_that_waits_holds_up_nobody_on_one_processor(one_processor, make
     assert [p.wait(HANG_S) for p in waiting] == [0, 0, 0]
 
 
+def test_every_operation_is_among_those_that_are_tried():
+    tried = {name for row in (*BLOCKED, *SERVED, *REMOTE) for name in re.findall(r"\w+", row)}
+    assert set(OPS) - NOT_WAITED_FOR <= tried
+
+
 def test_every_operation_ends_while_the_store_is_a_black_hole(make_mount, store):
     m = prepare(make_mount, store, op_timeout="3s")
     running = {name: program(m, code) for name, (code, _) in BLOCKED.items()}
@@ -141,7 +170,7 @@ def test_a_signal_ends_a_program_that_waits_for_the_store(make_mount, store, sig
     m = prepare(make_mount, store, op_timeout="10m")
     running = {name: program(m, code) for name, (code, _) in BLOCKED.items()}
     if sig == signal.SIGINT:  # which Python handles
-        running.pop("fault").kill()
+        running.pop("read by a fault").kill()
     time.sleep(1)  # so that they wait
     assert {name: p.returncode for name, p in running.items() if p.poll() is not None} == {}
     for p in running.values():
@@ -179,8 +208,8 @@ def test_a_handled_signal_does_not_end_a_read_but_sigint_does(make_mount, store)
 REMOTE = {
     "fsync": "f = open(P + '/r/fsync', 'wb', buffering=0); f.write(b'fsync'); go(); os.fsync(f.fileno())",
     "fsync of parts": "f = open(P + '/r/parts', 'wb', buffering=0); f.write(b'parts' * (5 << 20)); go(); os.fsync(f.fileno())",
-    "close": "f = os.open(P + '/r/close', os.O_WRONLY | os.O_CREAT); os.write(f, b'close'); go(); os.close(f)",
-    "close of parts": "f = os.open(P + '/r/parts2', os.O_WRONLY | os.O_CREAT); os.write(f, b'parts' * (5 << 20)); go(); os.close(f)",
+    "flush": "f = os.open(P + '/r/close', os.O_WRONLY | os.O_CREAT); os.write(f, b'close'); go(); os.close(f)",
+    "flush of parts": "f = os.open(P + '/r/parts2', os.O_WRONLY | os.O_CREAT); os.write(f, b'parts' * (5 << 20)); go(); os.close(f)",
 }
 
 
@@ -272,7 +301,7 @@ def test_hundreds_of_waiting_readers_hold_up_nobody_and_leave_nothing(make_mount
             assert p.wait(HANG_S) == 0, (code, p.stderr.read())
         waiting.add(m, range(400, 700))  # more than there are threads for them
         assert eventually(lambda: counts(m)[0] >= threads + 470, 30), counts(m)
-        assert program(m, SERVED["df"]).wait(HANG_S) == 0
+        assert program(m, SERVED["statfs"]).wait(HANG_S) == 0
         alarmed, killed = program(m, ALARMED), program(m, ALARMED)
         time.sleep(1.5)
         assert alarmed.poll() is None and killed.poll() is None, (alarmed.poll(), killed.poll())

@@ -1,11 +1,14 @@
 """A kill at one named point, and what is left of it for programs, for the bucket and for `sluice fsck`. Needs a build with test points."""
+import contextlib
 import ctypes
+import errno
 import os
+import random
 import shutil
 
 import pytest
 from crash_file import CrashFile
-from mounts import POINTS, eventually, is_gone, run
+from mounts import MIB, POINTS, eventually, is_gone, run
 from test_passthrough import Mapping
 
 EXCHANGE = 2
@@ -101,3 +104,85 @@ def test_store_through_a_mapping_behind_a_published_snapshot_is_published(m, sto
     assert eventually(m.crash.fired, 30) == "seal_begun", "nobody died"
     m.wait()
     assert store.get("f") == b"new!" + bytes(4092)
+
+
+def die(m, pids, both):
+    """Until those that were to die have; there is a mount afterwards."""
+    if both:
+        assert eventually(lambda: all(map(is_gone, pids)), 30), "they did not die"
+        m.detach()
+        m.mount()
+    else:
+        assert eventually(lambda: is_gone(pids[-1]), 30), "nobody died"
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["worker", "both"])
+@pytest.mark.parametrize("point", ["conflict_found", "conflict_parked", "conflict_aside"])
+def test_conflict_is_kept_and_listed_once(m, store, point, both):
+    """Whoever came first stays in the bucket, and is what the path shows; ours is there to be decided about."""
+    store.put("d/f", b"base")
+    assert (m.path / "d/f").read_bytes() == b"base"
+    pids = m.pids()
+    m.crash.arm(point, parent=both)
+    with open(m.path / "d/f", "r+b", buffering=0) as f:
+        f.write(b"ours")
+        store.put("d/f", b"theirs")
+    assert eventually(m.crash.fired, 30) == point
+    die(m, pids, both)
+    assert eventually(lambda: run("conflicts", m.path, program=POINTS).stdout.count("d/f") == 1 and (m.path / "d/f").read_bytes() == b"theirs")
+    assert m.status()["conflicts"] == 1
+    assert store.get("d/f") == b"theirs"
+    run("conflicts", "save-as", m.path / "d/f", m.path / "d/mine", program=POINTS)
+    m.wait()
+    assert {name: store.get(name) for name in ("d/f", "d/mine")} == {"d/f": b"theirs", "d/mine": b"ours"}
+    assert m.status()["conflicts"] == 0
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["worker", "both"])
+def test_decision_that_was_cut_off_is_still_to_be_taken(m, store, both):
+    store.put("f", b"base")
+    assert (m.path / "f").read_bytes() == b"base"
+    with open(m.path / "f", "r+b", buffering=0) as f:
+        f.write(b"ours")
+        store.put("f", b"theirs")
+    assert eventually(lambda: (m.path / "f").read_bytes() == b"theirs")
+    assert m.status()["conflicts"] == 1
+    pids = m.pids()
+    m.crash.arm("conflict_brought", parent=both)
+    assert run("conflicts", "keep-mine", m.path / "f", check=False, program=POINTS).returncode == 1
+    assert m.crash.fired() == "conflict_brought"
+    die(m, pids, both)
+    assert m.status()["conflicts"] == 1
+    assert store.get("f") == b"theirs" == (m.path / "f").read_bytes()
+    run("conflicts", "keep-mine", m.path / "f", program=POINTS)
+    m.wait()
+    assert store.get("f") == b"ours" == (m.path / "f").read_bytes()
+    assert m.status()["conflicts"] == 0
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["worker", "both"])
+@pytest.mark.parametrize("point", ["punch_recorded", "punch_done"])
+def test_what_was_given_back_of_a_file_is_fetched_again(m, store, point, both):
+    """Of one that is too large for the cache, while it is read."""
+    data = random.Random(point).randbytes(40 * MIB)
+    store.put("f", data)
+    m.remount(cache_size="64M")
+    pids = m.pids()
+    m.crash.arm(point, parent=both)
+    f = os.open(m.path / "f", os.O_RDONLY)
+    try:
+        for off in range(0, len(data), MIB):
+            got = os.pread(f, MIB, off)
+            assert got == data[off:off + len(got)]  # less where it died in between
+            assert both or len(got) == MIB
+    except OSError as e:
+        assert both and e.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+    assert eventually(m.crash.fired, 30) == point
+    die(m, pids, both)
+    with contextlib.suppress(OSError):
+        os.close(f)
+    for _ in range(2):
+        assert (m.path / "f").read_bytes() == data
+    m.umount()
+    done = run("fsck", m.cache, check=False, env=m.env, program=POINTS)
+    assert done.returncode == 0, done.stdout + done.stderr

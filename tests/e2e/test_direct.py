@@ -74,6 +74,24 @@ def test_first_reader_goes_past_the_page_cache_and_the_next_open_is_passed_throu
         assert f.read() == data
 
 
+def test_what_little_lacks_is_fetched_before_the_open_is_answered(direct, store):
+    """Of a large file too: then the kernel reads all of it by itself."""
+    data = blob(14, SIZE)
+    store.put("a", data)
+    m = direct(readahead="0", prefetch="off")
+    lacks = MIB // 2
+    with open(m.path / "a", "rb", buffering=0) as f:
+        assert io(m, "a") == "direct"
+        for off in range(0, SIZE - lacks, MIB // 2):
+            assert os.pread(f.fileno(), MIB // 2, off) == data[off:off + MIB // 2]
+    assert eventually(lambda: io(m, "a") == "closed")
+    assert m.info("a")["cached_bytes"] == SIZE - lacks
+    with open(m.path / "a", "rb", buffering=0) as f:
+        assert io(m, "a") == "passthrough"
+        assert m.info("a")["cached_bytes"] == SIZE
+        assert f.read() == data
+
+
 def test_readers_of_all_kinds_at_once(direct, store):
     data = blob(2, SIZE)
     store.put("a", data)

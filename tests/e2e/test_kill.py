@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from mounts import MIB, NIGHT, QUICK, eventually
+from mounts import MIB, NIGHT, QUICK, eventually, in_thread
 
 CYCLES = 4 if QUICK else 60 if NIGHT else 16
 SIZES = (0, 1, 700, 5000, 70000, 300000, 6 * MIB)
@@ -96,11 +96,13 @@ class Worker:
 
 
 class Saver:
-    """Writes step_N/*, then `latest`, as a training job does; a reader of the store must always find what `latest` names."""
+    """Writes the shards of step_N, its `.metadata`, then `latest`, as training jobs do (torch.distributed.checkpoint, DeepSpeed); who reads the store must always find, whole, what these two name."""
 
     def __init__(self, top, store):
         self.top, self.store, self.step, self.bad = top, store, 0, []
         self.files, self.sure = {}, True
+        self.saved = {}  # marker's key and bytes -> what it names
+        self.looks = {"latest": 0, ".metadata": 0}
 
     def run(self, stop):
         try:
@@ -113,25 +115,33 @@ class Saver:
     def save(self):
         self.step += 1
         name = f"step_{self.step}"
-        files = {f"{name}/shard{i}": os.urandom(random.choice(SIZES)) for i in range(3)}
+        shards = {f"{name}/__{i}_0.distcp": os.urandom(random.choice(SIZES)) for i in range(3)}
         os.mkdir(self.top / name)
-        for key, data in files.items():
+        for key, data in shards.items():
             (self.top / key).write_bytes(data)
             self.files[key] = data
-        (self.top / "latest.tmp").write_text(name)
-        os.rename(self.top / "latest.tmp", self.top / "latest")
-        self.files["latest"] = name.encode()
+        self.mark(f"{name}/.metadata", f"shards of {name}".encode(), shards)
+        self.mark("latest", name.encode(), {**shards, f"{name}/.metadata": self.files[f"{name}/.metadata"]})
+
+    def mark(self, key, data, names):
+        self.saved[key, data] = names
+        (self.top / f"{key}.tmp").write_bytes(data)
+        os.rename(self.top / f"{key}.tmp", self.top / key)
+        self.files[key] = data
 
     def settle(self):
-        """A save that was cut off is taken away, as a job that starts again does."""
+        """A save that was cut off before its `.metadata` is taken away, as a job that starts again does."""
         if self.sure:
             return
         self.sure = True
         name = f"step_{self.step}"
         (self.top / "latest.tmp").unlink(missing_ok=True)
-        latest = self.top / "latest"
+        latest, metadata = self.top / "latest", self.top / name / ".metadata"
         if latest.exists() and latest.read_text() == name:
             self.files["latest"] = name.encode()
+        if metadata.exists():
+            self.files[f"{name}/.metadata"] = metadata.read_bytes()
+            (self.top / name / ".metadata.tmp").unlink(missing_ok=True)
             return
         for key in [k for k in self.files if k.startswith(name + "/")]:
             del self.files[key]
@@ -146,14 +156,25 @@ class Saver:
 
     def poll(self, stop):
         while not stop.is_set():
-            try:
-                name = self.store.get("latest").decode()
-                missing = [i for i in range(3) if self.store.head(f"{name}/shard{i}") is None]
-                if missing:
-                    self.bad.append((name, missing))
-            except (FileNotFoundError, KeyError):
-                pass
+            for step in self.step, self.step - 1:
+                self.look(f"step_{step}/.metadata", ".metadata")
+            self.look("latest", "latest")
             time.sleep(0.005)
+
+    def look(self, key, kind):
+        data = self.upstream(key)
+        if data is None:
+            return
+        wrong = [name for name, want in self.saved.get((key, data), {"what was never saved": None}).items() if self.upstream(name) != want]
+        if wrong:
+            self.bad.append((key, data, wrong))
+        self.looks[kind] += 1
+
+    def upstream(self, key):
+        try:
+            return self.store.get(key)
+        except FileNotFoundError:
+            return None
 
 
 def objects(store):
@@ -169,8 +190,7 @@ def test_kill_under_load_loses_nothing_acknowledged(make_mount, store, seed):
     for w in workers:
         w.dir.mkdir()
     over = threading.Event()
-    watcher = threading.Thread(target=saver.poll, args=(over,), daemon=True)
-    watcher.start()
+    watcher = in_thread(lambda: saver.poll(over))
     for cycle in range(CYCLES):
         stop = threading.Event()
         threads = [threading.Thread(target=w.run, args=(stop,), daemon=True) for w in [*workers, saver]]
@@ -193,8 +213,9 @@ def test_kill_under_load_loses_nothing_acknowledged(make_mount, store, seed):
     want = {f"{w.dir.name}/{name}": data for w in workers for name, data in w.files.items()} | saver.files
     m.wait(timeout=180)
     over.set()
-    watcher.join(30)
-    assert not saver.bad, f"`latest` pointed to what was not there: {saver.bad[:5]}"
+    watcher(30)
+    assert not saver.bad, f"a marker named what was not there: {saver.bad[:5]}"
+    assert all(n > CYCLES for n in saver.looks.values()), saver.looks
     assert m.status()["conflicts"] == 0
     assert "changed elsewhere" not in m.log(), "our own object was taken for somebody else's"
     assert sorted(objects(store)) == sorted(want)

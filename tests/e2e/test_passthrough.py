@@ -86,6 +86,47 @@ def test_a_large_file_is_served_at_once_and_passed_through_when_complete(make_mo
             assert f.read() == data
 
 
+def test_who_joins_reads_as_the_others_do(passed, store):
+    """The kernel refuses a file that is opened past the daemon beside one that is not: that waits until all have closed it, also where what joins could be passed through."""
+    data = blob(19, 2 * MIB)
+    store.put("f", data)
+    with open(passed.path / "f", "r+b", buffering=0) as first:
+        assert first.read() == data
+        assert passed.info("f")["cached_bytes"] == len(data)
+        for mode in "rb", "r+b":
+            with open(passed.path / "f", mode, buffering=0) as f:
+                assert io(passed, "f") == "cached"
+                assert f.read() == data
+    assert eventually(lambda: io(passed, "f") == "closed")
+    with open(passed.path / "f", "rb", buffering=0) as first, open(passed.path / "f", "r+b", buffering=0) as f:
+        assert io(passed, "f") == "passthrough"
+        assert f.read() == first.read() == data
+
+
+def test_who_joins_a_mapping_that_outlived_its_close_reads_as_it_does(make_mount, store):
+    """Of one that goes through the daemon the kernel does not say that it was closed."""
+    m = make_mount(passthrough="on", open_fill="0")
+    if not m.status()["passthrough"]:
+        pytest.skip(f"no passthrough here: {m.status().get('passthrough_off_because')}")
+    data = blob(20, 24 * MIB)
+    store.put("f", data)
+    view = Mapping(m.path / "f", len(data))
+    try:
+        assert io(m, "f") != "passthrough"
+        assert view.read() == data
+        assert eventually(lambda: m.info("f")["cached_bytes"] == len(data))
+        with open(m.path / "f", "rb", buffering=0) as f:
+            assert io(m, "f") != "passthrough"
+            assert f.read() == data
+        assert io(m, "f") not in ("closed", "passthrough")
+    finally:
+        view.close()
+    assert eventually(lambda: io(m, "f") == "closed")
+    with open(m.path / "f", "rb", buffering=0) as f:
+        assert io(m, "f") == "passthrough"
+        assert f.read() == data
+
+
 def test_a_new_file_is_written_by_the_kernel_and_streamed(make_mount, store):
     m = make_mount(part_size="5M")
     data = blob(3, 40 * MIB)

@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from mounts import MIB, eventually, run, sh
+from mounts import MIB, eventually, in_thread, run, sh
 from test_passthrough import Mapping, blob
 
 
@@ -86,6 +86,33 @@ def test_stores_into_a_mapping_after_close_remote_are_published(both, store):
     want = bytearray(b"bc" + b"a" * 99998)
     want[90000:90001] = b"d"
     assert eventually(lambda: store.get("f") == bytes(want), 10)
+
+
+def test_close_remote_beside_a_writer_publishes_what_the_file_was_at_one_moment(both, store):
+    """Not parts of before a write beside parts of after it: all of them are looked at again when they are stored."""
+    m = both(close="remote", part_size="5M", max_uploads=1, fault="op=part,action=delay:100ms")
+    size = 30 * MIB
+    with open(m.path / "f", "w+b", buffering=0) as f:
+        f.write(bytes(size))
+        begun, n = threading.Event(), 0
+
+        def write():
+            nonlocal n
+            end = time.monotonic() + 3
+            while time.monotonic() < end:
+                n += 1
+                os.pwrite(f.fileno(), b"%8d" % n, 0)
+                os.pwrite(f.fileno(), b"%8d" % n, size - 8)
+                begun.set()
+        join = in_thread(write)
+        assert begun.wait(10)
+        os.close(os.dup(f.fileno()))
+        got = store.get("f")
+        first, last = (int(x.strip(b"\0") or 0) for x in (got[:8], got[-8:]))
+        assert first - last in (0, 1), (first, last)
+        assert join() is None
+    m.wait()
+    assert store.get("f") == b"%8d" % n + bytes(size - 16) + b"%8d" % n
 
 
 def test_fsync_remote_after_stat(both, store):

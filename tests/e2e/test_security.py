@@ -10,6 +10,7 @@ import stat
 import subprocess
 import threading
 
+import lake
 import pytest
 from mounts import MIB, ROOT, SLUICE, as_nobody, eventually, run, sh
 
@@ -50,6 +51,45 @@ def test_keys_in_a_file_of_somebody_else_are_not_used(make_mount, base):
     env.update(AWS_SHARED_CREDENTIALS_FILE=str(path), AWS_EC2_METADATA_DISABLED="true")
     done = run(*m.arguments(), check=False, env=env)
     assert done.returncode != 0 and "open to other users" in done.stderr and not m.is_mounted()
+
+
+def memory_with(pid, secret):
+    """The flags of each piece of a process's memory that holds these bytes."""
+    found, ranges = [], []
+    for line in pathlib.Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        head = re.match(r"([0-9a-f]+)-([0-9a-f]+) (r\S+) ", line)
+        if head:
+            ranges.append((int(head[1], 16), int(head[2], 16), line))
+        elif line.startswith("VmFlags:") and ranges:
+            start, end, what = ranges.pop()
+            if "[v" not in what:
+                found.append((start, end, what, line.split()[1:]))
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as mem:
+        return [(what, flags) for start, end, what, flags in found if secret in os.pread(mem.fileno(), end - start, start)]
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("where", ["environment", "file"])
+def test_the_secret_key_is_in_no_memory_that_a_dump_would_hold(make_mount, base, where):
+    made = lake.Lake()
+    env = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": CANARY}
+    if where == "file":
+        env = {**dict.fromkeys(env, ""), "AWS_SHARED_CREDENTIALS_FILE": str(keys_file(base / "keys", 0o600))}
+    try:
+        made.put("f", b"1234")
+        m = make_mount(start=False, source=made.source, endpoint_url=made.endpoint)
+        m.store = made
+        m.env = {**made.env(), **env}
+        m.mount()
+        assert (m.path / "f").read_bytes() == b"1234"
+        (m.path / "g").write_bytes(b"5678")
+        m.wait()
+        found = memory_with(m.status()["pid"], CANARY.encode())
+        assert found, "it is nowhere"
+        assert [what for what, flags in found if "dd" not in flags] == []
+        m.umount()
+    finally:
+        made.remove()
 
 
 @pytest.mark.parametrize("option", ["--aws-secret-access-key=" + CANARY, "--secret-key=" + CANARY, "-oaws_session_token=" + CANARY, "-opassword=" + CANARY])
@@ -235,6 +275,30 @@ def test_links_in_the_cache_folder_are_not_followed(make_mount, base):
     done = run(*m.arguments(), check=False, env=m.env)
     assert done.returncode != 0 and not m.is_mounted()
     assert precious.read_text() == "not to be touched"
+
+
+def test_links_in_place_of_cache_files_are_not_followed(mount, store, base):
+    """Neither read nor written through."""
+    data, precious = {name: os.urandom(100000) for name in ("read", "changed")}, base / "precious"
+    for name in data:
+        store.put(name, data[name])
+    for name in data:
+        assert (mount.path / name).read_bytes() == data[name]
+    mount.umount()
+    victims = [path for path in mount.cache.glob("data/*/*") if path.is_file()]
+    assert len(victims) == len(data)
+    precious.write_bytes(b"not to be seen or touched".ljust(100000, b"!"))
+    for path in victims:
+        path.unlink()
+        path.symlink_to(precious)
+    mount.mount()
+    with pytest.raises(OSError):
+        (mount.path / "read").read_bytes()
+    with pytest.raises(OSError):
+        with open(mount.path / "changed", "r+b", buffering=0) as f:
+            f.write(b"new")
+    assert {name: store.get(name) for name in data} == data
+    assert precious.read_bytes() == b"not to be seen or touched".ljust(100000, b"!")
 
 
 def test_a_cache_folder_belongs_to_one_bucket(make_mount, base):

@@ -1,4 +1,4 @@
-"""A haproxy before the gateway, as real lakes have one: it can be away, and say no to a share of the requests."""
+"""A haproxy before the gateway, as real lakes have one: it can be away."""
 import socket
 import subprocess
 
@@ -15,8 +15,6 @@ defaults
     timeout server 60s
 frontend s3
     bind 127.0.0.1:{port}
-    http-request reject if {{ rand(100) lt {reset} }}
-    http-request return status 503 content-type application/xml string "<Error><Code>SlowDown</Code></Error>" if {{ rand(100) lt {busy} }}
     default_backend gateway
 backend gateway
     http-reuse always
@@ -25,13 +23,11 @@ backend gateway
 
 
 class Haproxy:
-    """reset, busy: percent of requests whose connection is dropped, and that get a 503."""
-
-    def __init__(self, where, upstream, reset=0, busy=0):
+    def __init__(self, where, upstream):
         with listen("127.0.0.1") as free:
             self.port = free.getsockname()[1]
         self.config, self.log = where / "haproxy.cfg", where / "haproxy.log"
-        self.config.write_text(CONFIG.format(port=self.port, upstream=upstream, reset=reset, busy=busy))
+        self.config.write_text(CONFIG.format(port=self.port, upstream=upstream))
         self.url = f"http://127.0.0.1:{self.port}"
         self.child = None
 

@@ -11,6 +11,8 @@ A rule names the kind of request (KINDS, or "any"), perhaps the key, and an acti
 what no rule fits is passed on unchanged. An action is a function of an Exchange: it looks at the request, may ask the gateway, and says
 what the client gets. Actions are threads of their own: they may wait.
 """
+import collections
+import ctypes
 import errno
 import http.client
 import random
@@ -23,7 +25,17 @@ import urllib.parse
 
 KINDS = ("list", "uploads", "parts", "put", "copy", "get", "head", "delete", "create", "part", "part_copy", "complete", "abort")
 HEADS_CAP = 65536
+LOG_CAP = 1 << 17  # requests that are remembered
 PORTS = range(20000, 32000)  # below what the kernel gives to clients: a port that was closed for a while is still free
+
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def disconnect(sock):
+    """RST, now, also while another thread waits for the socket, whose shutdown would be a FIN."""
+    if LIBC.connect(sock.fileno(), struct.pack("=H14x", socket.AF_UNSPEC), 16):
+        raise OSError(ctypes.get_errno(), "a connection could not be reset")
 
 
 def listen(address, port=0, **how):
@@ -132,7 +144,7 @@ class Exchange:
 
     def reset(self):
         """RST: what was sent and not yet read by the client may be lost with it."""
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.proxy.reset(self.sock)
         raise Closed
 
     def hang(self, seconds=None):
@@ -171,10 +183,10 @@ class FaultProxy:
         self.upstream, self.tls, self.address = upstream, tls, address
         self.rng = random.Random(seed)
         self.mu = threading.Lock()
-        self.rules, self.log, self.sockets = [], [], set()
+        self.rules, self.log, self.sockets = [], collections.deque(maxlen=LOG_CAP), set()
         self.generation = 0
         self.refusing = 0
-        self.n_connections = 0
+        self.n_connections = self._n_resets = 0
         self.signer = None
         self.local = threading.local()
         self.listener = None
@@ -232,10 +244,19 @@ class FaultProxy:
             standing = list(self.sockets)
         for sock in standing:
             try:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                sock.shutdown(socket.SHUT_RDWR)
+                self.reset(sock)
             except OSError:
-                pass
+                pass  # it has just ended
+
+    def reset(self, sock):
+        with self.mu:
+            disconnect(sock)
+            self._n_resets += 1
+
+    @property
+    def n_resets(self):
+        with self.mu:
+            return self._n_resets
 
     def requests(self, kind=None, key=None):
         with self.mu:
@@ -295,7 +316,7 @@ class FaultProxy:
                 refused = self.refusing > 0
                 self.refusing -= refused
             if refused:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.reset(sock)
                 sock.close()
                 continue
             threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
@@ -396,10 +417,10 @@ def reset_head(n=20):
 
 
 def body_part(n, then):
-    """The head and n bytes of the body, then a method of the exchange."""
+    """The head and n bytes of the body, at most all but one, then a method of the exchange."""
     def act(x):
         reply = x.ask()
-        x.sock.sendall(reply.head() + reply.body[:n])
+        x.sock.sendall(reply.head() + reply.body[:max(0, min(n, len(reply.body) - 1))])
         time.sleep(0.02)
         getattr(x, then)()
         x.end()

@@ -8,7 +8,6 @@ import time
 import proxy as p
 import pytest
 from conftest import PARTS, SIZES, blob, cold
-from haproxy import Haproxy
 from mounts import MIB, NIGHT, ROOT, eventually, in_thread
 
 pytestmark = pytest.mark.ceph
@@ -52,12 +51,14 @@ def test_all_connections_break_at_once_again_and_again(parts):
         for _ in range(50):
             time.sleep(0.15)
             parts.proxy.cut()
+    resets = parts.proxy.n_resets
     join = in_thread(breaker)
     for i in range(5):
         parts.write(f"f{i}", blob(f"f{i}", 12 * MIB))
         parts.check(f"there{i}")
     join(60)
     parts.wait()
+    assert parts.proxy.n_resets >= resets + 5
 
 
 # ---- silence ----
@@ -67,10 +68,11 @@ def test_silence_for_a_moment(make_lake, size):
     """Shorter than the operation timeout: nobody notices but by the time."""
     lake = make_lake(op_timeout="20s", part_size="5M")
     cold(lake, "there", blob("there", MIB))
-    lake.proxy.rule("any", p.silence, times=None)
+    rule = lake.proxy.rule("any", p.silence, times=None)
     reader = in_thread(lambda: lake.read("there"))
     lake.write("f", blob("f", size))
     time.sleep(5)
+    assert rule.n_used >= 2, "the reader's request, and the writer's"
     lake.proxy.heal()
     assert reader(40) == lake.files["there"]
     lake.wait()
@@ -232,19 +234,19 @@ def test_redirect_to_another_host_is_not_followed(make_lake, status, code):
 
 # ---- for a long time ----
 
-@pytest.fixture
-def bad_network(proxy, base):
-    """A haproxy that says 503 to every tenth request and drops every fiftieth."""
-    made = Haproxy(base, proxy.upstream, reset=2, busy=10).start()
-    yield made
-    made.stop()
+def spoil(proxy):
+    """Of all requests 10 % get a 503, and 2 % a reset: before, within the body, after it was done, within the reply. The rules of each."""
+    resets = [p.reset_before, p.reset_upload(50000), p.lost, p.reset_body(50000)]
+    return [proxy.rule("any", p.error(503, "SlowDown"), prob=0.1, times=None),
+            *(proxy.rule("any", act, prob=0.02 / 0.9 / len(resets), times=None) for act in resets)]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(SOAK_SECONDS + 300)
-def test_soak_in_a_bad_network(bad_network, make_lake):
-    """10 % 503, 2 % of connections dropped: programs that write, read, rename and remove see no error."""
-    lake = make_lake(endpoint_url=bad_network.url, op_timeout="60s", part_size="5M", log_level="info")
+def test_soak_in_a_bad_network(make_lake):
+    """10 % 503, 2 % reset: programs that write, read, rename and remove see no error."""
+    lake = make_lake(op_timeout="60s", part_size="5M", log_level="info")
+    rules = spoil(lake.proxy)
     end = time.monotonic() + SOAK_SECONDS
     pause = min(SOAK_SECONDS / 1800, 1)  # the gateway keeps every version
 
@@ -275,5 +277,7 @@ def test_soak_in_a_bad_network(bad_network, make_lake):
     joins = [in_thread(lambda k=k: program(k)) for k in range(3)]
     counts = [join(end - time.monotonic() + 120) for join in joins]
     lake.wait()
-    print(f"{SOAK_SECONDS} s, {sum(counts)} files, {lake.status('retries')} requests repeated")
+    used = [rule.n_used for rule in rules]
+    print(f"{SOAK_SECONDS} s, {sum(counts)} files, {lake.status('retries')} requests repeated, of {rules[0].n_fitting} {used[0]} were busy and {sum(used[1:])} reset")
     assert min(counts) >= 5 + SOAK_SECONDS // 10 and lake.status("retries") > 0
+    assert 0 not in used and lake.proxy.n_resets >= sum(used[1:])

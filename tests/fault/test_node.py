@@ -1,7 +1,9 @@
 """What goes wrong on this node: descriptors and threads that run out, programs that are killed."""
+import contextlib
 import errno
 import os
 import pathlib
+import re
 import resource
 import signal
 import subprocess
@@ -90,26 +92,34 @@ def test_descriptors_run_out(lake):
     lake.write("after", b"works again")
 
 
-PIDS = pathlib.Path("/sys/fs/cgroup/pids")
+CGROUPS = pathlib.Path("/sys/fs/cgroup")
+
+
+@contextlib.contextmanager
+def cgroup(controller):
+    """A group of its own."""
+    top = CGROUPS / controller
+    if not os.access(top / "cgroup.procs", os.W_OK):
+        pytest.skip(f"no {controller} controller of cgroup v1 here")
+    group = top / f"sluice-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        yield group
+    finally:
+        for pid in (group / "cgroup.procs").read_text().split():
+            (top / "cgroup.procs").write_text(pid)
+        group.rmdir()
 
 
 @pytest.fixture
 def pids_limit():
-    """limit(pid, n): no more threads than n for that process; limit(pid, None) takes it away."""
-    if not os.access(PIDS / "cgroup.procs", os.W_OK):
-        pytest.skip("no pids controller of cgroup v1 here")
-    group = PIDS / f"sluice-test-{os.getpid()}"
-    group.mkdir()
-
-    def limit(pid, n):
-        (group / "cgroup.procs").write_text(str(pid))
-        (group / "pids.max").write_text("max" if n is None else str(n))
-    try:
+    """limit(pid, n): no more threads than n for that process; limit(pid, None) takes it away. How many it was refused until then."""
+    with cgroup("pids") as group:
+        def limit(pid, n):
+            (group / "cgroup.procs").write_text(str(pid))
+            (group / "pids.max").write_text("max" if n is None else str(n))
+            return int((group / "pids.events").read_text().split()[1])
         yield limit
-    finally:
-        for pid in (group / "cgroup.procs").read_text().split():
-            (PIDS / "cgroup.procs").write_text(pid)
-        group.rmdir()
 
 
 def test_threads_run_out(lake, pids_limit):
@@ -126,7 +136,34 @@ def test_threads_run_out(lake, pids_limit):
         except OSError as e:
             assert e.errno in (errno.EAGAIN, errno.ENOMEM, errno.EIO), e
     lake.write("f", blob("f", 5 * MIB))
-    pids_limit(pid, None)
+    assert pids_limit(pid, None) > 0, "there were threads enough"
+
+
+@pytest.fixture
+def no_more_memory():
+    """no_more_memory(pid): a process can have a few pages more. A function comes back: how many the kernel killed for it."""
+    with cgroup("memory") as group:
+        def limit(pid):
+            (group / "memory.limit_in_bytes").write_text(str(MIB))
+            (group / "cgroup.procs").write_text(str(pid))
+            return lambda: int(re.search(r"^oom_kill (\d+)$", (group / "memory.oom_control").read_text(), re.M)[1])
+        yield limit
+
+
+def test_worker_is_killed_for_its_memory(lake, no_more_memory):
+    """In the midst of reads and writes, none of which fails."""
+    for i in range(200):
+        lake.put(f"there{i}", blob(i, 30000))
+    assert eventually(lambda: "there199" in os.listdir(lake.path), 10)
+    killed = no_more_memory(lake.worker)
+    for i in range(200):
+        lake.write(f"f{i}", blob(f"f{i}", 5 * MIB if i == 10 else 30000))
+        assert lake.read(f"there{i}") == lake.files[f"there{i}"]
+        if killed():
+            break
+    assert killed() == 1
+    assert eventually(lambda: lake.status("pid") != lake.worker, 20)
+    lake.worker = lake.status("pid")
 
 
 WRITER = """

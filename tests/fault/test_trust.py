@@ -36,12 +36,7 @@ class KeysFile:
 
     def expire(self, token, status=400):
         """From now on the store refuses this token. The rule says how often it did."""
-        def refuse(x):
-            if x.request.header("x-amz-security-token") == token:
-                p.error(status, "ExpiredToken")(x)
-            else:
-                p.pass_on(x)
-        self.lake.proxy.rule("any", refuse, times=None)
+        return self.lake.proxy.rule("any", p.error(status, "ExpiredToken"), key=lambda request: request.header("x-amz-security-token") == token, times=None)
 
 
 @pytest.fixture
@@ -61,8 +56,11 @@ def test_token_that_expires_is_read_again(keys_lake, status, size):
     with open(lake.path / "there", "rb", buffering=0) as f:
         assert os.pread(f.fileno(), 1000, 0) == lake.files["there"][:1000]
         lake.write("f", blob("f", size))
+        refused = keys.expire(OLD, status)
+        join = in_thread(lambda: os.pread(f.fileno(), 1000, 39 * MIB))
+        assert eventually(lambda: refused.n_used, 20)
         keys.write(NEW)
-        keys.expire(OLD, status)
+        assert join(30) == lake.files["there"][39 * MIB:39 * MIB + 1000]
         for off in range(0, 40 * MIB, 2 * MIB):
             assert os.pread(f.fileno(), 1000, off) == lake.files["there"][off:off + 1000]
     lake.wait()
@@ -76,7 +74,7 @@ def test_token_that_nobody_renews_for_two_hours(keys_lake):
     cold(lake, "there", blob("there", MIB))
     lake.write("before", b"1")
     lake.wait()
-    keys.expire(OLD)
+    refused = keys.expire(OLD)
     began = time.monotonic()
     n = 0
     while time.monotonic() < began + 12:
@@ -87,6 +85,7 @@ def test_token_that_nobody_renews_for_two_hours(keys_lake):
         in_thread(lambda: lake.read("there"))(30)
     assert e.value.errno in (errno.EACCES, errno.EIO, errno.EKEYEXPIRED, errno.ETIMEDOUT)
     assert lake.status("dirty_files") == n
+    assert refused.n_used >= 2
     lake.check("before", "d/f0")
     assert eventually(lambda: "expired" in lake.m.info("d/f0").get("error", ""), 10), lake.m.info("d/f0")
     keys.write(NEW)

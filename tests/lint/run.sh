@@ -45,7 +45,7 @@ spelling() {
 }
 
 check layers tests/lint/layers.py
-for c in sizes words modes registered points; do
+for c in sizes words modes registered rows points; do
     check "$c" tests/lint/tidy.py "$c"
 done
 if command -v clang-format-14 >/dev/null; then check format format; else skip format "clang-format-14 is not there"; fi
