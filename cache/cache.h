@@ -137,7 +137,7 @@ int cache_file_fill_range(struct cfile *cf, uint64_t off, uint64_t len, void (*p
 void cache_file_prefetch(struct cfile *cf, uint64_t off, uint64_t len); /* [off, off+len) behind, no wait */
 
 /* Dirty files are never evicted; pinned ones only, when nothing else can go, for a write that would fail. New files begin dirty, opened ones as they were marked. Marks survive restarts. Marking clean clears dirty chunk bits. */
-int cache_file_set_dirty(struct cfile *cf, bool dirty) MUST_CHECK;
+int cache_file_set_dirty(struct cfile *cf, bool dirty) MUST_CHECK; /* -EAGAIN: wrong bytes came, fill it first */
 /* All of it is in the object src: that gives what is absent from now on, the intent goes, the file is clean, an upload that was left of it is aborted behind. */
 int cache_file_set_published(struct cfile *cf, const struct cache_source *src) MUST_CHECK;
 int cache_pin(struct cache *c, uint64_t vid, enum cache_pin pin);
