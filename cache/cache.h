@@ -169,8 +169,8 @@ enum cache_pass { CACHE_PASS_OFF, CACHE_PASS_READ, CACHE_PASS_WRITE };
 int cache_file_set_passthrough(struct cfile *cf, enum cache_pass pass) MUST_CHECK;
 /* Whether the local file is in the memory tier: while the kernel has it there, changes get -ETXTBSY. */
 bool cache_file_in_memory(struct cfile *cf);
-/* Whether anybody, a writable mapping included, can still write to a file given for writing. */
-bool cache_file_has_writers(struct cfile *cf);
+bool cache_file_has_writers(struct cfile *cf);   /* a writable mapping included, of a file given for writing */
+bool cache_file_shows_writers(struct cfile *cf); /* by the above; false: it is not to be given for writing */
 /* Whether a writer whom nobody holds back may be let loose: room for expect_bytes, or for a minute at the present rate, beyond all limits. */
 bool cache_file_has_room(struct cfile *cf, uint64_t expect_bytes);
 bool cache_file_can_come(struct cfile *cf, uint64_t bytes); /* is there room for it, once clean files are dropped? */
@@ -187,7 +187,7 @@ struct cache_tier_info {
     const char *path;  /* "memory": the memory tier */
     const char *state; /* "ok", "bypassed", "missing" */
     uint64_t limit_bytes, used_bytes, dirty_bytes;
-    bool in_memory;
+    bool in_memory, leases; /* without them files are not given for writing */
 };
 void cache_tiers_each(struct cache *c, void (*fn)(void *ctx, const struct cache_tier_info *info), void *ctx);
 /* Unpublished files whose disk is bypassed or missing. At most max are told. */
