@@ -192,6 +192,7 @@ struct fs {
     struct cond list_done;
     GHashTable *listings; /* &ino -> struct listing */
     struct list_load list_load;
+    GHashTable *silent;     /* directories of links, or the root: of their stores (tree_fresh.c) */
     unsigned n_stale_looks; /* under way (publish_stale.c) */
 
     struct daemon *daemon;           /* set once, before the threads that use it; NULL in unit tests */
