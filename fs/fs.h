@@ -67,6 +67,7 @@ struct inode {
     uint64_t synced_changes;  /* n_changes + 1 as of the last fdatasync, 0 none */
     struct io_state io;
     bool flushed_watched;       /* in fs.mapped.flushed */
+    bool snapping;              /* a snapshot is on its way (mapped.c) */
     bool mapped;                /* no handle writes any more, but a mapping may (mapped.h) */
     struct list_state list;     /* directories */
     int64_t seen_ns;            /* directories: when they were listed, where the record does not tell (sync.h) */
@@ -106,6 +107,7 @@ struct mapped {
     GPtrArray *flushed; /* struct inode, a reference each */
     bool stop;
     /* owned by the composition root */
+    struct workq *snapshots;
     pthread_t thread;
     bool running;
     uint64_t local_look_ns; /* the thread's: when the next look at ttls is due */
