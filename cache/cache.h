@@ -137,7 +137,7 @@ int cache_file_fill_range(struct cfile *cf, uint64_t off, uint64_t len, void (*p
 void cache_file_prefetch(struct cfile *cf, uint64_t off, uint64_t len); /* [off, off+len) behind, no wait */
 
 /* Dirty files are never evicted; pinned ones only, when nothing else can go, for a write that would fail. New files begin dirty, opened ones as they were marked. Marks survive restarts. Marking clean clears dirty chunk bits. */
-int cache_file_set_dirty(struct cfile *cf, bool dirty) MUST_CHECK;
+int cache_file_set_dirty(struct cfile *cf, bool dirty) MUST_CHECK; /* -EAGAIN: wrong bytes came, fill it first */
 /* All of it is in the object src: that gives what is absent from now on, the intent goes, the file is clean, an upload that was left of it is aborted behind. */
 int cache_file_set_published(struct cfile *cf, const struct cache_source *src) MUST_CHECK;
 int cache_pin(struct cache *c, uint64_t vid, enum cache_pin pin);
@@ -169,8 +169,8 @@ enum cache_pass { CACHE_PASS_OFF, CACHE_PASS_READ, CACHE_PASS_WRITE };
 int cache_file_set_passthrough(struct cfile *cf, enum cache_pass pass) MUST_CHECK;
 /* Whether the local file is in the memory tier: while the kernel has it there, changes get -ETXTBSY. */
 bool cache_file_in_memory(struct cfile *cf);
-/* Whether anybody, a writable mapping included, can still write to a file given for writing. */
-bool cache_file_has_writers(struct cfile *cf);
+bool cache_file_has_writers(struct cfile *cf);   /* a writable mapping included, of a file given for writing */
+bool cache_file_shows_writers(struct cfile *cf); /* by the above; false: it is not to be given for writing */
 /* Whether a writer whom nobody holds back may be let loose: room for expect_bytes, or for a minute at the present rate, beyond all limits. */
 bool cache_file_has_room(struct cfile *cf, uint64_t expect_bytes);
 bool cache_file_can_come(struct cfile *cf, uint64_t bytes); /* is there room for it, once clean files are dropped? */
@@ -187,7 +187,7 @@ struct cache_tier_info {
     const char *path;  /* "memory": the memory tier */
     const char *state; /* "ok", "bypassed", "missing" */
     uint64_t limit_bytes, used_bytes, dirty_bytes;
-    bool in_memory;
+    bool in_memory, leases; /* without them files are not given for writing */
 };
 void cache_tiers_each(struct cache *c, void (*fn)(void *ctx, const struct cache_tier_info *info), void *ctx);
 /* Unpublished files whose disk is bypassed or missing. At most max are told. */

@@ -4,7 +4,7 @@
  * Over plain http nothing protects the way, and stores tell no checksum of a range. So objects of limits.summed_bytes at most are compared with their ETag once all
  * of them is here: a file is complete, and given to the kernel, only after that. What does not fit is absent again and is fetched anew, and from then on nobody reads of it
  * before all of it was compared; until then those who read while it comes may have got wrong bytes. Larger objects are not compared, it would take longer than
- * to fetch them.
+ * to fetch them. Nor is a file that was changed here: one of which wrong bytes came becomes dirty only after all of it was compared.
  *
  * An ETag that looks like an MD5 may be none: bytes that come twice are the store's own, unless the object was written by us.
  *

@@ -469,9 +469,13 @@ int cache_file_set_dirty(struct cfile *cf, bool dirty)
     mutex_lock(&cf->mu);
     while (cf->moving)
         cond_wait(&cf->changed, &cf->mu);
-    if (dirty && cfile_tier(cf)->kind != TIER_DISK) { /* its disk failed a moment ago */
+    if (dirty && cfile_tier(cf)->kind != TIER_DISK) /* its disk failed a moment ago */
+        r = -EIO;
+    else if (dirty && cf->unchecked && cf->n_bad)
+        r = -EAGAIN;
+    if (r < 0) {
         mutex_unlock(&cf->mu);
-        return -EIO;
+        return r;
     }
     if (dirty && !cf->dirty && cf->src_key) /* what stays clean can be copied in the store */
         (void)cfile_track_presence_locked(cf);
@@ -492,6 +496,20 @@ int cache_file_set_dirty(struct cfile *cf, bool dirty)
         cf->record_unsaved = true;
     mutex_unlock(&cf->mu);
     return cfile_save_if_needed(cf);
+}
+
+int cfile_mark_dirty(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    bool marked = cf->dirty;
+    mutex_unlock(&cf->mu);
+    int r = marked ? 0 : cache_file_set_dirty(cf, true);
+    while (r == -EAGAIN) {
+        r = cache_file_fill(cf, true, true, NULL, NULL);
+        if (r == 0)
+            r = cache_file_set_dirty(cf, true);
+    }
+    return r;
 }
 
 int cache_file_set_intent(struct cfile *cf, const char *text)

@@ -26,6 +26,8 @@ bool cfile_io_overlaps_locked(const struct cfile *cf, uint64_t first, uint64_t e
 bool cfile_mark_dirty_locked(struct cfile *cf, uint64_t first, uint64_t end);
 /* Notes that the segments holding these chunks must be written. */
 void cfile_touch_segments_locked(struct cfile *cf, uint64_t first, uint64_t end);
+/* The file's mark, which is in the database before the first change of a clean file; after a fetch of all of it where what came before was wrong. */
+int cfile_mark_dirty(struct cfile *cf) MUST_CHECK;
 /* Charges what the file takes on disk now. */
 void cfile_account(struct cfile *cf);
 /* Larger than half of its disk's share: never kept whole. */

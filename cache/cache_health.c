@@ -47,8 +47,10 @@ static bool stopping(struct cache *c)
 
 /* ---- faults for tests ---- */
 
-static bool fault_is(const struct cache_tier *t, const char *what)
+bool tier_fault_is(const struct cache_tier *t, const char *what)
 {
+    if (!t->c->cfg.disk_faults || t->kind != TIER_DISK)
+        return false;
     g_autofree char *path = g_build_filename(t->dir, FAULT_FILE, NULL);
     g_autofree char *text = NULL;
     return g_file_get_contents(path, &text, NULL, NULL) && g_str_has_prefix(text, what);
@@ -56,11 +58,9 @@ static bool fault_is(const struct cache_tier *t, const char *what)
 
 int tier_fault(struct cache_tier *t)
 {
-    if (!t->c->cfg.disk_faults || t->kind != TIER_DISK)
-        return 0;
-    while (fault_is(t, "hang") && !stopping(t->c))
+    while (tier_fault_is(t, "hang") && !stopping(t->c))
         g_usleep(HANG_US);
-    return fault_is(t, "eio") ? -EIO : 0;
+    return tier_fault_is(t, "eio") ? -EIO : 0;
 }
 
 /* ---- what operations came to ---- */
@@ -335,7 +335,8 @@ void cache_tiers_each(struct cache *c, void (*fn)(void *ctx, const struct cache_
                                        .limit_bytes = t->limit_bytes,
                                        .used_bytes = t->used_bytes,
                                        .dirty_bytes = t->dirty_bytes,
-                                       .in_memory = t->kind == TIER_MEMORY};
+                                       .in_memory = t->kind == TIER_MEMORY,
+                                       .leases = t->leases};
         mutex_unlock(&c->space.mu);
         fn(ctx, &info);
     }

@@ -331,15 +331,6 @@ static void settle_range_locked(struct cfile *cf, uint64_t off, uint64_t end, ui
     }
 }
 
-/* The file's mark is in the database before the first change of a clean file. */
-static int ensure_marked(struct cfile *cf)
-{
-    mutex_lock(&cf->mu);
-    bool marked = cf->dirty;
-    mutex_unlock(&cf->mu);
-    return marked ? 0 : cache_file_set_dirty(cf, true);
-}
-
 /*
  * Clean chunks of the range are dirty in the database before they change: what is cut off in between must not be taken for the source's bytes. One that is dirty already may be so
  * here alone: who marked it still saves, or could not.
@@ -375,7 +366,7 @@ static void note_growth_locked(struct cfile *cf, uint64_t end) REQUIRES(cf->mu)
 ssize_t cfile_modify(struct cfile *cf, uint64_t off, uint64_t len, bool grow, cfile_modify_fn *fn, const void *arg)
 {
     struct cfile_io io;
-    int r = ensure_marked(cf);
+    int r = cfile_mark_dirty(cf);
     if (r < 0)
         return r;
     mutex_lock(&cf->mu);
@@ -450,7 +441,7 @@ ssize_t cache_file_write(struct cfile *cf, const void *buf, size_t len, uint64_t
         return -EFBIG;
     cfile_refresh_size(cf);
     uint64_t need = cfile_space_needed(cf, off, len);
-    int r = ensure_marked(cf); /* before room is asked of its tier: it may have to leave memory */
+    int r = cfile_mark_dirty(cf); /* before room is asked of its tier: it may have to leave memory */
     if (r < 0)
         return r;
     struct cache_tier *t = cfile_tier(cf);

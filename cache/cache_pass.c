@@ -4,7 +4,10 @@
  * A read lease on the local file is the one way to learn that nobody can write to it any more: the kernel grants it only while no descriptor
  * is open for writing and no shared writable mapping exists, also one that outlived its close. It counts our own descriptors too, so cf->fd is for
  * reading, and cf->wfd is closed after each use while the kernel writes.
+ *
+ * Not every file system has leases (NFS, 9p), or lends one that nobody stands against. A disk is tried once, when it is opened; on one without them no file is given for writing.
  */
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "cache_file.h"
 #include "cache_space.h"
@@ -13,6 +16,8 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define LEASE_FILE "lease" /* what leases are tried on */
 
 /* ---- writing ourselves ---- */
 
@@ -161,17 +166,38 @@ bool cache_file_in_memory(struct cfile *cf)
     return cfile_tier(cf)->kind == TIER_MEMORY;
 }
 
+bool cache_file_shows_writers(struct cfile *cf)
+{
+    return cfile_tier(cf)->leases;
+}
+
 bool cache_file_has_writers(struct cfile *cf)
 {
+    if (!cache_file_shows_writers(cf)) /* of a worker before, which gave it all the same */
+        return false;
     int fd = cfile_fd(cf), r = fd < 0 ? fd : RET_ERRNO(fcntl(fd, F_SETLEASE, F_RDLCK));
     if (r < 0 && r != -EAGAIN)
-        log_debug("cache", "no leases on the cache's file system: mappings that outlive their close are not seen r=%s",
-                  err_name(r));
+        log_debug("cache", "a lease could not be had: mappings that outlive their close are not seen vid=%lu r=%s",
+                  (unsigned long)cf->vid, err_name(r));
     if (r < 0)
         return r == -EAGAIN;
     if (fcntl(fd, F_SETLEASE, F_UNLCK) < 0)
         log_warn("cache", "a lease could not be given back vid=%lu", (unsigned long)cf->vid);
     return false;
+}
+
+bool tier_has_leases(struct cache_tier *t)
+{
+    CLEANUP_FD int made = openat(t->dir_fd, LEASE_FILE, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (made >= 0)
+        (void)close(steal_fd(&made));
+    CLEANUP_FD int fd = RET_ERRNO(openat(t->dir_fd, LEASE_FILE, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    int r = fd < 0 ? fd : tier_fault_is(t, "nolease") ? -EINVAL : RET_ERRNO(fcntl(fd, F_SETLEASE, F_RDLCK));
+    (void)unlinkat(t->dir_fd, LEASE_FILE, 0); /* the next one may find it */
+    if (r < 0)
+        log_notice("cache", "no leases on the cache disk, files open for writing are not passed through path='%s' r=%s",
+                   t->dir, err_name(r));
+    return r == 0;
 }
 
 bool cache_file_has_room(struct cfile *cf, uint64_t expect_bytes)

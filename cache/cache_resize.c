@@ -111,12 +111,7 @@ int cache_file_truncate(struct cfile *cf, uint64_t size)
     if (size > INT64_MAX)
         return -EFBIG;
     cfile_refresh_size(cf);
-    int r = 0;
-    mutex_lock(&cf->mu);
-    bool marked = cf->dirty;
-    mutex_unlock(&cf->mu);
-    if (!marked)
-        r = cache_file_set_dirty(cf, true);
+    int r = cfile_mark_dirty(cf);
     if (r < 0)
         return r;
     cfile_change_begin(cf);

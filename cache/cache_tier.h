@@ -35,6 +35,7 @@ struct cache_tier {
     uint64_t limit_bytes, free_limit_bytes;
     uint64_t whole_bytes; /* larger files are never kept whole */
     bool large_pages;     /* tier_large_page() */
+    bool leases;          /* tier_has_leases() */
     /* atomic */
     int state;               /* enum tier_state */
     int bad;                 /* -errno of an operation that failed, until it was looked at */
@@ -82,8 +83,11 @@ struct cache_tier *tier_missing(struct cache *c, uint32_t number);
 
 /* The outcome of an operation on the tier's files: an I/O error takes it out of use, the last disk only if a probe fails too. No lock held. */
 void tier_note_io(struct cache_tier *t, ssize_t r);
-/* Tests: -EIO when the tier is to fail, waits while it is to hang. */
+/* Tests: -EIO when the tier is to fail, waits while it is to hang. And whether its fault begins with these words. */
 int tier_fault(struct cache_tier *t);
+bool tier_fault_is(const struct cache_tier *t, const char *what);
+/* Whether a lease on one of its files tells that nobody can write it (cache_pass.c). Tries one. */
+bool tier_has_leases(struct cache_tier *t);
 /* Probes of the disks, and who draws the conclusions (cache_health.c). */
 int health_start(struct cache *c) MUST_CHECK;
 void health_stop(struct cache *c); /* half-started allowed */

@@ -345,9 +345,15 @@ int content_begin_change(struct inode *in)
     mutex_unlock(&in->mu);
     if (ready)
         return 0;
-    content_gate_enter(in);
-    int r = content_begin_change_gated(in);
-    content_gate_leave(in);
+    int r;
+    do {
+        content_gate_enter(in);
+        r = content_begin_change_gated(in);
+        content_gate_leave(in);
+        if (r != -EAGAIN)
+            return r;
+        r = cache_file_fill(in->cf, true, true, NULL, NULL);
+    } while (r == 0);
     return r;
 }
 

@@ -50,7 +50,7 @@ struct upload_plan {
 bool content_plan_upload(struct inode *in, struct upload_plan *ret);
 /* Parts of a file that is empty now are uploaded while it is written. */
 void content_begin_stream(struct inode *in);
-/* The same by one who holds the content gate. */
+/* The same by one who holds the content gate. -EAGAIN: see cache_file_set_dirty(). */
 int content_begin_change_gated(struct inode *in) MUST_CHECK;
 /* The inode's record as it is now, with the cache file's source limit. */
 int content_store(struct inode *in) MUST_CHECK;

@@ -245,6 +245,25 @@ static void add_tier(void *ctx, const struct cache_tier_info *t)
     json_array_append_new(ctx, o);
 }
 
+static void note_unleased(void *ctx, const struct cache_tier_info *t)
+{
+    if (!t->in_memory && !t->leases && !g_str_equal(t->state, "missing"))
+        json_array_append_new(ctx, verb_string(t->path));
+}
+
+/* Disks on which the kernel does not write files by itself. */
+static void add_unleased(struct fs *fs, json_t *o)
+{
+    json_t *disks = json_array();
+    cache_tiers_each(fs->cache, note_unleased, disks);
+    if (json_array_size(disks)) {
+        json_object_set_new(o, "passthrough_reads_only", disks);
+        json_object_set_new(o, "passthrough_reads_only_because", json_string("no leases on these disks (F_SETLEASE)"));
+    } else {
+        json_decref(disks);
+    }
+}
+
 struct lost_names {
     struct fs *fs;
     json_t *list;
@@ -308,6 +327,8 @@ static json_t *status_line(struct fs *fs, const struct status_counts *c)
     json_object_set_new(o, "passthrough", json_boolean(io_mode_works(fs, &why)));
     if (why)
         json_object_set_new(o, "passthrough_off_because", json_string(why));
+    else
+        add_unleased(fs, o);
     add_counts(o, c);
     add_tiers(fs, o);
     json_object_set_new(o, "links", links_describe(fs, NULL, false));

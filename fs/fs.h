@@ -67,6 +67,7 @@ struct inode {
     uint64_t synced_changes;  /* n_changes + 1 as of the last fdatasync, 0 none */
     struct io_state io;
     bool flushed_watched;       /* in fs.mapped.flushed */
+    bool snapping;              /* a snapshot is on its way (mapped.c) */
     bool mapped;                /* no handle writes any more, but a mapping may (mapped.h) */
     struct list_state list;     /* directories */
     int64_t seen_ns;            /* directories: when they were listed, where the record does not tell (sync.h) */
@@ -106,6 +107,7 @@ struct mapped {
     GPtrArray *flushed; /* struct inode, a reference each */
     bool stop;
     /* owned by the composition root */
+    struct workq *snapshots;
     pthread_t thread;
     bool running;
     uint64_t local_look_ns; /* the thread's: when the next look at ttls is due */
@@ -192,6 +194,7 @@ struct fs {
     struct cond list_done;
     GHashTable *listings; /* &ino -> struct listing */
     struct list_load list_load;
+    GHashTable *silent;     /* directories of links, or the root: of their stores (tree_fresh.c) */
     unsigned n_stale_looks; /* under way (publish_stale.c) */
 
     struct daemon *daemon;           /* set once, before the threads that use it; NULL in unit tests */

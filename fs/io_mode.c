@@ -221,7 +221,8 @@ static enum io_mode choose(struct inode *in, bool writes)
     mutex_unlock(&in->mu);
     if (already)
         return IO_PASSTHROUGH;
-    if (cache_file_has_source(in->cf) || suid) /* only who sees a write can take setuid away at the first */
+    bool suits = cache_file_shows_writers(in->cf) && !cache_file_has_source(in->cf);
+    if (!suits || suid) /* only who sees a write can take setuid away at the first */
         return IO_CACHED;
     return cache_file_has_room(in->cf, expected_bytes(in)) ? IO_PASSTHROUGH : IO_CACHED;
 }
@@ -326,11 +327,15 @@ static int enter_gated(struct inode *in, bool writes, bool avoid, struct fuse_fi
 {
     mutex_lock(&in->mu);
     enum io_mode mode = in->io.mode;
+    bool kernel_writes = in->io.kernel_writes;
     mutex_unlock(&in->mu);
     bool first = mode == IO_NONE;
     if (first)
         mode = avoid ? IO_CACHED : choose(in, writes);
-    int id = mode == IO_PASSTHROUGH ? enter_passthrough(in, writes) : 0;
+    bool unseen = mode == IO_PASSTHROUGH && writes && !kernel_writes && !cache_file_shows_writers(in->cf);
+    if (unseen && (fi->flags & O_ACCMODE) != O_WRONLY) /* it could be mapped, past us whatever is said */
+        return -ETXTBSY;
+    int id = mode == IO_PASSTHROUGH ? enter_passthrough(in, writes && !unseen) : 0;
     if (id < 0 && !first)
         return id;
     if (id < 0)
@@ -339,8 +344,8 @@ static int enter_gated(struct inode *in, bool writes, bool avoid, struct fuse_fi
     mutex_lock(&in->mu);
     in->io.mode = mode;
     in->io.direct = direct;
-    bool syncs = writes && (fi->flags & O_DSYNC); /* passed through it would not send us its writes */
-    fi->direct_io = direct || (mode == IO_PASSTHROUGH ? syncs : goes_past_locked(in, fi->flags));
+    bool ours = unseen || (writes && (fi->flags & O_DSYNC)); /* passed through it would not send us its writes */
+    fi->direct_io = direct || (mode == IO_PASSTHROUGH ? ours : goes_past_locked(in, fi->flags));
     count_in_locked(in, writes, fi);
     backing_save_locked(in);
     mutex_unlock(&in->mu);

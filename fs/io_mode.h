@@ -4,7 +4,8 @@
  * The mode is chosen when the first handle opens and kept until the last is released; the kernel refuses mixtures. Passthrough needs a file that is complete
  * here; to be written it must also have no source in the store (what changes is not told to us, so nothing can be copied from there), and there must be room
  * for twice the largest file that was closed in the directory, because nobody can hold such a writer back. A handle with O_DSYNC writes through us in either mode, so that its
- * writes are made to last. Without CAP_SYS_ADMIN, on kernels before 6.9, or with --passthrough off every file is CACHED.
+ * writes are made to last. Where leases do not tell that the last writable mapping of a file is gone (cache_file_shows_writers()), nothing is written past us: a writer is CACHED,
+ * or, beside readers who are passed through, writes through us by a handle for writing only, which cannot be mapped; one for both is refused (ETXTBSY). Without CAP_SYS_ADMIN, on kernels before 6.9, or with --passthrough off every file is CACHED.
  *
  * A write-only handle of a CACHED file does direct I/O: whole writes instead of pages. Only kernels since 6.6 take the pages that such a write makes old out of
  * their page cache, before it, and only newer ones once more after it, so a reader may bring an old page back in between. Therefore it is alone with its like: beside

@@ -19,6 +19,7 @@ struct list_load {
     /* counted by tree_list.c */
     unsigned n_jobs, n_running; /* listings that are queued or run; of these, those that run */
     uint64_t n_ended;           /* so far */
+    unsigned n_in_vain;         /* looks into known directories that waited for nothing (tree_fresh.c) */
 };
 
 /* A directory of that TTL was listed again, which took so long. ttl_ns 0: it does not count. */

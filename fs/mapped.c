@@ -1,4 +1,6 @@
-/* See mapped.h. One thread; a watched file has a reference to its inode and uses its cache file. */
+/*
+ * See mapped.h. One thread looks at all; a watched file has a reference to its inode and uses its cache file. Snapshots, which wait for the store, are made by others.
+ */
 #include "mapped.h"
 
 #include "attach.h"
@@ -11,6 +13,7 @@
 #define LOOK_NS     NS_PER_S
 #define LATE_NS     (100 * NS_PER_MS) /* while the kernel may only be late to let go of a file */
 #define SNAPSHOT_NS (300 * NS_PER_S)
+#define SNAPSHOTS   4u /* at a time */
 
 struct mapped_file {
     struct inode *in; /* owned reference */
@@ -94,6 +97,39 @@ unsigned mapped_count(struct fs *fs)
     return n;
 }
 
+static void take_snapshot(void *arg)
+{
+    struct inode *in = arg;
+    struct cfile *cf = NULL;
+    int r = content_use(in, &cf);
+    if (r == 0)
+        r = content_flush(in, false);
+    if (r == 0)
+        r = publish_now(in->fs, in, clock_mono_ns() + in->fs->cfg->op_timeout_ns);
+    if (r < 0)
+        log_warn("content",
+                 "no snapshot of a mapped file was published, the next one is tried in 5 minutes ino=%" G_GUINT64_FORMAT
+                 " r=%s",
+                 in->ino, err_name(r));
+    if (cf)
+        content_unuse(in, cf);
+    mutex_lock(&in->mu);
+    in->snapping = false;
+    mutex_unlock(&in->mu);
+    inode_put(in);
+}
+
+/* Unless the one before is still on its way. */
+static void begin_snapshot(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool begins = !in->snapping;
+    in->snapping = true;
+    mutex_unlock(&in->mu);
+    if (begins && !workq_push(in->fs->mapped.snapshots, false, take_snapshot, inode_ref(in)))
+        inode_put(in); /* stopping */
+}
+
 /* True when there is nothing left to watch: sealed, or somebody has it open for writing again and will seal it. */
 static bool look(struct mapped_file *f)
 {
@@ -114,14 +150,7 @@ static bool look(struct mapped_file *f)
     if (done || !named || now < f->snapshot_at_ns)
         return done;
     f->snapshot_at_ns = now + SNAPSHOT_NS;
-    r = content_flush(in, false);
-    if (r == 0)
-        r = publish_now(in->fs, in, now + in->fs->cfg->op_timeout_ns);
-    if (r < 0)
-        log_warn("content",
-                 "no snapshot of a mapped file was published, the next one is tried in 5 minutes ino=%" G_GUINT64_FORMAT
-                 " r=%s",
-                 in->ino, err_name(r));
+    begin_snapshot(in);
     return false;
 }
 
@@ -197,7 +226,10 @@ static void *mapped_main(void *arg)
 
 int mapped_start(struct fs *fs)
 {
-    int r = thread_start(&fs->mapped.thread, "mapped", mapped_main, fs);
+    int r = workq_new("snapshot", SNAPSHOTS, &fs->mapped.snapshots);
+    if (r < 0)
+        return r;
+    r = thread_start(&fs->mapped.thread, "mapped", mapped_main, fs);
     fs->mapped.running = r == 0;
     return r;
 }
@@ -212,6 +244,7 @@ void mapped_stop(struct fs *fs)
     if (m->running)
         (void)pthread_join(m->thread, NULL);
     m->running = false;
+    workq_free(g_steal_pointer(&m->snapshots));
     for (unsigned i = 0; i < m->files->len; i++)
         let_go(m->files->pdata[i]);
     g_ptr_array_set_size(m->files, 0);

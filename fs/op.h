@@ -28,6 +28,8 @@ bool done_before(fuse_req_t req);
 
 /* Changes mode, owner or mtime, or takes setuid away (FUSE_SET_ATTR_* in set say which) and journals what has to go upstream: nothing if they are the same. */
 int attr_store(struct inode *in, const struct stat *st, int set) MUST_CHECK;
+/* h: the handle that it is set by; NULL, or one for reading: as one who opens the file for writing and closes it again. */
+int attr_set_size(struct inode *in, struct handle *h, const struct fuse_ctx *ctx, uint64_t size) MUST_CHECK;
 
 /* -EFBIG: no object where the file goes can be as large; refused as it comes. What the kernel writes by itself is found out by publishing. */
 int attr_check_size(struct inode *in, uint64_t end) MUST_CHECK;

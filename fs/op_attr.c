@@ -181,7 +181,7 @@ int attr_check_size(struct inode *in, uint64_t end)
     return end > objstore_limits_of(in->fs->store, key).object_max_bytes ? -EFBIG : 0;
 }
 
-static int set_size(struct inode *in, struct handle *h, const struct fuse_ctx *ctx, uint64_t size)
+int attr_set_size(struct inode *in, struct handle *h, const struct fuse_ctx *ctx, uint64_t size)
 {
     int r = attr_check_size(in, size);
     if (r < 0)
@@ -217,7 +217,7 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, s
     r = inode_get(fs, ino, &in);
     if (r == 0 && (to_set & FUSE_SET_ATTR_SIZE))
         r = S_ISREG(in->rec.mode)
-                ? set_size(in, fi ? handle_get(fs, fi->fh) : NULL, fuse_req_ctx(req), (uint64_t)attr->st_size)
+                ? attr_set_size(in, fi ? handle_get(fs, fi->fh) : NULL, fuse_req_ctx(req), (uint64_t)attr->st_size)
                 : -EISDIR;
     int rest = to_set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID | FUSE_SET_ATTR_MTIME |
                          FUSE_SET_ATTR_MTIME_NOW); /* no atime: it is not kept */

@@ -115,7 +115,8 @@ static bool open_kept(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
     struct handle *h;
-    INODE_REF in = opens_for_write(fi->flags) || virt_is(ino) || request_is_resent() ? NULL : inode_find(fs, ino);
+    bool changes = opens_for_write(fi->flags) || (fi->flags & O_TRUNC);
+    INODE_REF in = changes || virt_is(ino) || request_is_resent() ? NULL : inode_find(fs, ino);
     const struct sess_handle what = {.ino = ino, .tid = fuse_req_ctx(req)->pid};
     if (!in || handle_new(fs, in, &what, &h) < 0)
         return false;
@@ -145,10 +146,12 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         return;
     }
     INODE_REF in = NULL;
-    bool writes = opens_for_write(fi->flags), trunc = writes && (fi->flags & O_TRUNC);
+    bool writes = opens_for_write(fi->flags), cut = fi->flags & O_TRUNC, trunc = writes && cut;
     int r = inode_get(fs, ino, &in);
-    if (r == 0 && writes)
+    if (r == 0 && (writes || cut))
         r = links_may_change(fs, ino);
+    if (r == 0 && cut && !writes) /* Linux empties it, and takes it for empty after the reply */
+        r = attr_set_size(in, NULL, fuse_req_ctx(req), 0);
     if (r == 0)
         r = content_open(in, writes, trunc);
     if (r == 0 && !writes)

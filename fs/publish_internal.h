@@ -57,10 +57,10 @@ struct op {
     uint64_t place;    /* in the order, for those that wait for it; its seq, or the place of the op it succeeds */
     bool late;         /* place is what deletes see of it: others that wait for it, and it for them, go by its seq */
     bool past_deletes; /* it does not wait for deletes that wait for it */
-    uint64_t not_before_ns;
+    uint64_t not_before_ns, n_taken; /* n_taken: the publisher's at the first of these refusals in a row */
     size_t link_len; /* of the directory of the link that key is in, with its '/': the order ends there; 0: none */
     bool lazy;       /* not_before_ns only gives what would make the op needless time to come */
-    unsigned failures;
+    unsigned failures, n_refusals;
     int last_err;
     GSequenceIter *all_iter;
     GArray *links;           /* struct order_link; empty while the op takes no part in the order */
@@ -98,7 +98,7 @@ struct publisher {
     GHashTable *running_inos; /* &ino -> op: two names of one file, or a renamed one, are not published at once */
     GHashTable *dirs;         /* prefix -> dirnode */
     GHashTable *recent;       /* key or prefix deleted lately -> struct recent */
-    uint64_t recent_pruned_ns;
+    uint64_t recent_pruned_ns, n_taken; /* n_taken: versions that the store took so far */
     uint64_t rest_until_ns;         /* nothing was found to run: no look before, unless what waits changed; 0: none */
     uint64_t looked_to, circles_to; /* seqs behind which the next look for an op, a circle, goes on */
     uint64_t look_wake_ns;          /* when the first timed op may run of those seen since looks began anew; 0: none */

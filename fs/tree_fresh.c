@@ -2,7 +2,7 @@
  * How long what was listed of a directory counts, and what a look into one that is out of date waits for.
  *
  * A directory that was listed before is served as it is when the store does not answer within 2 s, and at once while the store lists too slowly for all that are in use (list_load.h); one of which
- * nothing is known is waited for.
+ * nothing is known is waited for. A store that was waited for in vain is silent: what is known serves at once until a listing of it ends well, which each look begins behind.
  */
 #include "base/patience.h"
 #include "links.h"
@@ -58,6 +58,24 @@ bool tree_is_offline(struct fs *fs, struct inode *dir)
     mutex_unlock(&fs->ns);
     objstore_at(fs->store, prefix, &at);
     return at.offline_since_ns != 0;
+}
+
+static bool is_silent(struct fs *fs, uint64_t point)
+{
+    mutex_lock(&fs->list_mu);
+    bool silent = g_hash_table_contains(fs->silent, GSIZE_TO_POINTER(point));
+    mutex_unlock(&fs->list_mu);
+    return silent;
+}
+
+/* Unless the listing ended just now. */
+static void note_silent(struct fs *fs, uint64_t point, uint64_t ino)
+{
+    mutex_lock(&fs->list_mu);
+    fs->list_load.n_in_vain++;
+    if (g_hash_table_contains(fs->listings, &ino))
+        g_hash_table_add(fs->silent, GSIZE_TO_POINTER(point));
+    mutex_unlock(&fs->list_mu);
 }
 
 /* What is known of a directory now. */
@@ -136,17 +154,20 @@ static int refresh(struct fs *fs, struct inode *dir, enum need need, const uint6
     struct state s;
     look_at(fs, dir, true, &s);
     bool serves = s.listed && need == NEED_NAMES;
+    uint64_t point = serves ? links_point_of(fs, dir->ino) : 0;
     if (s.local || (need != NEED_LISTING && is_fresh(&s)))
         return 0;
     if (serves && is_slow(&s))
         wait_ns = 0;
-    else if (s.listed && need != NEED_FRESH && tree_is_offline(fs, dir))
+    else if (s.listed && need != NEED_FRESH && ((serves && is_silent(fs, point)) || tree_is_offline(fs, dir)))
         wait_ns = 0; /* the listing that finds the store again runs behind */
     else if (serves)
         wait_ns = MIN(wait_ns, STALE_WAIT_NS);
     int r = s.listed ? 0 : tree_list_worn(dir);
     if (r == 0)
         r = tree_list_join(fs, dir->ino, ended, wait_ns, NULL);
+    if (serves && wait_ns == STALE_WAIT_NS && r == -EINPROGRESS)
+        note_silent(fs, point, dir->ino);
     return r < 0 && r != -EALREADY && serves ? 0 : r;
 }
 

@@ -477,7 +477,10 @@ static int listing_do(struct listing *l)
 static void listing_end(struct listing *l, int r)
 {
     struct fs *fs = l->fs;
+    uint64_t point = r == 0 ? links_point_of(fs, l->ino) : 0;
     mutex_lock(&fs->list_mu);
+    if (r == 0) /* the store is back, if it was away */
+        (void)g_hash_table_remove(fs->silent, GSIZE_TO_POINTER(point));
     l->done = true;
     l->result = r;
     g_hash_table_remove(fs->listings, &l->ino);

@@ -27,7 +27,8 @@ struct walker {
     start_fn *on_start; /* may be NULL */
     end_fn *on_end;
     void *ctx;
-    bool blank; /* keys are not read: what XML cannot hold may be in them */
+    bool blank;  /* keys are not read: what XML cannot hold may be in them */
+    bool marked; /* the document's control characters stand behind marks */
     xmlParserCtxtPtr parser;
     char root[64];
     GString *path;
@@ -66,11 +67,34 @@ static void on_start_element(void *ctx, const xmlChar *name, const xmlChar *pref
         stop(w, r);
 }
 
+/*
+ * A control character, which no document may have, is handed to the parser as MARK and two hex digits; and a MARK of the document's own as MARK and "00". Back again.
+ */
+#define MARK     "\xee\x80\x80" /* U+E000, of private use */
+#define MARK_LEN 3u
+
+static void unmark(GString *text)
+{
+    char *out = text->str;
+    for (const char *at = text->str, *end = at + text->len; at < end;) {
+        bool mark = (size_t)(end - at) >= MARK_LEN + 2 && memcmp(at, MARK, MARK_LEN) == 0 &&
+                    g_ascii_isxdigit(at[MARK_LEN]) && g_ascii_isxdigit(at[MARK_LEN + 1]);
+        int code = mark ? g_ascii_xdigit_value(at[MARK_LEN]) * 16 + g_ascii_xdigit_value(at[MARK_LEN + 1]) : 0;
+        size_t n = mark && code == 0 ? MARK_LEN : 1;
+        memmove(out, mark && code ? (const char[]){(char)code} : at, n);
+        out += n;
+        at += mark ? MARK_LEN + 2 : 1;
+    }
+    g_string_truncate(text, (gsize)(out - text->str));
+}
+
 static void on_end_element(void *ctx, const xmlChar *name, const xmlChar *prefix, const xmlChar *uri)
 {
     struct walker *w = ctx;
     if (w->r)
         return;
+    if (w->marked)
+        unmark(w->text);
     int r = w->on_end(w->ctx, w->path->str, w->text->str, w->text->len);
     if (r)
         stop(w, r);
@@ -101,8 +125,13 @@ static void on_error(void *ctx, const xmlError *error)
     /* the parse result tells; nothing is to be printed */
 }
 
+static bool is_control(unsigned code)
+{
+    return code < 0x20 && code != '\t' && code != '\n' && code != '\r';
+}
+
 /* Length of a reference at the start ("&#x1;", "&#01;") to a character that no document may have; 0: there is none. */
-static size_t control_ref(const char *buf, size_t len)
+static size_t control_ref(const char *buf, size_t len, unsigned *ret_code)
 {
     unsigned code = 0, base = len > 2 && buf[2] == 'x' ? 16 : 10;
     size_t first = base == 16 ? 3 : 2, n = first;
@@ -111,22 +140,57 @@ static size_t control_ref(const char *buf, size_t len)
     for (; n < len && (base == 16 ? g_ascii_isxdigit(buf[n]) : g_ascii_isdigit(buf[n])) && code < 0x20; n++)
         code = code * base + (unsigned)g_ascii_xdigit_value(buf[n]);
     bool whole = n > first && n < len && buf[n] == ';';
-    bool allowed = code >= 0x20 || code == '\t' || code == '\n' || code == '\r';
-    return whole && !allowed ? n + 1 : 0;
+    *ret_code = code;
+    return whole && is_control(code) ? n + 1 : 0;
 }
 
 /* The document with spaces in place of those, NULL: it has none. Ceph repeats a key so where the name has control characters, for which there is no other way. */
 static char *blank_controls(const char *buf, size_t len)
 {
     char *copy = NULL;
+    unsigned code;
     for (size_t i = 0; i + 3 < len; i++) {
-        size_t n = control_ref(buf + i, len - i);
+        size_t n = control_ref(buf + i, len - i, &code);
         if (n > 0 && !copy)
             copy = g_memdup2(buf, len);
         if (n > 0)
             memset(copy + i, ' ', n);
     }
     return copy;
+}
+
+/* Length of what is to be marked at the start: a control character but NUL, a reference to one, or MARK (*ret_code 0); 0: there is none. */
+static size_t to_mark(const char *buf, size_t len, unsigned *ret_code)
+{
+    unsigned code = (unsigned char)buf[0];
+    size_t n = buf[0] == '&' ? control_ref(buf, len, &code) : is_control(code);
+    bool mark = n == 0 && len >= MARK_LEN && memcmp(buf, MARK, MARK_LEN) == 0;
+    *ret_code = mark ? 0 : code;
+    return mark ? MARK_LEN : code ? n : 0;
+}
+
+/* The document with marks, NULL: it has no control characters. Ceph encodes the keys of a listing, not what it repeats of the request, nor where the next page begins. */
+static GString *mark_controls(const char *buf, size_t len)
+{
+    GString *out = g_string_sized_new(len + 1024);
+    bool any = false;
+    size_t from = 0;
+    for (size_t i = 0; i < len;) {
+        unsigned code;
+        size_t n = to_mark(buf + i, len - i, &code);
+        if (n > 0) {
+            g_string_append_len(out, buf + from, (gssize)(i - from));
+            g_string_append_printf(out, MARK "%02x", code);
+            from = i + n;
+            any = any || code;
+        }
+        i += MAX(n, 1);
+    }
+    g_string_append_len(out, buf + from, (gssize)(len - from));
+    if (any)
+        return out;
+    g_string_free(out, TRUE);
+    return NULL;
 }
 
 static int parse(struct walker *w, const char *buf, size_t len)
@@ -172,7 +236,9 @@ static int parse(struct walker *w, const char *buf, size_t len)
 static int walk(struct walker *w, const char *buf, size_t len)
 {
     g_autofree char *copy = w->blank ? blank_controls(buf, len) : NULL;
-    return parse(w, copy ? copy : buf, len);
+    g_autoptr(GString) marked = w->blank ? NULL : mark_controls(buf, len);
+    w->marked = marked != NULL;
+    return marked ? parse(w, marked->str, marked->len) : parse(w, copy ? copy : buf, len);
 }
 
 void s3_xml_init(void)

@@ -2,8 +2,8 @@
  * Replies in XML: list pages, errors, multipart, STS. s3_xml.c is the only user of libxml2. Pure: bytes in, structs out.
  *
  * The peer is not trusted: a document type declaration is refused (so no entities and no bombs), depth is limited to 32, one
- * element's text to 64 KiB, and callers limit the size. Anything malformed is -EBADMSG; but references to control characters, which XML does not have
- * and stores write where they repeat a key, are spaces in documents of which no key is read. Listings of keys have them encoded.
+ * element's text to 64 KiB, and callers limit the size. Anything malformed is -EBADMSG; but control characters and references to them, which XML does not have
+ * and stores write where they repeat a key, are themselves in listings (NUL is not), and references are spaces in documents of which no key is read.
  */
 #pragma once
 #include "objstore.h"

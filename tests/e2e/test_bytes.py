@@ -117,6 +117,22 @@ def test_append_and_truncate_of_a_cold_object(mount, store):
     assert store.get("t") == b"012345678901234"
 
 
+@pytest.mark.parametrize("passthrough", ["on", "off"])
+def test_who_opens_for_reading_can_empty_a_file(make_mount, store, passthrough):
+    store.put("cold", noise(100000))
+    store.put("warm", noise(100000))
+    m = make_mount(passthrough=passthrough)
+    assert (m.path / "warm").read_bytes() == noise(100000)
+    (m.path / "new").write_bytes(noise(100000))
+    for name in ("cold", "warm", "new"):
+        fd = os.open(m.path / name, os.O_RDONLY | os.O_TRUNC)
+        assert os.fstat(fd).st_size == 0 and os.read(fd, 10) == b""
+        os.close(fd)
+        assert (m.path / name).read_bytes() == b""
+        m.wait()
+        assert store.get(name) == b""
+
+
 def test_safetensors_like_file_is_mapped(mount, store):
     tensors = {f"layer{i}": noise(1 * MIB + i * 64, i) for i in range(8)}
     header, offset = {}, 0

@@ -126,6 +126,18 @@ def test_a_file_of_several_parts_may_have_any_control_character_in_its_name(make
     assert m.status()["parked"] == 0 and store.uploads() == []
 
 
+def test_directories_with_control_characters_in_their_names_are_listed(mount, keys):
+    """The store repeats the name in the listing."""
+    top = b"d" + b"".join(bytes([b]) for b in range(1, 0x20)) + b"\x7f"
+    names = [b"f1", b"f2"] + [b"sub\x02"]
+    for name in names[:-1]:
+        assert keys.put(top + b"/" + name, b"x")
+    assert keys.put(top + b"/sub\x02/f", b"below")
+    assert top in os.listdir(at(mount, b""))
+    assert sorted(os.listdir(at(mount, top))) == names
+    assert read(at(mount, top + b"/sub\x02/f")) == b"below"
+
+
 def test_names_other_tools_stumble_over(mount, keys):
     assert check_both_ways(mount, keys, NAMES) == NAMES
 

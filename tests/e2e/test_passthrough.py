@@ -1,5 +1,6 @@
 """Files that the kernel reads and writes itself: what happens to the file while a program has it open or mapped must not show in a wrong byte."""
 import ctypes
+import errno
 import hashlib
 import mmap
 import os
@@ -433,6 +434,41 @@ def test_switched_off(make_mount, store):
     (m.path / "b").write_bytes(b"x" * 100)
     m.wait()
     assert store.get("b") == b"x" * 100
+
+
+def test_files_open_for_writing_are_not_passed_through_on_a_disk_without_leases(make_mount, store, base):
+    (base / "c").mkdir(mode=0o700)
+    (base / "c/fault").write_text("nolease")
+    old = blob(1, 3 * MIB)
+    store.put("old", old)
+    m = make_mount(passthrough="on", cache_dir=base / "c", disk_faults=True, metadata_ttl="1h")
+    s = m.status()
+    if not s["passthrough"]:
+        pytest.skip(f"no passthrough here: {s.get('passthrough_off_because')}")
+    assert s["passthrough_reads_only"] == [str(base / "c")]
+    with open(m.path / "new", "w+b") as f:
+        f.write(b"x" * MIB)
+        assert io(m, "new") == "cached"
+    mapped = Mapping(m.path / "new", MIB, writable=True)
+    mapped.write(0, b"first")
+    (m.path / "later").write_text("later")
+    assert eventually(lambda: store.head("later") is not None)
+    mapped.write(10, b"second")
+    mapped.close()
+    assert eventually(lambda: m.wait() or store.get("new")[:16] == b"firstxxxxxsecond")
+    with open(m.path / "old", "rb") as reader:
+        assert io(m, "old") == "passthrough" and reader.read() == old
+        with pytest.raises(OSError) as e:
+            open(m.path / "old", "r+b")
+        assert e.value.errno == errno.ETXTBSY
+        fd = os.open(m.path / "old", os.O_WRONLY)
+        assert os.pwrite(fd, b"new", MIB) == 3
+        os.close(fd)
+        want = old[:MIB] + b"new" + old[MIB + 3:]
+        assert os.pread(reader.fileno(), len(want), 0) == want
+        m.wait()
+        assert store.get("old") == want
+        assert io(m, "old") == "passthrough"
 
 
 def test_without_the_capability_all_goes_through_the_daemon(base):

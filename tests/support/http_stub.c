@@ -132,15 +132,23 @@ static void wait_for_end(struct http_stub *stub, unsigned seconds)
     pthread_mutex_unlock(&stub->mu);
 }
 
+/* Head and so much of the body at once: who sees the head sees what lies behind its Content-Length too. */
+static bool send_reply(int fd, const struct reply *r, size_t n_body)
+{
+    g_autoptr(GString) all = g_string_new(r->head);
+    g_string_append_len(all, r->body, (gssize)n_body);
+    return send_all(fd, all->str, all->len);
+}
+
 static bool answer(struct conn *c, const struct reply *r, bool is_head)
 {
     size_t n = strlen(r->body);
     wait_for_end(c->stub, r->late_s);
     switch (r->kind) {
     case REPLY_FULL:
-        return send_all(c->fd, r->head, strlen(r->head)) && (is_head || send_all(c->fd, r->body, n));
+        return send_reply(c->fd, r, is_head ? 0 : n);
     case REPLY_CUT:
-        (void)(send_all(c->fd, r->head, strlen(r->head)) && send_all(c->fd, r->body, MIN(n, r->cut)));
+        (void)send_reply(c->fd, r, MIN(n, r->cut));
         return false;
     case REPLY_DROP:
         return false;
@@ -185,7 +193,8 @@ static gpointer accept_loop(gpointer arg)
         int fd = accept(stub->fd, NULL, NULL);
         if (fd < 0)
             return NULL;
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)); /* else head and body are 40 ms apart */
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1},
+                         sizeof(int)); /* else pieces of a reply are 40 ms apart */
         pthread_mutex_lock(&stub->mu);
         struct conn *c = g_new0(struct conn, 1);
         *c = (struct conn){.stub = stub, .fd = fd, .index = stub->sockets->len};

@@ -6,6 +6,8 @@
 
 #include <limits.h>
 #include <openssl/evp.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #define SIZE  (3 * MIB + 4321)
 #define WRONG (2 * MIB + 7) /* the byte that harmed GETs bring another of */
@@ -238,6 +240,45 @@ START_TEST(changed_file_is_not_compared)
 }
 END_TEST
 
+/* 0: it is written, 1: it is cut. */
+START_TEST(file_that_came_wrong_is_not_changed_before_it_comes_right)
+{
+    struct cache_source src = put_summed(SIZE);
+    struct cfile *cf = open_object(&fx, 50, &src, SIZE);
+    uint8_t byte = 1;
+    n_wrong = INT_MAX;
+    ck_assert_int_eq(cache_file_fill(cf, true, true, NULL, NULL), -EIO);
+    ck_assert_int_eq(_i ? cache_file_truncate(cf, WRONG + 1) : cache_file_write(cf, &byte, 1, SIZE), -EIO);
+    ck_assert_int_eq(cache_file_set_dirty(cf, true), -EAGAIN);
+    ck_assert_int_eq(read_all(cf, 10, WRONG), -EIO);
+    n_wrong = 0;
+    ck_assert_int_eq(_i ? cache_file_truncate(cf, WRONG + 1) : cache_file_write(cf, &byte, 1, SIZE), _i ? 0 : 1);
+    ck_assert_int_eq(read_all(cf, _i ? WRONG + 1 : SIZE, 0), 0);
+    cache_file_unref(cf);
+}
+END_TEST
+
+/* The limit on a process' files stands for a disk that does not take the new size. */
+START_TEST(file_that_came_wrong_is_not_read_after_it_could_not_be_cut)
+{
+    struct cache_source src = put_summed(SIZE);
+    struct cfile *cf = open_object(&fx, 50, &src, SIZE);
+    struct rlimit before, small;
+    uint8_t byte;
+    n_wrong = INT_MAX;
+    ck_assert_int_eq(cache_file_fill(cf, true, true, NULL, NULL), -EIO);
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = before;
+    small.rlim_cur = 2 * SIZE;
+    (void)signal(SIGXFSZ, SIG_IGN);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &small), 0);
+    ck_assert_int_lt(cache_file_truncate(cf, 3 * SIZE), 0);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &before), 0);
+    ck_assert_int_eq(cache_file_read(cf, &byte, 1, WRONG), -EIO);
+    cache_file_unref(cf);
+}
+END_TEST
+
 START_TEST(files_of_other_sizes_are_not_compared)
 {
     struct cache_source src = put_summed(SIZE);
@@ -329,6 +370,8 @@ int main(void)
     tcase_add_test(tc, same_wrong_bytes_of_an_object_of_ours_are_refused);
     tcase_add_test(tc, object_of_ours_that_somebody_encrypted_is_read);
     tcase_add_test(tc, changed_file_is_not_compared);
+    tcase_add_loop_test(tc, file_that_came_wrong_is_not_changed_before_it_comes_right, 0, 2);
+    tcase_add_test(tc, file_that_came_wrong_is_not_read_after_it_could_not_be_cut);
     tcase_add_test(tc, files_of_other_sizes_are_not_compared);
     tcase_add_test(tc, etag_of_usual_parts_is_compared);
     tcase_add_test(tc, other_etags_tell_nothing);

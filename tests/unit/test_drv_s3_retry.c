@@ -693,6 +693,27 @@ START_TEST(read_lost_with_a_kept_connection_is_asked_again)
 }
 END_TEST
 
+/* A reply that nobody asked for, right behind one that ends where its head says. */
+START_TEST(bytes_behind_a_reply_are_not_the_next_one)
+{
+    struct obj_info info = {0};
+    g_autoptr(GString) out = g_string_new(NULL);
+    g_autofree char *behind =
+        g_strconcat(_i ? "bytes" : "", "HTTP/1.1 200 OK\r\nETag: \"forged\"\r\nContent-Length: 9\r\n\r\n", NULL);
+    http_stub_reply(stub, _i ? 200 : 204, _i ? "ETag: \"e\"\r\nContent-Length: 5\r\n" : "", behind);
+    http_stub_always(stub, 200, "ETag: \"true\"\r\nContent-Length: 7\r\n", "", 0);
+    if (_i)
+        ck_assert_int_eq(objstore_get(st, "k", 0, 0, NULL, to_string, out, NULL), 0);
+    else
+        ck_assert_int_eq(objstore_delete(st, "k", NULL), 0);
+    ck_assert_str_eq(out->str, _i ? "bytes" : "");
+    ck_assert_int_eq(objstore_head(st, "next", &info), 0);
+    ck_assert_str_eq(info.etag.s, "true");
+    ck_assert_uint_eq(info.size, 7);
+    obj_info_clear(&info);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("drv_s3_retry");
@@ -726,6 +747,7 @@ int main(void)
     tcase_add_test(t, put_lost_with_a_kept_connection_is_settled_too);
     tcase_add_test(t, complete_lost_with_a_kept_connection_is_settled_too);
     tcase_add_test(t, read_lost_with_a_kept_connection_is_asked_again);
+    tcase_add_loop_test(t, bytes_behind_a_reply_are_not_the_next_one, 0, 2);
     tcase_add_test(t, name_that_does_not_resolve_is_looked_up_again_each_time);
     t = add_case(s, "attributes");
     tcase_add_test(t, attributes_that_did_not_get_there_are_sent_again);

@@ -360,6 +360,38 @@ START_TEST(failed_listings_do_not_count)
 }
 END_TEST
 
+/* ---- a store that does not answer ---- */
+
+static unsigned in_vain(void)
+{
+    mutex_lock(&fx.fs->list_mu);
+    unsigned n = fx.fs->list_load.n_in_vain;
+    mutex_unlock(&fx.fs->list_mu);
+    return n;
+}
+
+START_TEST(silent_store_is_waited_for_once)
+{
+    open_lake();
+    object(3, "new");
+    age(11);
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=list,action=delay:3600s"), 0);
+    for (unsigned i = 0; i < 3 * N_DIRS; i++)
+        ck_assert(has(dirs[i % N_DIRS], "known"));
+    ck_assert_uint_eq(in_vain(), 1);
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=get,nth=1000000,action=error:-EIO"), 0);
+    for (unsigned d = 0; d < N_DIRS; d++)
+        settle(dirs[d]);
+    ck_assert(has(dirs[3], "new"));
+    age(11);
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=list,action=delay:3600s"), 0);
+    ck_assert(has(dirs[5], "known")); /* it answered in between */
+    ck_assert_uint_eq(in_vain(), 2);
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=get,nth=1000000,action=error:-EIO"), 0);
+    close_lake();
+}
+END_TEST
+
 int main(void)
 {
     TCase *level_tc = tcase_create("level"), *tc = tcase_create("serve");
@@ -380,6 +412,7 @@ int main(void)
     tcase_add_test(tc, immutable_names_are_as_of_the_mount);
     tcase_add_test(tc, only_listings_of_names_out_of_date_count);
     tcase_add_test(tc, failed_listings_do_not_count);
+    tcase_add_test(tc, silent_store_is_waited_for_once);
     Suite *s = suite_create("list_load");
     suite_add_tcase(s, level_tc);
     suite_add_tcase(s, tc);

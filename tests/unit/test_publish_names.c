@@ -484,6 +484,56 @@ START_TEST(copy_that_no_store_can_make_is_not_tried_for_ever)
 }
 END_TEST
 
+static bool is_parked(const char *path)
+{
+    json_t *o = told(path);
+    bool parked = g_strcmp0(json_string_value(json_object_get(o, "upload_state")), "parked") == 0;
+    json_decref(o);
+    return parked;
+}
+
+/* As Ceph does names that are no text. */
+START_TEST(name_that_the_store_alone_refuses_is_parked)
+{
+    move("f", "g", 0);
+    ck_assert_int_eq(
+        objstore_fault_set(fx.fs->store, _i ? "op=copy,action=error:-EREMOTEIO" : "op=copy,action=error:-EACCES"), 0);
+    fs_fixture_start(&fx);
+    for (unsigned i = 0; i < 500 && !is_parked("g"); i++) {
+        g_autofree char *other = g_strdup_printf("d/other%u", i);
+        make_file(other);
+        ck_assert_int_eq(wait_for(other), 0);
+        clock_fake_advance(10 * NS_PER_S);
+        g_usleep(10000);
+    }
+    ck_assert(is_parked("g"));
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, ""), 0);
+    ck_assert_int_eq(publish_retry(fx.fs->pub, "g"), 1);
+    publish_all();
+    assert_object("g", "file");
+}
+END_TEST
+
+START_TEST(name_is_tried_on_where_the_store_refuses_all)
+{
+    int64_t before = metric_get(M_publish_failures);
+    move("f", "g", 0);
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=copy,action=error:-EACCES;op=put,action=error:-EACCES"), 0);
+    make_file("d/other");
+    fs_fixture_start(&fx);
+    while (metric_get(M_publish_failures) - before < 40) {
+        clock_fake_advance(10 * NS_PER_S);
+        g_usleep(10000);
+    }
+    ck_assert(!is_parked("g") && !is_parked("d/other"));
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, ""), 0);
+    clock_fake_advance(60 * NS_PER_S);
+    publish_all();
+    assert_object("g", "file");
+    assert_object("d/other", "new");
+}
+END_TEST
+
 /* The store was asked for the copy, and did not find something else: the upload that makes a large one, say. */
 START_TEST(copy_that_fails_while_its_source_is_there_is_tried_again)
 {
@@ -571,6 +621,8 @@ int main(void)
     tcase_add_loop_test(tc, name_whose_object_is_removed_elsewhere_is_sent_from_here, 0, 2);
     tcase_add_loop_test(tc, name_whose_only_bytes_are_removed_elsewhere_can_be_skipped, 0, 2);
     tcase_add_test(tc, copy_that_no_store_can_make_is_not_tried_for_ever);
+    tcase_add_loop_test(tc, name_that_the_store_alone_refuses_is_parked, 0, 2);
+    tcase_add_test(tc, name_is_tried_on_where_the_store_refuses_all);
     tcase_add_test(tc, copy_that_fails_while_its_source_is_there_is_tried_again);
     tcase_add_loop_test(tc, copy_of_an_archived_object_waits_for_a_decision, 0, 2);
     tcase_add_loop_test(tc, file_is_clean_once_its_last_unsent_name_goes, 0, 4);

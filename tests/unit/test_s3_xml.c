@@ -194,14 +194,40 @@ START_TEST(control_characters_of_a_repeated_key_are_no_matter)
     doc = "<ListPartsResult><Key>&#x01;</Key><IsTruncated>false</IsTruncated></ListPartsResult>";
     ck_assert_int_eq(s3_xml_list_parse(doc, strlen(doc), S3_ROOT_PARTS, &page), 0);
     s3_list_page_clear(&page);
-    doc = "<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>&#x01;</Key></Contents></ListBucketResult>";
-    ck_assert_int_eq(s3_xml_list_parse(doc, strlen(doc), S3_ROOT_OBJECTS, &page), -EBADMSG); /* never another key */
     const char *bad[] = {"<R>&#x1</R>", "<R>&#;</R>", "<R>&#x;</R>", "<R>&#x1g;</R>", "<R>&#x110000;</R>", "<R>&#x1;"};
     for (size_t i = 0; i < G_N_ELEMENTS(bad); i++)
         for (size_t n = 1; n <= strlen(bad[i]); n++) {
             g_autofree char *cut = g_memdup2(bad[i], n); /* nothing behind its end is looked at */
             ck_assert_int_eq(s3_xml_error_parse(cut, n, &e), -EBADMSG);
         }
+}
+END_TEST
+
+START_TEST(control_characters_of_a_listing_are_themselves)
+{
+    struct s3_list_page page = {0};
+    const char *doc = "<ListBucketResult><Prefix>a&#x01;/</Prefix><IsTruncated>true</IsTruncated>"
+                      "<NextContinuationToken>a&#x01;/\x02&#x1f;&#9;&#x7F;&#13;\xee\x80\x80"
+                      "01\xee\x80&amp;#x01;</NextContinuationToken>"
+                      "<Contents><Key>&#x01;&#001;b\x1f</Key></Contents></ListBucketResult>";
+    ck_assert_int_eq(s3_xml_list_parse(doc, strlen(doc), S3_ROOT_OBJECTS, &page), -EBADMSG); /* no UTF-8 */
+    g_autofree char *good = g_strdup(doc);
+    char *half = strstr(good, "01\xee\x80") + 2;
+    memcpy(half, "xy", 2);
+    ck_assert_int_eq(s3_xml_list_parse(good, strlen(good), S3_ROOT_OBJECTS, &page), 0);
+    ck_assert_str_eq(page.next, "a\x01/\x02\x1f\t\x7f\r\xee\x80\x80"
+                                "01xy&#x01;");
+    ck_assert_str_eq(g_array_index(page.rows, struct s3_list_row, 0).key, "\x01\x01"
+                                                                          "b\x1f");
+    s3_list_page_clear(&page);
+    doc = "<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>&#x00;</Key></Contents></ListBucketResult>";
+    ck_assert_int_eq(s3_xml_list_parse(doc, strlen(doc), S3_ROOT_OBJECTS, &page), -EBADMSG);
+    doc = "<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>\xee\x80\x80"
+          "01</Key></Contents></ListBucketResult>";
+    ck_assert_int_eq(s3_xml_list_parse(doc, strlen(doc), S3_ROOT_OBJECTS, &page), 0);
+    ck_assert_str_eq(g_array_index(page.rows, struct s3_list_row, 0).key, "\xee\x80\x80"
+                                                                          "01");
+    s3_list_page_clear(&page);
 }
 END_TEST
 
@@ -241,6 +267,7 @@ int main(void)
     tcase_add_test(t, text_of_the_first_element_of_a_name_is_found);
     tcase_add_test(t, uploads_and_parts_are_read);
     tcase_add_test(t, control_characters_of_a_repeated_key_are_no_matter);
+    tcase_add_test(t, control_characters_of_a_listing_are_themselves);
     tcase_add_test(t, etags_lose_their_quotes_and_odd_ones_are_dropped);
     tcase_add_test(t, times_beyond_what_ns_can_say_are_the_end);
     suite_add_tcase(s, t);

@@ -4,6 +4,7 @@
 #include "cache/cache_scan.h"
 #include "fs/content.h"
 #include "fs/io_mode.h"
+#include "fs/mapped.h"
 #include "fs/publish.h"
 #include "takeover.h"
 #include "tests/support/checks.h"
@@ -128,6 +129,51 @@ START_TEST(mapping_that_outlives_its_handle_and_the_worker_is_waited_for)
     close(fd);
     ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
     takeover_assert_object("f", "TEXT");
+}
+END_TEST
+
+/* Closed, but a mapping is left: fd. */
+static struct inode *map_new(const char *name, int *ret_fd)
+{
+    struct fuse_file_info fi = {.flags = O_RDWR};
+    struct handle *h = takeover_new_handle(takeover_make(name), true, &fi);
+    struct inode *in = inode_ref(h->in);
+    handle_opened(fx.fs, h->fh);
+    *ret_fd = open_passed();
+    put_text(*ret_fd, "text", 0);
+    takeover_flush(h);
+    takeover_release(h);
+    return in;
+}
+
+static uint64_t n_uploading(void)
+{
+    struct publish_counts n;
+    publish_count(fx.fs->pub, "", &n);
+    return n.uploading;
+}
+
+START_TEST(snapshot_that_waits_for_the_store_keeps_no_other_file_unsealed)
+{
+    int fd_a, fd_b;
+    fx.cfg.fault = g_strdup("op=put,key=a,action=delay:36000s");
+    takeover_open(true);
+    fs_fixture_start(&fx);
+    struct inode *a = map_new("a", &fd_a), *b = map_new("b", &fd_b);
+    clock_fake_advance(301 * NS_PER_S);
+    while (n_uploading() == 0)
+        g_usleep(10000);
+    close(fd_b);
+    for (unsigned i = 0; i < 2000 && mapped_count(fx.fs) == 2; i++)
+        g_usleep(10000);
+    ck_assert_uint_eq(mapped_count(fx.fs), 1);
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=get,nth=1000000,action=error:-EIO"), 0);
+    close(fd_a);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 60 * NS_PER_S, NULL, NULL), 0);
+    takeover_assert_object("a", "text");
+    takeover_assert_object("b", "text");
+    inode_put(a);
+    inode_put(b);
 }
 END_TEST
 
@@ -537,6 +583,7 @@ int main(void)
     tcase_add_test(tc, what_was_written_after_a_sync_is_not);
     tcase_add_test(tc, who_writes_with_o_dsync_sends_us_its_writes);
     tcase_add_test(tc, mapping_that_outlives_its_handle_and_the_worker_is_waited_for);
+    tcase_add_test(tc, snapshot_that_waits_for_the_store_keeps_no_other_file_unsealed);
     tcase_add_test(tc, store_behind_a_published_snapshot_is_published);
     tcase_add_test(tc, closed_file_that_was_written_on_is_published_whole);
     tcase_add_test(tc, start_that_fails_leaves_a_writer_as_it_was);
