@@ -5,6 +5,7 @@
 
 #include "base/crash.h"
 #include "links.h"
+#include "notify.h"
 #include "ns_undo.h"
 #include "op.h"
 #include "publish_internal.h"

@@ -43,3 +43,5 @@ void sync_add_status(struct fs *fs, json_t *o);
 
 ctl_fn verb_status, verb_info, verb_warmup, verb_warmup_status, verb_warmup_stop, verb_evict, verb_pin, verb_unpin,
     verb_publish, verb_conflicts, verb_checkpoints, verb_link;
+/* ctl_status.c: brings the gauges of metrics.def up to date; from memory and database, never from the store. */
+void fs_refresh_gauges(struct fs *fs);

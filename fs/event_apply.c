@@ -1,6 +1,7 @@
 #include "event_apply.h"
 
 #include "links.h"
+#include "notify.h"
 #include "ns_undo.h"
 #include "pin.h"
 #include "publish.h"

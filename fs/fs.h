@@ -247,20 +247,6 @@ static inline bool inode_is_dir(const struct inode *in)
     return S_ISDIR(in->rec.mode);
 }
 
-/* ---- notify.c: kernel invalidation, asynchronous ---- */
-
-void notify_entry(struct fs *fs, uint64_t parent, const char *name);
-void notify_inode(struct fs *fs, uint64_t ino);
-/* Waits a little, for as long as a second, while thousands of notes wait. Not by who serves a request or lists: the kernel may wait for that. */
-void notify_pace(struct fs *fs);
-/* All names below the directory, and their attributes, are to be asked for anew, for however long they were to be trusted. Who is at work in a directory notices nothing; where
- * the kernel cannot do that (before Linux 6.2) the names of directories stay as they are. */
-void notify_below(struct fs *fs, uint64_t dir);
-/* The same of the names in it alone. */
-void notify_names(struct fs *fs, uint64_t dir);
-/* The same of all names, and since Linux 6.16 of those that are known not to be there. May be called for each of many events. */
-void notify_all(struct fs *fs);
-
 /* ---- daemon.c ---- */
 
 /* Ends the session: the mount goes away, fs_work() tears down and returns. Any thread, returns at once. */
@@ -269,8 +255,3 @@ void fs_request_stop(struct fs *fs);
 _Noreturn void fs_start_anew(struct fs *fs, const char *why);
 /* Lets another program file (absolute path) take over: 0 when it was found fit, and this process is about to end. With a line for the user otherwise. */
 int fs_request_upgrade(struct fs *fs, const char *program, char **ret_msg) MUST_CHECK;
-
-/* ---- ctl_status.c ---- */
-
-/* Brings the gauges of metrics.def up to date; from memory and database, never from the store. */
-void fs_refresh_gauges(struct fs *fs);

@@ -1,6 +1,7 @@
 /* Adding, changing and removing bucket links, and what is told of them; see links.h. */
 #include "conflict.h"
 #include "links_internal.h"
+#include "notify.h"
 #include "publish.h"
 
 #include <stdlib.h>

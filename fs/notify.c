@@ -1,4 +1,6 @@
 /* Kernel invalidation, through the notifier. Always from the one notify thread: that process may be held up as long as a handler of ours is at work. */
+#include "notify.h"
+
 #include "fs.h"
 #include "notifier.h"
 

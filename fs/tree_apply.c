@@ -8,6 +8,7 @@
  */
 #include "tree_apply.h"
 
+#include "notify.h"
 #include "ns_undo.h"
 #include "pin.h"
 #include "publish.h"

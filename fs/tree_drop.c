@@ -7,6 +7,7 @@
  */
 #include "tree_drop.h"
 
+#include "notify.h"
 #include "ns_undo.h"
 #include "pin.h"
 

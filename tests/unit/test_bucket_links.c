@@ -2,125 +2,8 @@
 #include "../../fs/conflict.h"
 #include "../../fs/content.h"
 #include "../../fs/link_options.h"
-#include "../../fs/links.h"
 #include "../../fs/op.h"
-#include "../../fs/publish.h"
-#include "../../fs/tree.h"
-#include "fs_fixture.h"
-#include "tests/support/checks.h"
-
-#include <check.h>
-#include <glib/gstdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-static struct fs_fixture fx;
-
-static void setup(void)
-{
-    fs_fixture_init(&fx);
-}
-
-static void teardown(void)
-{
-    fs_fixture_fini(&fx);
-}
-
-static char *other(const char *name, const char *key)
-{
-    return g_build_filename(fx.dir, name, key, NULL);
-}
-
-static void object(const char *name, const char *key, const char *text)
-{
-    g_autofree char *path = other(name, key);
-    g_autofree char *dir = g_path_get_dirname(path);
-    ck_assert_int_eq(g_mkdir_with_parents(dir, 0700), 0);
-    ck_assert(g_file_set_contents(path, text, -1, NULL));
-}
-
-static bool holds(const char *name, const char *key, const char *text)
-{
-    g_autofree char *path = other(name, key), *have = NULL;
-    return g_file_get_contents(path, &have, NULL, NULL) && g_str_equal(have, text);
-}
-
-static char *last_msg;
-
-/* options: "name=value,..." */
-static json_t *options_of(const char *text)
-{
-    json_t *o = json_object();
-    g_auto(GStrv) list = g_strsplit(text, ";", -1);
-    for (unsigned i = 0; list[i]; i++) {
-        g_auto(GStrv) pair = g_strsplit(list[i], "=", 2);
-        if (*list[i])
-            json_object_set_new(o, pair[0], pair[1] ? json_string(pair[1]) : json_null());
-    }
-    return o;
-}
-
-static int add(const char *name, const char *dir, const char *options)
-{
-    g_autofree char *path = other(name, ""), *source = g_strdup_printf("file://%s/%s", fx.dir, name);
-    (void)g_mkdir_with_parents(path, 0700); /* may be there */
-    json_t *o = options_of(options);
-    g_clear_pointer(&last_msg, g_free);
-    int r = links_add(fx.fs, source, dir, o, &last_msg);
-    json_decref(o);
-    return r;
-}
-
-static int set(const char *dir, const char *options)
-{
-    json_t *o = options_of(options);
-    g_clear_pointer(&last_msg, g_free);
-    int r = links_set(fx.fs, dir, o, &last_msg);
-    json_decref(o);
-    return r;
-}
-
-static int rm(const char *dir)
-{
-    g_clear_pointer(&last_msg, g_free);
-    return links_remove(fx.fs, dir, NULL, NULL, &last_msg);
-}
-
-static int lookup(const char *path)
-{
-    INODE_REF in = NULL;
-    return tree_resolve(fx.fs, path, &in);
-}
-
-static uint64_t ino_of(const char *path)
-{
-    INODE_REF in = NULL;
-    ck_assert_int_eq(tree_resolve(fx.fs, path, &in), 0);
-    return in->ino;
-}
-
-static void publish_all(void)
-{
-    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 60 * NS_PER_S, NULL, NULL), 0);
-}
-
-static int rename_path(const char *from_dir, const char *from, const char *to_dir, const char *to)
-{
-    return tree_rename(fx.fs, ino_of(from_dir), from, ino_of(to_dir), to, 0);
-}
-
-static void start(void)
-{
-    fs_fixture_open(&fx);
-    fs_fixture_start(&fx);
-}
-
-static void restart(void)
-{
-    fs_fixture_close(&fx);
-    start();
-}
+#include "links_fixture.h"
 
 START_TEST(a_link_shows_another_store_and_takes_what_is_written)
 {
@@ -272,65 +155,6 @@ START_TEST(a_link_goes_with_its_names_but_not_with_its_objects)
     ck_assert_int_eq(lookup("a"), -ENOENT);
     ck_assert_int_eq(add("one", "a", ""), 0);
     ck_assert_int_eq(lookup("a/new"), 0);
-}
-END_TEST
-
-static bool is_linked(const char *dir)
-{
-    json_t *list = links_describe(fx.fs, dir, false);
-    bool is = json_array_size(list) > 0;
-    json_decref(list);
-    return is;
-}
-
-/* As by the end of the daemon; nobody asks again. */
-START_TEST(a_removal_that_was_cut_off_goes_on)
-{
-    object("one", "d/x", "1");
-    object("one", "y", "2");
-    start();
-    ck_assert_int_eq(add("one", "a", ""), 0);
-    ck_assert_int_eq(lookup("a/d/x"), 0);
-    ck_assert_int_eq(lookup("a/y"), 0);
-    atomic_store(&fx.fs->stopping, true);
-    ck_assert_int_eq(rm("a"), -ECANCELED);
-    restart();
-    for (unsigned i = 0; i < 6000 && is_linked("a"); i++)
-        g_usleep(10000);
-    ck_assert(!is_linked("a"));
-    ck_assert_int_eq(lookup("a"), -ENOENT);
-    ck_assert(holds("one", "d/x", "1") && holds("one", "y", "2"));
-    restart();
-    ck_assert(!is_linked("a"));
-    ck_assert_int_eq(add("two", "a", ""), 0); /* which is not going */
-    restart();
-    ck_assert_int_eq(set("a", "metadata-ttl=1s"), 0); /* when the thread has had its look */
-    ck_assert(is_linked("a"));
-}
-END_TEST
-
-/* More than are taken at once, in a directory and in one below. */
-START_TEST(a_link_goes_with_a_thousand_names)
-{
-    g_autoptr(GArray) inos = g_array_new(FALSE, FALSE, sizeof(uint64_t));
-    for (unsigned i = 0; i < 2400; i++) {
-        g_autofree char *key = g_strdup_printf(i % 2 ? "d/%u" : "d/e/%u", i);
-        object("one", key, "1");
-    }
-    start();
-    ck_assert_int_eq(add("one", "a", ""), 0);
-    for (unsigned i = 0; i < 2400; i += 7) {
-        g_autofree char *path = g_strdup_printf(i % 2 ? "a/d/%u" : "a/d/e/%u", i);
-        uint64_t ino = ino_of(path);
-        g_array_append_val(inos, ino);
-    }
-    ck_assert_int_eq(rm("a"), 0);
-    ck_assert_int_eq(lookup("a"), -ENOENT);
-    for (guint i = 0; i < inos->len; i++) {
-        struct meta_dentry d = {0};
-        ck_assert_int_eq(meta_link_first(fx.fs->meta, g_array_index(inos, uint64_t, i), &d), -ENOENT);
-    }
-    ck_assert(holds("one", "d/1", "1") && holds("one", "d/e/2398", "1"));
 }
 END_TEST
 
@@ -823,8 +647,6 @@ int main(void)
     tcase_add_test(t, policies_are_those_of_the_link);
     tcase_add_test(t, what_a_link_does_not_show_cannot_be_made);
     tcase_add_test(t, a_link_goes_with_its_names_but_not_with_its_objects);
-    tcase_add_test(t, a_removal_that_was_cut_off_goes_on);
-    tcase_add_test(t, a_link_goes_with_a_thousand_names);
     tcase_add_test(t, a_link_with_work_left_stays);
     tcase_add_test(t, a_link_with_a_conflict_stays);
     tcase_add_test(t, a_conflict_below_a_directory_is_in_the_way_of_a_link);

@@ -3,6 +3,7 @@
 #include "fs/event_apply.h"
 #include "fs/events.h"
 #include "fs/notifier.h"
+#include "fs/notify.h"
 #include "fs/reap.h"
 #include "fs/replay.h"
 #include "fs/request.h"
