@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 
+import lake
 import pytest
 from mounts import MIB, SLUICE, eventually, run
 
@@ -58,6 +59,40 @@ def test_two_mounts_of_one_bucket(make_mount, store):
     assert store.get("f") == b"ours"
     assert shows(a, "f") == b"ours"
     assert eventually(lambda: shows(b, "f") == b"ours")
+
+
+@pytest.mark.parametrize("size", [4, 12 * MIB])
+def test_store_without_conditions_is_looked_at_right_before(make_mount, size):
+    """And status says of which requests that is so."""
+    store = lake.Lake(has_conditions=False)
+    try:
+        m = make_mount(source=store.source, endpoint_url=store.endpoint, start=False, part_size="5M", order="none")
+        m.env = store.env()
+        m.mount()
+        (m.path / "first").write_bytes(b"the store is probed at the first write")
+        m.wait()
+        told = m.status()["conditions_by_head"]
+        assert {"put-if-match", "put-if-none-match", "complete-conditions"} <= set(told), told
+        assert not set(told) & set(m.status()["capabilities"])
+        for name in "lost", "won":
+            store.put(name, b"base")
+        for name in "lost", "won":
+            assert eventually(lambda name=name: shows(m, name) == b"base")
+        ours = os.urandom(size)
+        lose(m, "lost", lambda: store.put("lost", b"theirs"), ours)
+        assert store.get("lost") == b"theirs"
+        (m.path / "won").write_bytes(ours)
+        (m.path / "new").write_bytes(ours)
+        m.wait("won")
+        m.wait("new")
+        assert store.get("won") == store.get("new") == ours
+        for name in "won", "new":
+            calls = [verb for verb, key, query in store.calls if key == name and "partNumber" not in query]
+            last = max(i for i, verb in enumerate(calls) if verb == ("PUT" if size < MIB else "POST"))
+            assert calls[last - 1] == "HEAD", calls
+        m.umount()
+    finally:
+        store.remove()
 
 
 def test_list_show_and_info_tell_of_it(lost):
