@@ -259,6 +259,37 @@ def test_what_was_to_be_tried_again_is_after_a_crash(make_mount, store):
     assert store.get("d/bad") == b"taken later"
 
 
+@pytest.mark.parametrize("decision", ["skip", "retry"])
+def test_what_waits_behind_a_refused_file_goes_once_that_is_decided(make_mount, store, decision):
+    store.refused.add("d/shard")
+    store.put("d/there", b"x")
+    m = make_mount()
+    (m.path / "d/shard").write_bytes(b"shard")
+    (m.path / "d/latest").write_bytes(b"shard is there")
+    assert eventually(lambda: m.status()["parked"] == 1)
+    assert run("wait", "--timeout", "60s", m.path / "d/latest", check=False, timeout=90).returncode == 1
+    assert m.info("d/latest")["blocked_by"] == "d/shard"
+    assert store.list("d/") == ["d/there"]
+    if decision == "skip":
+        run("publish", "--skip", m.path / "d/shard")
+        m.wait("d/latest")
+        assert store.list("d/") == ["d/latest", "d/there"]
+        assert run("evict", m.path / "d/shard", check=False).returncode == 1
+        m.kill9()
+        m.mount()
+        assert (m.path / "d/shard").read_bytes() == b"shard", "ours stays here"
+    store.refused.clear()
+    if decision == "skip":  # its name's next change is published
+        (m.path / "d/shard").write_bytes(b"shard")
+    else:
+        run("publish", "--retry", m.path / "d/shard")
+    m.wait("d")
+    assert {key: store.get(key) for key in store.list("d/")} == {"d/latest": b"shard is there", "d/shard": b"shard", "d/there": b"x"}
+    assert m.status()["parked"] == 0
+    puts = [key for verb, key, _ in store.calls if verb == "PUT" and store.objects.get(key) and key.startswith("d/")]
+    assert decision == "skip" or puts[-2:] == ["d/shard", "d/latest"]
+
+
 def counts(m):
     pid = m.status()["pid"]
     return len(os.listdir(f"/proc/{pid}/task")), len(os.listdir(f"/proc/{pid}/fd"))
