@@ -120,7 +120,8 @@ class Program:
             self.n_twice += 1
             return os.open(self.path(rel), flags, 0o644)
 
-    def put(self, rel, off, data):
+    def put(self, rel, off, data, do=None):
+        """do: what makes it so, instead of a write; the number of bytes comes back."""
         node = self.names[rel]
         old = node.data
         new = old[:off].ljust(off, b"\0") + data + old[off + len(data):]
@@ -129,7 +130,7 @@ class Program:
             node.data = new
 
         def work():
-            n = os.pwrite(self.fd, data, off)
+            n = do() if do else os.pwrite(self.fd, data, off)
             if n < len(data) and self.dying.is_set():
                 raise OSError(errno.ENOTCONN, "cut short")
             assert n == len(data), f"{self.path(rel)}: {n} of {len(data)} bytes written"
@@ -162,6 +163,30 @@ class Program:
     def patch(self, rel, data):
         self.open(rel, os.O_RDWR)
         self.fill(rel, self.random.randrange(len(self.names[rel].data) + 1), data)
+
+    def copy(self, old, new):
+        """By the kernel, into a new file."""
+        data = self.names[old].data
+        self.open(new, os.O_WRONLY | os.O_TRUNC)
+        source = os.open(self.path(old), os.O_RDONLY)
+        try:
+            self.put(new, 0, data, lambda: os.copy_file_range(source, self.fd, len(data)) if data else 0)
+        finally:
+            os.close(source)
+        self.close(new)
+
+    def allocate(self, rel, size):
+        """So many bytes behind its end."""
+        self.open(rel, os.O_WRONLY)
+        end = len(self.names[rel].data)
+        self.put(rel, end, bytes(size), lambda: os.posix_fallocate(self.fd, end, size) or size)
+        self.close(rel)
+
+    def mark(self, rel, value):
+        """An attribute comes and goes; it is not part of the model."""
+        os.setxattr(self.path(rel), "user.mark", value)
+        assert os.getxattr(self.path(rel), "user.mark") == value
+        os.removexattr(self.path(rel), "user.mark")
 
     def truncate(self, rel, size):
         node = self.names[rel]
@@ -362,7 +387,7 @@ class Mixed(Program):
             kinds = [self.remove]
         else:
             kinds = [self.new_file, self.overwrite, self.more, self.change, self.cut, self.remove, self.save, self.save_held, self.move, self.replace, self.swap,
-                     self.another_name, self.point, self.new_dir, self.drop_dir, self.move_dir, self.read]
+                     self.another_name, self.point, self.new_dir, self.drop_dir, self.move_dir, self.read, self.duplicate, self.reserve, self.label]
         kind = self.random.choice(kinds)
         self.last = kind.__name__
         kind()
@@ -382,6 +407,15 @@ class Mixed(Program):
     def cut(self):
         rel = self.file()
         self.truncate(rel, self.random.randrange(len(self.names[rel].data) + 20000))
+
+    def duplicate(self):
+        self.copy(self.file(), self.place("f"))
+
+    def reserve(self):
+        self.allocate(self.file(), self.random.choice((1, 5000, 70000)))
+
+    def label(self):
+        self.mark(self.file(), self.random.randbytes(8))
 
     def remove(self):
         links = [x for x, y in self.names.items() if isinstance(y, Link)]
