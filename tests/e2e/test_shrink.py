@@ -10,14 +10,14 @@ LIMIT_S = 100
 
 
 class Floor:
-    """Where step 500 lays what step 700 treads on; "late": it is found at the end only."""
+    """Where step 500 lays what step 700 slips on; "late": it is found at the end only."""
 
     def __init__(self, late):
         self.laid, self.late, self.found = False, late, False
 
     def do(self, step):
         self.laid |= step == ("lay",)
-        self.found |= step == ("step",) and self.laid
+        self.found |= step == ("slip",) and self.laid
         if self.found and not self.late:
             raise model.Diverged("slipped")
 
@@ -47,13 +47,13 @@ def shrunk(make_run, steps):
 @pytest.mark.parametrize("late", [False, True])
 def test_two_steps_are_left_of_a_thousand(late):
     steps = [("walk", i) for i in range(1000)]
-    steps[100] = steps[700] = ("step",)
+    steps[100] = steps[700] = ("slip",)
     steps[500] = ("lay",)
-    assert shrunk(lambda: Floor(late), steps) == ["('lay',),", "('step',),"]
+    assert shrunk(lambda: Floor(late), steps) == ["('lay',),", "('slip',),"]
 
 
 def test_a_run_without_a_fault_says_nothing():
-    model.check(lambda: Floor(False), [("step",), ("lay",)], LIMIT_S)
+    model.check(lambda: Floor(False), [("slip",), ("lay",)], LIMIT_S)
 
 
 class Planted(model_bytes.Bytes):
