@@ -10,6 +10,9 @@
 #include "states.h"
 #include "sync.h"
 #include "tree.h"
+#include "tree_list.h"
+
+#define HIDDEN_WAIT_NS (2 * NS_PER_S)
 
 static void add_int(json_t *o, const char *name, uint64_t value)
 {
@@ -104,6 +107,24 @@ static void add_rule(struct fs *fs, json_t *o, const char *path, bool dir)
     json_object_set_new(o, "settings", rules_json(set));
 }
 
+/* Those that the last listing saw; of a directory that only a worker before listed, one is asked for. */
+static void add_hidden(struct fs *fs, json_t *o, struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool hidden = in->rec.flags & INODE_DIR_HIDDEN, known = in->list.hidden;
+    mutex_unlock(&in->mu);
+    if (!hidden)
+        return;
+    if (!known && tree_refresh_within(fs, in, true, HIDDEN_WAIT_NS) < 0)
+        log_debug("info", "a directory could not be listed for its hidden keys ino=%" G_GUINT64_FORMAT, in->ino);
+    json_t *keys = json_array();
+    mutex_lock(&in->mu);
+    for (char **k = in->list.hidden; k && *k; k++)
+        json_array_append_new(keys, verb_string(*k));
+    mutex_unlock(&in->mu);
+    json_object_set_new(o, "hidden_keys", keys);
+}
+
 static json_t *describe(struct fs *fs, const char *path, struct inode *in, const struct meta_dentry *d)
 {
     struct meta_inode rec;
@@ -132,6 +153,7 @@ static json_t *describe(struct fs *fs, const char *path, struct inode *in, const
     } else if (dir) {
         add_below(fs, o, path);
         add_int(o, "listed", sync_listed_ns(fs, in) / (int64_t)NS_PER_S);
+        add_hidden(fs, o, in);
     } else {
         json_object_set_new(o, "target", verb_string(rec.target ? rec.target : ""));
     }

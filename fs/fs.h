@@ -67,8 +67,7 @@ struct inode {
     uint64_t synced_changes;  /* n_changes + 1 as of the last fdatasync, 0 none */
     struct io_state io;
     bool flushed_watched;       /* in fs.mapped.flushed */
-    bool snapping;              /* a snapshot is on its way (mapped.c) */
-    bool mapped;                /* no handle writes any more, but a mapping may (mapped.h) */
+    bool mapped, snapping;      /* no handle writes any more, but a mapping may (mapped.h); a snapshot is on its way */
     struct list_state list;     /* directories */
     int64_t seen_ns;            /* directories: when they were listed, where the record does not tell (sync.h) */
     uint64_t seen_version;      /* directories: which of the syncs done were looked at for that */
@@ -103,8 +102,7 @@ struct mapped {
     struct mutex mu; /* MAPPED */
     struct cond wake;
     /* guarded by mu */
-    GPtrArray *files;
-    GPtrArray *flushed; /* struct inode, a reference each */
+    GPtrArray *files, *flushed; /* flushed: struct inode, a reference each */
     bool stop;
     /* owned by the composition root */
     struct workq *snapshots;
@@ -192,9 +190,8 @@ struct fs {
     struct mutex list_mu;
     /* guarded by list_mu */
     struct cond list_done;
-    GHashTable *listings; /* &ino -> struct listing */
+    GHashTable *listings, *silent; /* &ino -> struct listing; directories of links, or the root (tree_fresh.c) */
     struct list_load list_load;
-    GHashTable *silent;     /* directories of links, or the root: of their stores (tree_fresh.c) */
     unsigned n_stale_looks; /* under way (publish_stale.c) */
 
     struct daemon *daemon;           /* set once, before the threads that use it; NULL in unit tests */

@@ -34,6 +34,7 @@ static void inode_free(struct inode *in)
     io_mode_forget(in);
     meta_inode_clear(&in->rec);
     g_free(in->name);
+    g_strfreev(in->list.hidden);
     cond_fini(&in->changed_cond);
     mutex_fini(&in->mu);
     g_free(in);

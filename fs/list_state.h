@@ -10,6 +10,7 @@ struct list_state {
     uint64_t
         begin; /* inode of the directory that a page began with which showed this one too (tree_near.c), 0: none did */
     unsigned keys; /* that it showed */
+    char **hidden; /* some of the keys that cannot be shown as names; owned, NULL: not listed, or none */
     bool flat;     /* there was one, and none of the keys led further down */
     bool asked;    /* somebody looked into it since */
 };

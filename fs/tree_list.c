@@ -19,6 +19,7 @@
 #include "tree_near.h"
 
 #define ROWS_PER_BATCH 500
+#define HIDDEN_NAMED   20u /* keys of a directory */
 #define HEADS_AT_ONCE  32
 #define LISTED_BEHIND  4 /* at a time: the other directories come along, or when one of these is done */
 #define SETTLED_NS     (10 * (int64_t)NS_PER_S) /* stores list whole seconds, and clocks differ */
@@ -49,7 +50,9 @@ struct listing {
     bool had_names;
     GPtrArray *rows; /* struct list_row */
     bool marker, hidden;
-    bool is_point; /* the directory that a store begins with: the mount's, or that of a link */
+    bool hidden_news;       /* it had none at the listing before */
+    GPtrArray *hidden_keys; /* some of those, owned strings */
+    bool is_point;          /* the directory that a store begins with: the mount's, or that of a link */
     struct etag marker_etag;
     bool changed; /* names appeared, changed or went */
     bool deep;    /* there are keys further down, whether or not they are shown */
@@ -63,6 +66,7 @@ static void listing_unref_locked(struct listing *l) /* under list_mu */
     nameset_free(l->seen);
     g_hash_table_unref(l->waiting);
     g_ptr_array_unref(l->rows);
+    g_ptr_array_unref(l->hidden_keys);
     g_free(l->prefix);
     g_free(l);
 }
@@ -270,6 +274,14 @@ static bool is_filtered(const struct listing *l, const struct obj_entry *e, size
     return !links_shows(l->fs, path, e->is_prefix);
 }
 
+static void note_hidden(struct listing *l, const struct obj_entry *e)
+{
+    l->hidden = true;
+    metric_inc(M_hidden_keys);
+    if (l->hidden_keys->len < HIDDEN_NAMED)
+        g_ptr_array_add(l->hidden_keys, g_strdup_printf("%s%.*s", l->prefix, (int)e->name_len, e->name));
+}
+
 static int on_entry(void *ctx, const struct obj_entry *e)
 {
     struct listing *l = ctx;
@@ -282,9 +294,8 @@ static int on_entry(void *ctx, const struct obj_entry *e)
     if (len == 0 && !e->is_prefix) {
         l->marker = e->size == 0;
         l->marker_etag = e->etag;
-        l->hidden |= e->size > 0;
         if (e->size > 0)
-            metric_inc(M_hidden_keys);
+            note_hidden(l, e);
         return 0;
     }
     if (e->is_prefix && len > 0 && e->name[len - 1] == '/')
@@ -294,8 +305,7 @@ static int on_entry(void *ctx, const struct obj_entry *e)
     if (is_filtered(l, e, len))
         return 0;
     if (e->odd || !tree_name_ok(e->name, len)) {
-        l->hidden = true;
-        metric_inc(M_hidden_keys);
+        note_hidden(l, e);
         return 0;
     }
     struct list_row *row = g_new0(struct list_row, 1);
@@ -317,10 +327,23 @@ static int on_entry(void *ctx, const struct obj_entry *e)
 
 static int note_marker(struct listing *l, struct meta_batch *b);
 
+/* Kept for `sluice info`. */
+static void keep_hidden(struct listing *l, struct inode *dir) REQUIRES(dir->mu)
+{
+    l->hidden_news = l->hidden && !(dir->rec.flags & INODE_DIR_HIDDEN);
+    g_strfreev(g_steal_pointer(&dir->list.hidden));
+    if (!l->hidden)
+        return;
+    g_ptr_array_add(l->hidden_keys, NULL);
+    dir->list.hidden = g_strdupv((char **)l->hidden_keys->pdata);
+    g_ptr_array_set_size(l->hidden_keys, (int)l->hidden_keys->len - 1);
+}
+
 /* The time is not worth a write of its own where somebody else keeps it for many directories (sync.h). */
 static void note_listed(struct listing *l, struct meta_batch *b, struct inode *dir) REQUIRES(dir->mu)
 {
     uint32_t flags = dir->rec.flags | INODE_DIR_LISTED;
+    keep_hidden(l, dir);
     flags = l->hidden ? flags | INODE_DIR_HIDDEN : flags & ~(uint32_t)INODE_DIR_HIDDEN;
     dir->list.cost_ns = clock_mono_ns() - l->began_ns;
     dir->list.keys = (unsigned)MIN(l->n_keys, UINT_MAX);
@@ -500,6 +523,7 @@ static void listing_run(void *arg)
         l->given = NULL;
         l->marker = l->hidden = l->deep = false;
         l->n_dirs = l->n_keys = 0;
+        g_ptr_array_set_size(l->hidden_keys, 0);
         nameset_clear(l->seen);
         g_hash_table_remove_all(l->waiting);
         g_ptr_array_set_size(l->rows, 0);
@@ -509,6 +533,10 @@ static void listing_run(void *arg)
         log_debug("list", "listing failed prefix='%s' r=%s", l->prefix, err_name(r));
     else
         sync_forgive(fs, l->ino);
+    if (r == 0 && l->hidden_news)
+        log_notice("list",
+                   "a directory holds keys that cannot be shown as names, `sluice info` tells them dir='%s' key='%s'",
+                   l->prefix, (const char *)l->hidden_keys->pdata[0]);
     if (l->changed)
         pin_rules_apply(fs, *l->prefix ? l->prefix : "/");
     if (l->tally) {
@@ -553,6 +581,7 @@ static struct listing *listing_new(struct fs *fs, uint64_t ino)
     l->seen = nameset_new();
     l->waiting = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, (GDestroyNotify)list_row_free);
     l->rows = g_ptr_array_new_with_free_func((GDestroyNotify)list_row_free);
+    l->hidden_keys = g_ptr_array_new_with_free_func(g_free);
     return l;
 }
 

@@ -97,6 +97,20 @@ static void leave_key(struct move *m, struct meta_dentry *d, const char *old_key
     d->stamp = meta_next_seq(m->fs->meta);
 }
 
+/* Keys that cannot be shown as names are not moved: their directory stays where it was as well, and what is made of it at the new place is not shown by them. */
+static bool leaves_hidden(struct move *m, const struct meta_dentry *d, const char *old_key)
+{
+    INODE_REF in = NULL;
+    if (!S_ISDIR(d->type) || inode_get(m->fs, d->ino, &in) < 0)
+        return false;
+    mutex_lock(&in->mu);
+    bool hidden = in->rec.flags & INODE_DIR_HIDDEN;
+    mutex_unlock(&in->mu);
+    if (hidden)
+        log_notice("rename", "keys that cannot be shown as names stay where they are dir='%s'", old_key);
+    return hidden;
+}
+
 /* The name's object, dest and journal record after its path changed from old_key to new_key; the caller puts the record. */
 static void relocate(struct move *m, struct meta_dentry *d, const char *old_key, const char *new_key, bool have_dest,
                      const struct etag *dest, bool in_wave) NO_TSA /* under ns */
@@ -124,6 +138,7 @@ static void relocate(struct move *m, struct meta_dentry *d, const char *old_key,
     unsigned n_dirty = m->dirty->len;
     bool closed = content_closed(fs, d, m->dirty);
     bool new_dir = S_ISDIR(d->type) && (had_op || (local_is(fs, old_key) && !local_is(fs, new_key)));
+    new_dir = leaves_hidden(m, d, old_key) || new_dir;
     if (in_wave && d->ukey && S_ISREG(d->type) && m->dirty->len == n_dirty)
         publish_moved(fs, m->b, d, m->wave);
     else if (d->ukey || closed || (d->flags & DENTRY_META_DIRTY) || new_dir || content_rests(fs, d, new_key))

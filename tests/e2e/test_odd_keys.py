@@ -340,8 +340,12 @@ def test_keys_that_are_no_names_are_counted_and_unharmed(mount, keys, base):
         with pytest.raises(OSError) as error:
             os.rmdir(at(mount, name))
         assert error.value.errno == errno.ENOTEMPTY, name
+    assert b"x//" in [os.fsencode(k) for k in mount.info("x")["hidden_keys"]]
+    assert "dir='x/' key='x//'" in mount.log()
     os.rename(at(mount, b"n"), at(mount, b"moved"))
+    os.rename(at(mount, b"tr"), at(mount, b"moved tr"))
     mount.wait()
+    assert keys.get(b"moved tr/") == b""
     assert keys.get(b"moved/ok") == b"ok"
     mount.remount()
     for key in put:

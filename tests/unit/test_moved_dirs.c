@@ -2,6 +2,7 @@
 #include "fs/publish_internal.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
+#include "objstore_driver.h"
 #include "tests/support/checks.h"
 
 #include <check.h>
@@ -173,12 +174,79 @@ START_TEST(directory_that_got_one_from_the_store_is_listed_like_others)
 }
 END_TEST
 
+/* ---- keys that cannot be shown as names ---- */
+
+static const struct objstore_driver *inner;
+static struct objstore_driver spy;
+
+static int one_more(obj_list_fn *fn, void *ctx, const char *name, bool is_prefix)
+{
+    struct obj_entry e = {.name = name, .name_len = strlen(name), .is_prefix = is_prefix, .size = 1};
+    return fn(ctx, &e);
+}
+
+/* There are "d//x" and "k/sub//x". */
+static int list_more(struct objstore *st, const struct obj_list_req *req, obj_list_fn *fn, void *ctx,
+                     bool *ret_truncated)
+{
+    bool in_dir = g_str_equal(req->prefix, "d/") || g_str_equal(req->prefix, "k/sub/");
+    int r = inner->list(st, req, fn, ctx, ret_truncated);
+    if (r == 0 && in_dir)
+        r = one_more(fn, ctx, "/", true);
+    else if (r == 0 && g_str_equal(req->prefix, ""))
+        r = one_more(fn, ctx, "d/", true);
+    else if (r == 0 && g_str_equal(req->prefix, "k/"))
+        r = one_more(fn, ctx, "sub/", true);
+    return r;
+}
+
+static bool is_here(const char *path)
+{
+    struct inode *in = NULL;
+    int r = tree_resolve(fx.fs, path, &in);
+    ck_assert(r == 0 || r == -ENOENT);
+    if (r == 0)
+        inode_put(in);
+    return r == 0;
+}
+
+START_TEST(directory_that_only_hidden_keys_show_is_not_lost)
+{
+    struct obj_info info = {0};
+    object("k/shown", "1", 10);
+    inner = fx.fs->store->drv;
+    spy = *inner;
+    spy.list = list_more;
+    fx.fs->store->drv = &spy;
+    INODE_REF root = NULL;
+    ck_assert_int_eq(inode_get(fx.fs, META_ROOT_INO, &root), 0);
+    ck_assert(is_here("d") && is_here("k/sub"));
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(move("d", "e"), 0);
+    ck_assert_int_eq(move("k", "l"), 0);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+    ck_assert_int_eq(objstore_head(fx.fs->store, "e/", &info), 0);
+    obj_info_clear(&info);
+    ck_assert_int_eq(objstore_head(fx.fs->store, "l/sub/", &info), 0);
+    obj_info_clear(&info);
+    ck_assert_int_eq(tree_refresh_all(fx.fs, root, true, NULL, NULL), 0);
+    ck_assert(is_here("e") && is_here("l/sub") && is_here("l/shown"));
+    ck_assert(is_here("d"));
+    INODE_REF d = fs_fixture_inode(&fx, "d");
+    ck_assert_int_eq(tree_refresh(fx.fs, d, true), 0);
+    ck_assert_str_eq(d->list.hidden[0], "d//");
+    ck_assert_ptr_null(d->list.hidden[1]);
+    fx.fs->store->drv = inner;
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("moved_dirs");
     TCase *tc = tcase_create("moved_dirs");
     tcase_set_timeout(tc, 90);
     tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, directory_that_only_hidden_keys_show_is_not_lost);
     tcase_add_test(tc, copies_do_not_wait_for_each_other_and_the_newest_file_comes_last);
     tcase_add_test(tc, what_is_closed_later_waits_for_all_that_was_moved);
     tcase_add_test(tc, directory_that_got_one_from_the_store_is_listed_like_others);
