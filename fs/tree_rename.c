@@ -15,6 +15,7 @@
 #include "replay.h"
 #include "rules.h"
 #include "tree.h"
+#include "tree_sides.h"
 
 #include <stdio.h>
 
@@ -69,18 +70,6 @@ static bool goes_upstream(const struct meta_dentry *d)
     return S_ISREG(d->type) || S_ISDIR(d->type) || S_ISLNK(d->type);
 }
 
-/* Does a path become one that a rule keeps here? */
-static bool enters_local(struct fs *fs, const char *old_key, const char *new_key)
-{
-    return local_is(fs, new_key) && !local_is(fs, old_key);
-}
-
-/* Does the name have to leave the store for its new path? What others put where a rule keeps files does, too: no journal record would move it there. */
-static bool leaves_store(struct fs *fs, const struct meta_dentry *d, const char *old_key, const char *new_key)
-{
-    return enters_local(fs, old_key, new_key) || ((d->flags & DENTRY_UPSTREAM) && local_is(fs, new_key));
-}
-
 /* The name has nothing in the store any more, once what is queued here is done. */
 static void leave_key(struct move *m, struct meta_dentry *d, const char *old_key) NO_TSA /* under ns */
 {
@@ -103,7 +92,7 @@ static void relocate(struct move *m, struct meta_dentry *d, const char *old_key,
 {
     struct fs *fs = m->fs;
     struct etag left;
-    if (local_is(fs, new_key)) /* of a file its bytes are here: see check_sides() */
+    if (local_is(fs, new_key)) /* of a file its bytes are here: see tree_check_sides() */
         leave_key(m, d, old_key);
     else if ((d->flags & DENTRY_UPSTREAM) && !d->ukey)
         d->ukey = g_strdup(old_key);
@@ -153,83 +142,6 @@ static int check_below(struct move *m, uint64_t dir, size_t prefix_len, size_t k
             r = check_below(m, d->ino, len, key_max, depth + 1);
     }
     return r;
-}
-
-/* Where one or two names go, and the files that come or go across what a rule keeps here. */
-struct sides {
-    struct fs *fs;
-    GHashTable *crossing; /* &ino -> number of its names that do; the keys are owned */
-};
-
-static void note_crossing(struct sides *s, uint64_t ino)
-{
-    unsigned n = GPOINTER_TO_UINT(g_hash_table_lookup(s->crossing, &ino)) + 1;
-    g_hash_table_insert(s->crossing, g_memdup2(&ino, sizeof(ino)), GUINT_TO_POINTER(n));
-}
-
-/* -EXDEV: a directory, or something below one, would have to leave the store, and might not all fit here. */
-static int look_at_sides(struct sides *s, const struct meta_dentry *d, const char *old_key, const char *new_key,
-                         unsigned depth)
-{
-    bool dir = S_ISDIR(d->type);
-    bool leaves = dir ? enters_local(s->fs, old_key, new_key) : leaves_store(s->fs, d, old_key, new_key);
-    if (leaves && (dir || depth > 0))
-        return -EXDEV;
-    if (!dir && local_is(s->fs, old_key) != local_is(s->fs, new_key))
-        note_crossing(s, d->ino);
-    if (!dir)
-        return 0;
-    if (depth > 512)
-        return -ELOOP;
-    g_autoptr(GPtrArray) names = NULL;
-    int r = meta_dentry_list(s->fs->meta, d->ino, &names);
-    for (unsigned i = 0; r == 0 && i < names->len; i++) {
-        const struct meta_dentry *below = names->pdata[i];
-        const char *slash = S_ISDIR(below->type) ? "/" : "";
-        g_autofree char *from = g_strconcat(old_key, below->name, slash, NULL);
-        g_autofree char *to = g_strconcat(new_key, below->name, slash, NULL);
-        r = look_at_sides(s, below, from, to, depth + 1);
-    }
-    return r;
-}
-
-/* -EXDEV: another name of one of the files stays where it is, so that it would have names on both sides. */
-static int check_whole(struct sides *s)
-{
-    GHashTableIter it;
-    void *ino, *n;
-    g_hash_table_iter_init(&it, s->crossing);
-    while (g_hash_table_iter_next(&it, &ino, &n)) {
-        INODE_REF in = NULL;
-        int r = inode_get(s->fs, *(uint64_t *)ino, &in);
-        if (r < 0)
-            return r;
-        mutex_lock(&in->mu);
-        bool whole = in->rec.nlink <= GPOINTER_TO_UINT(n);
-        mutex_unlock(&in->mu);
-        if (!whole)
-            return -EXDEV;
-    }
-    return 0;
-}
-
-/* May src go to p2/n2, and with exchange dst to where src is? A file may come, with content that was brought here, or go; all below a directory may only go; neither without its other names. */
-static int check_sides(struct fs *fs, const struct meta_dentry *src, uint64_t p2, const char *n2,
-                       const struct meta_dentry *exchanged) REQUIRES(fs->ns)
-{
-    if (!fs->rules->local_only)
-        return 0;
-    g_autoptr(GHashTable) crossing = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL);
-    struct sides s = {fs, crossing};
-    bool dir = S_ISDIR(src->type), other_dir = exchanged && S_ISDIR(exchanged->type);
-    g_autofree char *from = tree_key(fs, src->parent, src->name, dir), *to = tree_key(fs, p2, n2, dir);
-    int r = look_at_sides(&s, src, from, to, 0);
-    if (r == 0 && exchanged) {
-        g_autofree char *other_from = tree_key(fs, p2, n2, other_dir);
-        g_autofree char *other_to = tree_key(fs, src->parent, src->name, other_dir);
-        r = look_at_sides(&s, exchanged, other_from, other_to, 0);
-    }
-    return r == 0 ? check_whole(&s) : r;
 }
 
 static int relocate_below(struct move *m, uint64_t dir, const char *old_prefix, const char *new_prefix);
@@ -377,12 +289,12 @@ static int move_name(struct move *m) NO_TSA /* under ns */
     struct etag dest = {0};
     bool have_dest;
     uint64_t replaced_seq = m->dst.id ? m->dst.op_seq : 0;
-    bool enters = !dir && leaves_store(fs, &m->src, old_key, new_key);
+    bool enters = !dir && tree_leaves_store(fs, &m->src, old_key, new_key);
     int r =
         dir ? check_below(m, m->src.ino, strlen(new_key), objstore_limits_of(m->fs->store, new_key).key_max_bytes, 0)
             : 0;
     if (r == 0)
-        r = check_sides(fs, &m->src, m->p2, m->n2, NULL);
+        r = tree_check_sides(fs, &m->src, m->p2, m->n2, NULL);
     if (r == 0 && enters && S_ISREG(m->src.type) && !m->detached)
         r = -EAGAIN; /* the directory was renamed meanwhile */
     if (r < 0)
@@ -492,7 +404,7 @@ static int exchange_names(struct move *m, struct inode *other) NO_TSA /* under n
     const struct meta_dentry *ends[] = {&m->src, &m->dst};
     struct inode *ins[] = {m->in, other};
     g_autoptr(GPtrArray) all = g_ptr_array_new_with_free_func(swap_free);
-    int r = check_sides(fs, &m->src, m->p2, m->n2, &m->dst);
+    int r = tree_check_sides(fs, &m->src, m->p2, m->n2, &m->dst);
     for (unsigned i = 0; r == 0 && i < 2; i++) {
         const struct meta_dentry *d = ends[i], *to = ends[1 - i];
         bool dir = S_ISDIR(d->type);
@@ -599,7 +511,7 @@ static int rename_locked(struct move *m, struct inode *other, unsigned flags) NO
     return r;
 }
 
-/* Before anything is fetched for a rename that cannot be: as check_sides(), of the names as they are now. */
+/* Before anything is fetched for a rename that cannot be: as tree_check_sides(), of the names as they are now. */
 static int check_early(struct move *m, uint64_t p1, const char *n1, unsigned flags)
 {
     struct fs *fs = m->fs;
@@ -611,7 +523,7 @@ static int check_early(struct move *m, uint64_t p1, const char *n1, unsigned fla
     if (r == 0 && (flags & RENAME_EXCHANGE))
         r = meta_dentry_get(fs->meta, m->p2, m->n2, &dst);
     if (r == 0)
-        r = check_sides(fs, &src, m->p2, m->n2, dst.id ? &dst : NULL);
+        r = tree_check_sides(fs, &src, m->p2, m->n2, dst.id ? &dst : NULL);
     mutex_unlock(&fs->ns);
     meta_dentry_clear(&src);
     meta_dentry_clear(&dst);
@@ -629,7 +541,7 @@ static int prepare_entry(struct move *m, uint64_t p1, const char *n1, GPtrArray 
     g_autofree char *old_key = tree_key(fs, p1, n1, false), *new_key = tree_key(fs, m->p2, m->n2, false);
     int r = meta_dentry_get(fs->meta, p1, n1, &d);
     mutex_unlock(&fs->ns);
-    m->detached = r == 0 && leaves_store(fs, &d, old_key, new_key);
+    m->detached = r == 0 && tree_leaves_store(fs, &d, old_key, new_key);
     meta_dentry_clear(&d);
     return m->detached ? detach_all(fs, m->in, held) : r;
 }
