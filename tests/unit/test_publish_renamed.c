@@ -506,6 +506,85 @@ START_TEST(what_takes_the_name_of_a_directory_does_not_wait_for_itself)
 }
 END_TEST
 
+/* ---- at random ---- */
+
+static bool exists(const char *path)
+{
+    struct inode *in = NULL;
+    int r = tree_resolve(fx.fs, path, &in);
+    inode_put(r == 0 ? in : NULL);
+    return r == 0;
+}
+
+static char *random_path(GRand *rng)
+{
+    static const char *const dirs[] = {"", "a/", "a/s/", "b/", "b/s/"};
+    static const char *const names[] = {"0", "1", "2", "3.tmp", "4.tmp"};
+    return g_strconcat(dirs[g_rand_int_range(rng, 0, 5)], names[g_rand_int_range(rng, 0, 5)], NULL);
+}
+
+static void do_anything(GRand *rng)
+{
+    g_autofree char *x = random_path(rng), *y = random_path(rng);
+    int what = g_rand_int_range(rng, 0, 10);
+    if (what == 9) {
+        bool below = g_rand_boolean(rng);
+        exchange(below ? "a/s" : "a", below ? "b/s" : "b");
+    } else if (what <= 3 || !exists(x)) {
+        if (exists(x))
+            close_again(x);
+        else
+            close_file(x);
+    } else if (what <= 6) {
+        move(x, y);
+    } else if (what == 7 && exists(y)) {
+        exchange(x, y);
+    } else {
+        drop(x);
+    }
+}
+
+/* Anything but what waits for a later time. */
+static bool is_left(const struct op *o)
+{
+    return o->not_before_ns <= clock_mono_ns();
+}
+
+START_TEST(nothing_waits_for_itself_for_ever)
+{
+    if (_i % 2)
+        set_order(ORDER_MOUNT);
+    for (int i = 0; i < 25; i++) {
+        g_autofree char *key = g_strdup_printf("%s/%d", i % 2 ? "a/s" : "b/s", i % 5);
+        if (!fs_fixture_object_exists(&fx, key))
+            fs_fixture_object(&fx, key, "0", 1);
+    }
+    fs_fixture_object(&fx, "a/5", "0", 1);
+    fs_fixture_object(&fx, "b/5", "0", 1);
+    GRand *rng = g_rand_new_with_seed((guint32)_i);
+    for (int i = 0; i < 60; i++)
+        do_anything(rng);
+    g_rand_free(rng);
+    struct publisher *p = fx.fs->pub;
+    mutex_lock(&p->mu);
+    GSequenceIter *it = g_sequence_get_begin_iter(p->all);
+    for (; !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
+        struct op *o = g_sequence_get(it);
+        if (o->rec.state == OPS_HELD)
+            o->not_before_ns = 0; /* its time has come */
+    }
+    uint64_t wake = 0;
+    for (struct op *o; (o = queue_pick_locked(p, &wake)); queue_remove_locked(p, o))
+        queue_untake_locked(p, o);
+    for (it = g_sequence_get_begin_iter(p->all); !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
+        const struct op *o = g_sequence_get(it);
+        const struct op *b = queue_blocker_locked(p, o);
+        ck_assert_msg(!is_left(o), "%s waits for %s", o->key, b ? b->key : "(nothing)");
+    }
+    mutex_unlock(&p->mu);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("publish_renamed");
@@ -538,6 +617,11 @@ int main(void)
     tcase_add_test(tc, file_that_was_only_flushed_and_renamed_blocks_nobody_while_it_is_written);
     tcase_add_test(tc, file_that_is_renamed_while_it_is_published_is_waited_for);
     tcase_add_test(tc, what_takes_the_name_of_a_directory_does_not_wait_for_itself);
+    TCase *at_random = tcase_create("at_random");
+    tcase_add_checked_fixture(at_random, setup, teardown);
+    tcase_set_timeout(at_random, 60);
+    tcase_add_loop_test(at_random, nothing_waits_for_itself_for_ever, 0, 20);
     suite_add_tcase(s, tc);
+    suite_add_tcase(s, at_random);
     return run_suite(s);
 }
