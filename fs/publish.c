@@ -219,6 +219,28 @@ struct op *publish_added(struct fs *fs, const struct meta_dentry *d)
     return last && last->add && d->op_seq && last->add->rec.seq == d->op_seq ? last->add : NULL;
 }
 
+void publish_linked(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
+{
+    mutex_assert_held(&fs->ns);
+    struct publisher *p = fs->pub;
+    name_it(fs, b, d, PUBLISH_PLACE, false);
+    struct op *o = publish_added(fs, d), *first = NULL;
+    if (!o)
+        return;
+    mutex_lock(&p->mu);
+    const GPtrArray *a = g_hash_table_lookup(p->by_ino, &d->ino);
+    for (unsigned i = 0; a && i < a->len; i++) {
+        struct op *c = a->pdata[i];
+        if (c->links->len > 0 && !pubop_aside(c) && (!first || c->place < first->place))
+            first = c;
+    }
+    if (first)
+        queue_keep_place_locked(p, first, o, name_came(fs, first, d, o->key));
+    mutex_unlock(&p->mu);
+    moved_note_place(o);
+    meta_op_put(b, &o->rec);
+}
+
 void publish_again(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
 {
     mutex_assert_held(&fs->ns);

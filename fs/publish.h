@@ -37,6 +37,8 @@ enum publish_why {
 /* Of names that a local-only rule keeps here (local.h) there are none: what follows is without effect for them. */
 /* The name needs upstream work: gives it a journal record (d->op_seq) or renews the one it has; d must be put by the caller afterwards. Names of losers are left as they are. */
 void publish_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, enum publish_why why) REQUIRES(fs->ns);
+/* The same for one more name of a file (PUBLISH_PLACE): it has the place of the others, one of which it may be about to replace. */
+void publish_linked(struct fs *fs, struct meta_batch *b, struct meta_dentry *d) REQUIRES(fs->ns);
 /* The same for a name that was moved along with a directory (PUBLISH_PLACE, content that is upstream): all with one wave, a number of meta_next_seq(), have the same turn in the order,
  * so that they need not wait for each other. */
 void publish_moved(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, uint64_t wave) REQUIRES(fs->ns);

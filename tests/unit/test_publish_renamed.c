@@ -506,6 +506,30 @@ START_TEST(what_takes_the_name_of_a_directory_does_not_wait_for_itself)
 }
 END_TEST
 
+static void link_to(const char *path, const char *to)
+{
+    const char *name;
+    struct inode *linked = NULL;
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    uint64_t dir = dir_of(to, &name);
+    ck_assert_int_eq(tree_link(fx.fs, in->ino, dir, name, &linked), 0);
+    inode_put(linked);
+}
+
+START_TEST(file_that_is_linked_and_loses_its_first_name_is_waited_for)
+{
+    close_file("run/a");
+    close_file("run/step_1/a");
+    close_file("run/latest");
+    link_to("run/step_1/a", "run/step_1/b");
+    drop("run/step_1/a");
+    link_to("run/a", "run/b");
+    drop("run/a");
+    open_again();
+    assert_order("run/step_1/b run/b run/latest");
+}
+END_TEST
+
 /* ---- at random ---- */
 
 static bool exists(const char *path)
@@ -617,6 +641,7 @@ int main(void)
     tcase_add_test(tc, file_that_was_only_flushed_and_renamed_blocks_nobody_while_it_is_written);
     tcase_add_test(tc, file_that_is_renamed_while_it_is_published_is_waited_for);
     tcase_add_test(tc, what_takes_the_name_of_a_directory_does_not_wait_for_itself);
+    tcase_add_test(tc, file_that_is_linked_and_loses_its_first_name_is_waited_for);
     TCase *at_random = tcase_create("at_random");
     tcase_add_checked_fixture(at_random, setup, teardown);
     tcase_set_timeout(at_random, 60);
