@@ -54,6 +54,8 @@ void publish_again(struct fs *fs, struct meta_batch *b, struct meta_dentry *d) R
 void publish_renew(struct fs *fs, struct meta_batch *b, struct meta_dentry *d) REQUIRES(fs->ns);
 /* Its content was closed, so what was closed later waits for it, also when it is opened again and after the next start. */
 void publish_note_closed(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d) REQUIRES(fs->ns);
+/* It is about to be changed again, and what was closed is upstream: what was closed later does not wait for what will be. */
+void publish_note_shown(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d) REQUIRES(fs->ns);
 /* The name, which was given a record last, replaces one whose record was old_seq, or takes over that delete: what waited for that waits for it. */
 void publish_succeed(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d, uint64_t old_seq)
     REQUIRES(fs->ns);

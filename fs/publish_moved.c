@@ -64,6 +64,21 @@ void publish_note_closed(struct fs *fs, struct meta_batch *b, const struct meta_
     mutex_unlock(&p->mu);
 }
 
+void publish_note_shown(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d)
+{
+    mutex_assert_held(&fs->ns);
+    struct publisher *p = fs->pub;
+    mutex_lock(&p->mu);
+    struct op *o = g_hash_table_lookup(p->by_seq, &d->op_seq);
+    if (o) {
+        o->closed = false; /* it leaves the order with the state of its content */
+        o->rec.place = o->rec.turn = o->rec.wave = 0;
+        o->rec.unclosed = false;
+        meta_op_put(b, &o->rec);
+    }
+    mutex_unlock(&p->mu);
+}
+
 void publish_succeed(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d, uint64_t old_seq)
 {
     mutex_assert_held(&fs->ns);

@@ -506,6 +506,26 @@ START_TEST(what_takes_the_name_of_a_directory_does_not_wait_for_itself)
 }
 END_TEST
 
+/* A program that waits for the store when it closes a file, and opens it again at once. */
+START_TEST(file_whose_closed_content_is_upstream_is_not_waited_for_when_it_is_open_again)
+{
+    struct inode *in = flush_new("log");
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 20 * NS_PER_S), 0);
+    content_release(in, true);
+    inode_put(in);
+    ck_assert(has_op("log")); /* nobody came to record it yet */
+    in = begin_write("log");
+    close_file("latest");
+    assert_waits("latest", "(nothing)");
+    move("log", "log.1");
+    assert_waits("latest", "(nothing)");
+    content_abandon(in, true);
+    inode_put(in);
+    open_again();
+    assert_waits("latest", "(nothing)");
+}
+END_TEST
+
 static void link_to(const char *path, const char *to)
 {
     const char *name;
@@ -641,6 +661,7 @@ int main(void)
     tcase_add_test(tc, file_that_was_only_flushed_and_renamed_blocks_nobody_while_it_is_written);
     tcase_add_test(tc, file_that_is_renamed_while_it_is_published_is_waited_for);
     tcase_add_test(tc, what_takes_the_name_of_a_directory_does_not_wait_for_itself);
+    tcase_add_test(tc, file_whose_closed_content_is_upstream_is_not_waited_for_when_it_is_open_again);
     tcase_add_test(tc, file_that_is_linked_and_loses_its_first_name_is_waited_for);
     TCase *at_random = tcase_create("at_random");
     tcase_add_checked_fixture(at_random, setup, teardown);
