@@ -79,14 +79,17 @@ static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino, bool
     return r;
 }
 
-/* The same of content that was closed before, and is the same. */
-static int journal_again(struct fs *fs, struct meta_batch *b, uint64_t ino) REQUIRES(fs->ns)
+/* The same of content that was closed before, and is the same; shown: as it is upstream. */
+static int journal_again(struct fs *fs, struct meta_batch *b, uint64_t ino, bool shown) REQUIRES(fs->ns)
 {
     g_autoptr(GPtrArray) names = NULL;
     int r = meta_link_list(fs->meta, ino, &names);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         struct meta_dentry *d = names->pdata[i];
+        bool none = d->op_seq == 0;
         publish_renew(fs, b, d);
+        if (shown && none)
+            publish_first(fs, b, d);
         d->stamp = meta_next_seq(fs->meta);
         meta_dentry_put(b, d);
     }
@@ -190,6 +193,19 @@ int content_set_base(struct inode *in, const struct cache_source *src)
 
 /* ---- states ---- */
 
+/* What its writer closed is upstream, as a snapshot, though the journal does not say so yet: nobody has to wait for who opened it again. */
+static int let_go_shown(struct fs *fs, struct meta_batch *b, const struct meta_inode *closed) REQUIRES(fs->ns)
+{
+    g_autoptr(GPtrArray) names = NULL;
+    int r = meta_link_list(fs->meta, closed->ino, &names);
+    for (unsigned i = 0; r == 0 && i < names->len; i++) {
+        const struct meta_dentry *d = names->pdata[i];
+        if ((d->flags & DENTRY_UPSTREAM) && !d->ukey && d->pub_vid == closed->vid && d->pub_gen == closed->gen)
+            publish_note_shown(fs, b, d);
+    }
+    return r;
+}
+
 int record_open(struct inode *in)
 {
     struct fs *fs = in->fs;
@@ -199,6 +215,7 @@ int record_open(struct inode *in)
     mutex_lock(&in->mu);
     save_locked(in, &before);
     struct meta_inode *rec = &in->rec;
+    bool sealed = rec->content == CONTENT_SEALED;
     if (rec->content != CONTENT_OPEN || in->snap_gen == rec->gen)
         rec->gen++;
     if (rec->content == CONTENT_CLEAN || rec->content == CONTENT_QUARANTINED)
@@ -213,6 +230,8 @@ int record_open(struct inode *in)
         open_put(b, in->ino, in->io.kept);
     }
     mutex_unlock(&in->mu);
+    if (r == 0 && sealed)
+        r = let_go_shown(fs, b, &before.rec);
     r = commit(fs, in, b, r, &before);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
@@ -265,6 +284,7 @@ int record_detached(struct inode *in, bool synced)
     save_locked(in, &before);
     struct meta_inode *rec = &in->rec;
     rec->gen++;
+    bool shown = rec->content == CONTENT_CLEAN;
     int r = content_move(rec, CONTENT_OPEN);
     if (r == 0)
         r = content_move(rec, CONTENT_CLOSING);
@@ -284,7 +304,7 @@ int record_detached(struct inode *in, bool synced)
     }
     mutex_unlock(&in->mu);
     if (r == 0)
-        r = journal_again(fs, b, in->ino);
+        r = journal_again(fs, b, in->ino, shown);
     r = commit(fs, in, b, r, &before);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);

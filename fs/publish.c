@@ -7,6 +7,7 @@
 #include "local.h"
 #include "ns_undo.h"
 #include "publish_internal.h"
+#include "publish_moved.h"
 #include "rules.h"
 #include "states.h"
 
@@ -86,9 +87,20 @@ enum conflict_mode pubop_conflict(const struct op *o)
     return policy.conflict;
 }
 
-/* Does the present op of the name do for this reason too, or is `next`, with a new seq, needed? Then that succeeds it. */
-static bool pubop_suffices(struct publisher *p, uint64_t seq, struct op *next)
+/* Did the name come, by a rename of its own, from somewhere that is not in its directory, or from where its content was held? Then it was not there before. What a directory's rename took
+ * along is made in the order of its turns (tree_rename.c). */
+static bool name_came(struct fs *fs, const struct op *old, const struct meta_dentry *d, const char *key)
 {
+    if (g_str_equal(old->key, key))
+        return false;
+    bool along = old->rec.parent == d->parent && g_str_equal(old->rec.name, d->name);
+    return along || publish_is_held_name(fs, old->key) || strncmp(old->key, key, queue_dir_len(key)) != 0;
+}
+
+/* Does the present op of the name do for this reason too, or is `next`, with a new seq, needed? Then that succeeds it; again: it is closed again, not moved. */
+static bool pubop_suffices(struct publisher *p, const struct meta_dentry *d, struct op *next, bool again)
+{
+    uint64_t seq = d->op_seq;
     enum publish_why why = next->why;
     mutex_lock(&p->mu);
     struct op *o = g_hash_table_lookup(p->by_seq, &seq);
@@ -96,8 +108,10 @@ static bool pubop_suffices(struct publisher *p, uint64_t seq, struct op *next)
               (why == PUBLISH_META || why == PUBLISH_MARKER ||
                (why == PUBLISH_CONTENT && o->why == PUBLISH_CONTENT && o->bytes > SMALL_KEEP_BYTES &&
                 o->based == next->based && g_strcmp0(o->base, next->base) == 0));
-    if (o && !ok && why == PUBLISH_CONTENT)
+    if (o && !ok && again)
         queue_succeed_locked(p, o, next);
+    else if (o && !ok)
+        queue_keep_place_locked(p, o, next, name_came(p->fs, o, d, next->key));
     mutex_unlock(&p->mu);
     return ok;
 }
@@ -161,19 +175,17 @@ static void add_sync_op(struct fs *fs, struct meta_batch *b, struct meta_dentry 
         .parent = d->parent,
         .name = g_strdup(d->name),
         .created_ns = clock_wall_ns(),
-        .place = o->place                                                      ? o->place
-                 : o->content == CONTENT_SEALED || o->content == CONTENT_CLEAN ? seq
-                                                                               : 0,
     };
+    moved_note_place(o);
     set_delay(fs, o);
     meta_op_put(b, &o->rec);
     d->op_seq = seq;
     pend(fs->pub, o, 0);
 }
 
-void publish_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, enum publish_why why)
+static void name_it(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, enum publish_why why, bool again)
+    REQUIRES(fs->ns)
 {
-    mutex_assert_held(&fs->ns);
     if (d->parent == META_ASIDE_INO || (d->flags & DENTRY_LINK)) /* the directory of a link is no object */
         return;
     struct op *o = sync_op(fs, d, why);
@@ -185,7 +197,7 @@ void publish_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, en
         pubop_free(o);
         return;
     }
-    if (d->op_seq && pubop_suffices(fs->pub, d->op_seq, o)) {
+    if (d->op_seq && pubop_suffices(fs->pub, d, o, again)) {
         pubop_free(o);
         return;
     }
@@ -193,16 +205,39 @@ void publish_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, en
     add_sync_op(fs, b, d, o, meta_next_seq(fs->meta));
 }
 
-void publish_moved(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, uint64_t wave)
+void publish_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, enum publish_why why)
 {
     mutex_assert_held(&fs->ns);
-    publish_name(fs, b, d, PUBLISH_PLACE);
+    name_it(fs, b, d, why, why == PUBLISH_CONTENT);
+}
+
+struct op *publish_added(struct fs *fs, const struct meta_dentry *d)
+{
+    mutex_assert_held(&fs->ns);
     const GPtrArray *pending = fs->pub->pending;
-    struct change *last = pending->len > 0 ? pending->pdata[pending->len - 1] : NULL;
-    if (!last || !last->add || last->add->rec.seq != d->op_seq)
+    const struct change *last = pending->len > 0 ? pending->pdata[pending->len - 1] : NULL;
+    return last && last->add && d->op_seq && last->add->rec.seq == d->op_seq ? last->add : NULL;
+}
+
+void publish_linked(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
+{
+    mutex_assert_held(&fs->ns);
+    struct publisher *p = fs->pub;
+    name_it(fs, b, d, PUBLISH_PLACE, false);
+    struct op *o = publish_added(fs, d), *first = NULL;
+    if (!o)
         return;
-    struct op *o = last->add;
-    o->place = o->rec.place = o->rec.wave = wave;
+    mutex_lock(&p->mu);
+    const GPtrArray *a = g_hash_table_lookup(p->by_ino, &d->ino);
+    for (unsigned i = 0; a && i < a->len; i++) {
+        struct op *c = a->pdata[i];
+        if (c->links->len > 0 && !pubop_aside(c) && (!first || c->place < first->place))
+            first = c;
+    }
+    if (first)
+        queue_keep_place_locked(p, first, o, name_came(fs, first, d, o->key));
+    mutex_unlock(&p->mu);
+    moved_note_place(o);
     meta_op_put(b, &o->rec);
 }
 
@@ -215,7 +250,7 @@ void publish_again(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
     mutex_lock(&p->mu);
     const struct op *old = g_hash_table_lookup(p->by_seq, &seq);
     if (old) /* what waited for a version before it goes on waiting */
-        queue_succeed_locked(p, old, o);
+        queue_keep_place_locked(p, old, o, false);
     mutex_unlock(&p->mu);
     publish_drop_name(fs, b, d);
     add_sync_op(fs, b, d, o, seq ? seq : meta_next_seq(fs->meta));
@@ -233,40 +268,7 @@ void publish_renew(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
     if (leaving && d->op_seq && d->parent != META_ASIDE_INO && !local_is(fs, key))
         publish_again(fs, b, d);
     else
-        publish_name(fs, b, d, PUBLISH_CONTENT);
-}
-
-void publish_note_closed(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d)
-{
-    mutex_assert_held(&fs->ns);
-    struct publisher *p = fs->pub;
-    mutex_lock(&p->mu);
-    struct op *o = g_hash_table_lookup(p->by_seq, &d->op_seq);
-    if (o && o->rec.place == 0) {
-        o->rec.place = o->place;
-        meta_op_put(b, &o->rec);
-    }
-    mutex_unlock(&p->mu);
-}
-
-void publish_succeed(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d, uint64_t old_seq)
-{
-    mutex_assert_held(&fs->ns);
-    struct publisher *p = fs->pub;
-    for (unsigned i = 0; d->op_seq && i < p->pending->len; i++) {
-        const struct change *c = p->pending->pdata[i];
-        if (!c->add || c->add->rec.seq != d->op_seq)
-            continue;
-        mutex_lock(&p->mu);
-        const struct op *old = g_hash_table_lookup(p->by_seq, &old_seq);
-        if (old)
-            queue_succeed_locked(p, old, c->add);
-        mutex_unlock(&p->mu);
-        if (c->add->place) {
-            c->add->rec.place = c->add->place;
-            meta_op_put(b, &c->add->rec);
-        }
-    }
+        name_it(fs, b, d, PUBLISH_CONTENT, false);
 }
 
 void publish_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
@@ -648,7 +650,8 @@ static int load_op(void *ctx, const struct meta_op *rec)
     o->rec.key = g_strdup(rec->key);
     o->last_err = rec->err;
     o->place = rec->place;
-    o->closed = rec->place != 0;
+    o->turn = rec->turn;
+    o->closed = rec->place != 0 && !rec->unclosed;
     o->settle = rec->state == OPS_CONFLICT && !pubop_aside(o) && pubop_conflict(o) == CONFLICT_KEEP;
     if (rec->state == OPS_QUEUED || rec->state == OPS_HELD)
         set_delay(l->fs, o);

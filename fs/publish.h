@@ -4,7 +4,7 @@
  * Each journal record (meta_op) is an op in memory. OP_SYNC makes upstream equal to one name: uploads content, or copies in the store when the content is
  * there under another key, or rewrites metadata, or puts a directory's marker; then queues the delete of what the name left behind. OP_DELETE removes a key.
  *
- * Order (--order ancestor): an op's visible step waits for everything earlier in its directory or below; a delete waits for every earlier publish of the
+ * Order (--order ancestor): an op's visible step waits for everything earlier in its directory or below, whatever it was renamed to since; a delete waits for every earlier publish of the
  * link, and for those that succeed them (written again, renamed over), so that what a marker names is not removed before the marker is replaced; ops on one key, or on a key that another op still copies from (a rename, or a file whose absent bytes are there), are serial; what goes to `a` waits until all that
  * leaves `a/...` has left, what goes to `a/...` until what leaves `a` has. Markers and metadata-only ops take no part in the order.
  * Failures are tried again for ever with capped backoff; what cannot succeed is parked and named. A copy from an object that was removed elsewhere, or archived, becomes an upload of what
@@ -37,16 +37,26 @@ enum publish_why {
 /* Of names that a local-only rule keeps here (local.h) there are none: what follows is without effect for them. */
 /* The name needs upstream work: gives it a journal record (d->op_seq) or renews the one it has; d must be put by the caller afterwards. Names of losers are left as they are. */
 void publish_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, enum publish_why why) REQUIRES(fs->ns);
-/* The same for a name that was moved along with a directory (PUBLISH_PLACE, content that is upstream): all with one wave, a number of meta_next_seq(), have the same place in the order,
+/* The same for one more name of a file (PUBLISH_PLACE): it has the place of the others, one of which it may be about to replace. */
+void publish_linked(struct fs *fs, struct meta_batch *b, struct meta_dentry *d) REQUIRES(fs->ns);
+/* The same for a name that was moved along with a directory (PUBLISH_PLACE, content that is upstream): all with one wave, a number of meta_next_seq(), have the same turn in the order,
  * so that they need not wait for each other. */
 void publish_moved(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, uint64_t wave) REQUIRES(fs->ns);
+/* The record that the name was given last is waited for by what waits for all before seq: a delete made meanwhile, say. */
+void publish_before(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d, uint64_t seq) REQUIRES(fs->ns);
+/* The content that the record just given to the name is to bring was visible before all that is queued: what replaces it where it was comes later. */
+void publish_first(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d) REQUIRES(fs->ns);
+/* When it is the turn of closed content that is to be sent from here, among what is in its directory: it grows. 0: the record is of something else, or of content that nobody waits for. */
+uint64_t publish_turn(struct fs *fs, uint64_t op_seq) REQUIRES(fs->ns);
 /* A loser's name that has gone back into the tree: its record is made anew with the same place in the order. */
 void publish_again(struct fs *fs, struct meta_batch *b, struct meta_dentry *d) REQUIRES(fs->ns);
 /* What was closed before is to be sent from here now: the name gets a journal record (PUBLISH_CONTENT). Where publishing asked for that it has the same place in the order as the one before. */
 void publish_renew(struct fs *fs, struct meta_batch *b, struct meta_dentry *d) REQUIRES(fs->ns);
 /* Its content was closed, so what was closed later waits for it, also when it is opened again and after the next start. */
 void publish_note_closed(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d) REQUIRES(fs->ns);
-/* The name, which was given a record in this batch, replaces one whose record was old_seq: what waited for that waits for it. */
+/* It is about to be changed again, and what was closed is upstream: what was closed later does not wait for what will be. */
+void publish_note_shown(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d) REQUIRES(fs->ns);
+/* The name, which was given a record last, replaces one whose record was old_seq, or takes over that delete: what waited for that waits for it. */
 void publish_succeed(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d, uint64_t old_seq)
     REQUIRES(fs->ns);
 /* The name's record goes away. */
@@ -63,6 +73,8 @@ void publish_rebased(struct fs *fs, uint64_t ino, const char *base) REQUIRES(fs-
 /* A new name takes key: if a delete of it is queued or another op still copies from it, that delete is withdrawn (or will not happen) and
  * true says what object stands there. */
 bool publish_inherit(struct fs *fs, struct meta_batch *b, const char *key, struct etag *ret_etag) REQUIRES(fs->ns);
+/* The record of the delete that it would withdraw, if that was queued in a batch before; 0: there is none. */
+uint64_t publish_delete_of(struct fs *fs, const char *key) REQUIRES(fs->ns);
 /* May an object of ours stand at key though no record says so? Then a delete of it with no etag finds out, and deletes only that. */
 bool publish_has_note(struct fs *fs, const char *key);
 /* After the commit: queued changes take effect in memory, inodes that it changed may leave it. Also called (to forget them) when the commit failed. */

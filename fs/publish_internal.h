@@ -3,12 +3,15 @@
 #include "content.h"
 #include "publish.h"
 #include "publish_note.h"
+#include "publish_place.h"
 #include "tree.h"
 
 /* All pending ops at a directory or below it: what an op there has to wait for. */
 struct dirnode {
     char *prefix;       /* "" or "a/b/", owned */
-    GSequence *pubs;    /* struct op that become visible here or below, by place */
+    GSequence *here;    /* struct op that become visible here, by turn */
+    GSequence *again;   /* those of them whose place is before their turn, by place */
+    GSequence *below;   /* struct op that become visible below, by place */
     GSequence *dels;    /* deletes */
     GSequence *refused; /* those that cannot be carried out: in the order they keep nobody */
     GSequence *sources; /* ops elsewhere that still copy from a key below */
@@ -17,6 +20,13 @@ struct dirnode {
 /* When something was deleted upstream. */
 struct recent {
     uint64_t stamp, at_ns;
+};
+
+/* Who lets an op go that stands at an earlier place than its seq, as they would wait for each other: then it is seen at its seq. */
+enum late {
+    LATE_NOT,
+    LATE_OWN, /* those that it waits for itself */
+    LATE_ALL, /* all but deletes; of these, one that a name beside it waits for */
 };
 
 struct order_link {
@@ -52,10 +62,11 @@ struct op {
     bool refused; /* a delete that cannot be carried out; it is tried again all the same */
     bool kept_out; /* a delete: at its last try who has the file open had to keep the object */
     bool given_up; /* taken for a program that waits no longer (publish_now.c): nor does who runs it wait for others */
-    uint32_t content;  /* enum content_state of the inode */
-    bool closed;       /* the content was closed, though it may be open again: the op stays in the order */
-    uint64_t place;    /* in the order, for those that wait for it; its seq, or the place of the op it succeeds */
-    bool late;         /* place is what deletes see of it: others that wait for it, and it for them, go by its seq */
+    uint32_t content; /* enum content_state of the inode */
+    bool closed;      /* the content was closed, though it may be open again: the op stays in the order */
+    uint64_t place;   /* in the order, for those above and for deletes: its seq, or the place of the op it succeeds */
+    uint64_t turn;    /* among those of its own directory: its seq, or that of the close, if it was renamed since */
+    enum late late;
     bool past_deletes; /* it does not wait for deletes that wait for it */
     uint64_t not_before_ns, n_taken; /* n_taken: the publisher's at the first of these refusals in a row */
     size_t link_len; /* of the directory of the link that key is in, with its '/': the order ends there; 0: none */
@@ -142,8 +153,10 @@ bool queue_delete_replaced_locked(struct publisher *p, const struct op *o) REQUI
 void pubop_set_base(struct op *o, const char *key);
 /* From now on it is there for the ops of all names of the file: those that need it keep that object. */
 void queue_rebase_locked(struct publisher *p, uint64_t ino, const char *base) REQUIRES(p->mu);
-/* The content of old was changed again: what waited for old, if it was closed, waits for next. Before next is inserted. */
+/* The content of old was changed again, or replaced, or is no more to be deleted: what waited for old, of a file if it was closed, waits for next. Before next is inserted. */
 void queue_succeed_locked(struct publisher *p, const struct op *old, struct op *next) REQUIRES(p->mu);
+/* The content that old has to bring is the same, and next brings it: it keeps its place and, unless its name came into its directory just now, its turn. Before next is inserted. */
+void queue_keep_place_locked(struct publisher *p, const struct op *old, struct op *next, bool came) REQUIRES(p->mu);
 /* May the op's visible step happen now? */
 bool queue_eligible_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
 /* What it waits for: an op or NULL. */
@@ -155,6 +168,8 @@ struct op *queue_keeper_locked(struct publisher *p, const struct op *o) REQUIRES
 bool pubop_wants_run(const struct op *o, uint64_t now, uint64_t *wake);
 /* NULL: it is empty. */
 struct op *queue_first(GSequence *seq);
+/* Length of the directory part of a key, with its '/'; 0: that is the root. */
+size_t queue_dir_len(const char *key);
 /* Does o wait for src only because that copies from what o would overwrite or delete? */
 bool queue_waits_for_copy_locked(struct publisher *p, const struct op *o, const struct op *src) REQUIRES(p->mu);
 /* Is the op's key or file being worked on? */
@@ -184,6 +199,8 @@ void queue_note_deleted_locked(struct publisher *p, const char *key) REQUIRES(p-
 
 /* What becomes of a lost race there. */
 enum conflict_mode pubop_conflict(const struct op *o);
+/* The op that the batch now being built gave to the name; NULL: none, or something was queued since. Under ns. */
+struct op *publish_added(struct fs *fs, const struct meta_dentry *d);
 
 /* ---- publish_run.c ---- */
 
@@ -196,26 +213,6 @@ void pubop_finish(struct op *o, int r);
 
 /* For cache_on_stale(): as note_newer(). Of what is somebody else's the name is brought up to date. Asks the store; no lock is held. */
 int publish_stale(void *fs, uint64_t vid, uint64_t ino, const char *key, struct etag *ret_etag) MUST_CHECK;
-
-/* ---- publish_place.c: what the name's record does not know of its key ---- */
-
-/* The file of that inode lost, or is about to lose, an object: if somebody has it open its absent bytes are brought here, and stay if it has no name. No lock is held. ino 0: 0.
- * -EBUSY: it is not, or not kept, whole here; -errno: try again later. */
-int place_bring_here(struct fs *fs, uint64_t ino) MUST_CHECK;
-/* Before a delete: the same for keep_ino, and for files without a name that rest on its key: a name that took over an earlier delete left that, and may have gone on. */
-int place_keep_readers(struct op *o) MUST_CHECK;
-/* Before the op replaces the object of its name d: the same for files without a name that somebody has open and that rest on it. -errno: try again later, which it does not say for
- * ever: what cannot be brought here is lost to their readers, who are told so. */
-int place_spare_readers(struct op *o, const struct meta_dentry *d) MUST_CHECK;
-/* The same before the op takes over a delete, which would have done it. */
-int place_ready(struct op *o) MUST_CHECK;
-/* Under ns, after place_ready() and before the op looks at d, its name: a delete of its key that waits is taken over. -EBUSY: a reader still needs the object, try again. */
-int place_take_delete(struct op *o, struct meta_dentry *d) MUST_CHECK;
-/* Under ns: etag is what stands at the name's own key, "": nothing; d follows. -EAGAIN: the name went on. */
-int place_adopt(struct op *o, struct meta_dentry *d, const struct etag *etag) MUST_CHECK;
-/* The store refused because another object than known, or none, stands there. Where none is left of what was to be replaced nobody's bytes are in danger: -EAGAIN, the record says
- * so now. So it is, and the next try goes on from there, where what stands at a key that is new to the name is what this one made and got no answer for. -ESTALE: a conflict. */
-int place_look_again(struct op *o, struct meta_dentry *d) MUST_CHECK;
 
 /* ---- publish_sums.c ---- */
 

@@ -93,7 +93,7 @@ static struct op *pick_from_dirs(struct publisher *p, struct look *l) REQUIRES(p
     struct dirnode *n;
     g_hash_table_iter_init(&it, p->dirs);
     while (g_hash_table_iter_next(&it, NULL, (void **)&n)) {
-        struct op *heads[] = {queue_first(n->pubs), queue_first(n->dels)};
+        struct op *heads[] = {queue_first(n->here), queue_first(n->below), queue_first(n->dels)};
         for (unsigned i = 0; i < G_N_ELEMENTS(heads); i++)
             if (heads[i] && is_ready(p, heads[i], l) && queue_eligible_locked(p, heads[i]))
                 return heads[i];
@@ -157,13 +157,26 @@ static bool waits_for_itself(struct publisher *p, const struct op *o) REQUIRES(p
     return b == o;
 }
 
-/* One that stands at an earlier place than its seq stands there for deletes only from now on. */
+static bool be_late(struct publisher *p, struct op *o, enum late late, unsigned *cost) REQUIRES(p->mu)
+{
+    bool can = o->place != o->rec.seq && o->late < late && o->links->len > 0;
+    *cost += can ? SKIP_SHARE : 1;
+    if (!can || !waits_for_itself(p, o))
+        return false;
+    o->late = late;
+    return true;
+}
+
+/* One that stands at an earlier place than its seq does not any more for those that it waits for itself. Others wait for it on: what they wait for may be in a circle that they are not in. */
 static bool make_late(struct publisher *p, struct op *o, unsigned *cost) REQUIRES(p->mu)
 {
-    bool can = o->place != o->rec.seq && !o->late && o->links->len > 0;
-    *cost += can ? SKIP_SHARE : 1;
-    o->late |= can && waits_for_itself(p, o);
-    return can && o->late;
+    return be_late(p, o, LATE_OWN, cost);
+}
+
+/* Nor for others, where that did not help. */
+static bool make_late_for_all(struct publisher *p, struct op *o, unsigned *cost) REQUIRES(p->mu)
+{
+    return be_late(p, o, LATE_ALL, cost);
 }
 
 /* A file appears before something older is deleted. */
@@ -179,15 +192,16 @@ static bool let_past_deletes(struct publisher *p, struct op *o, unsigned *cost) 
 }
 
 /*
- * True if ops waited for each other, as none do whose place is their seq, and now do no more: all of a stretch, as nothing may run before many are done. What a delete waits for stays: an
- * object that may still be named by a marker is the last thing to go.
+ * True if ops waited for each other, as none do whose place is their seq, and now do no more: all of a stretch, as nothing may run before many are done; but one at a time where others lose by
+ * it. What a delete waits for stays: an object that may still be named by a marker is the last thing to go.
  */
 static bool break_circles(struct publisher *p, struct look *l) REQUIRES(p->mu)
 {
-    static bool (*const ways[])(struct publisher * p, struct op * o, unsigned *cost) = {make_late, let_past_deletes};
-    uint64_t to[G_N_ELEMENTS(ways)];
+    static bool (*const ways[])(struct publisher * p, struct op * o, unsigned *cost) = {make_late, let_past_deletes,
+                                                                                        make_late_for_all};
+    uint64_t to = LOOKED_ALL;
     for (unsigned i = 0; i < G_N_ELEMENTS(ways); i++) {
-        bool broken = false, one = ways[i] == let_past_deletes;
+        bool broken = false, one = ways[i] != make_late;
         unsigned cost = 0;
         GSequenceIter *it = go_on(p, p->circles_to);
         for (; !g_sequence_iter_is_end(it) && cost < CIRCLE_COST && !(one && broken); it = g_sequence_iter_next(it))
@@ -195,9 +209,9 @@ static bool break_circles(struct publisher *p, struct look *l) REQUIRES(p->mu)
         l->cost += cost;
         if (broken)
             return true;
-        to[i] = ended_at(it);
+        to = MIN(to, ended_at(it));
     }
-    p->circles_to = MIN(to[0], to[1]);
+    p->circles_to = to;
     return false;
 }
 

@@ -1,14 +1,18 @@
 /*
  * The ops in memory and their order.
  *
- * For every directory that has pending work at it or below there is a node with two sequences by place: publishes and deletes. An op is a member of the node
- * of its directory and of all above. So "everything earlier in my directory or below is done" is "no other of my directory's node has a place before my seq".
+ * For every directory that has pending work at it or below there is a node with sequences of publishes and of deletes. An op is a member of the node of its directory and of all above.
+ * So "everything earlier in my directory is done" is "no other of its node has a turn before mine", the same of what is below it "none there has a place before my seq".
  * An op whose file was never closed since its writer's last flush, a metadata-only op and a marker are members of none: they block nobody. Nor does a delete that is refused, by
  * the store for want of a permission, or because the file is still open and does not fit in here: what is not to be seen is seen longer, which breaks no promise. It stands in a third sequence.
  *
- * Place and seq are one but for a file that was closed and then changed before it was published: its new op waits for all that was closed before the last close
- * (seq), and is waited for by all that was closed after the first (place). Where two such waits meet, the later closed one gives up its old place.
- * Copies that a directory's rename asks for share one place, their wave, and wait for what came before that: not for each other.
+ * Place, turn and seq are one but for a file that was closed and then closed again, renamed or replaced before it was published. Its new op
+ *   - is waited for by what was closed above it, or is deleted, since the first close (place);
+ *   - waits for all that came below its directory before its last close or rename (seq);
+ *   - stands among those of its directory by its last close there, or by when it came there: from somewhere else, or from a name that is held (turn).
+ * What is renamed along with a directory stays in the order in which it was closed. So files of one directory never wait for each other in a circle, nor for what is above them. Where an op
+ * waits for itself, by way of a delete, a copy, or under --order mount, it gives up its old place (enum late).
+ * Copies that a directory's rename asks for share one turn, their wave: they do not wait for each other, nor for what was renamed along with them and comes after them.
  */
 #include "links.h"
 #include "publish_internal.h"
@@ -27,6 +31,12 @@ static gint by_place_cmp(gconstpointer a, gconstpointer b, gpointer unused)
     return x->place < y->place ? -1 : x->place > y->place;
 }
 
+static gint by_turn_cmp(gconstpointer a, gconstpointer b, gpointer unused)
+{
+    const struct op *x = a, *y = b;
+    return x->turn < y->turn ? -1 : x->turn > y->turn;
+}
+
 /* What is loaded or made comes last nearly always. */
 static GSequenceIter *insert_sorted(GSequence *seq, struct op *o, GCompareDataFunc cmp)
 {
@@ -38,7 +48,9 @@ static GSequenceIter *insert_sorted(GSequence *seq, struct op *o, GCompareDataFu
 static void dirnode_free(void *arg)
 {
     struct dirnode *n = arg;
-    g_sequence_free(n->pubs);
+    g_sequence_free(n->here);
+    g_sequence_free(n->again);
+    g_sequence_free(n->below);
     g_sequence_free(n->dels);
     g_sequence_free(n->refused);
     g_sequence_free(n->sources);
@@ -132,7 +144,9 @@ static struct dirnode *node_get(struct publisher *p, const char *key, size_t len
     if (!n) {
         n = g_new0(struct dirnode, 1);
         n->prefix = g_steal_pointer(&prefix);
-        n->pubs = g_sequence_new(NULL);
+        n->here = g_sequence_new(NULL);
+        n->again = g_sequence_new(NULL);
+        n->below = g_sequence_new(NULL);
         n->dels = g_sequence_new(NULL);
         n->refused = g_sequence_new(NULL);
         n->sources = g_sequence_new(NULL);
@@ -143,8 +157,8 @@ static struct dirnode *node_get(struct publisher *p, const char *key, size_t len
 
 static void node_put(struct publisher *p, struct dirnode *n)
 {
-    if (g_sequence_is_empty(n->pubs) && g_sequence_is_empty(n->dels) && g_sequence_is_empty(n->refused) &&
-        g_sequence_is_empty(n->sources))
+    if (g_sequence_is_empty(n->here) && g_sequence_is_empty(n->again) && g_sequence_is_empty(n->below) &&
+        g_sequence_is_empty(n->dels) && g_sequence_is_empty(n->refused) && g_sequence_is_empty(n->sources))
         g_hash_table_remove(p->dirs, n->prefix);
 }
 
@@ -154,6 +168,12 @@ static size_t parent_len(const char *key, size_t from)
     while (from > 0 && key[from - 1] != '/')
         from--;
     return from;
+}
+
+size_t queue_dir_len(const char *key)
+{
+    size_t len = strlen(key);
+    return parent_len(key, len > 0 && key[len - 1] == '/' ? len - 1 : len);
 }
 
 /* Calls fn for each directory prefix above key, innermost first, that of its link, or of the mount, last. */
@@ -186,19 +206,34 @@ static void link_source(struct publisher *p, struct dirnode *n, struct op *o)
     g_array_append_val(o->source_links, l);
 }
 
+static void link_to(struct dirnode *n, GSequence *seq, struct op *o, GCompareDataFunc cmp)
+{
+    struct order_link l = {n, insert_sorted(seq, o, cmp)};
+    g_array_append_val(o->links, l);
+}
+
 static void link_one(struct publisher *p, struct dirnode *n, struct op *o)
 {
-    GSequence *seq = o->rec.kind != OP_DELETE ? n->pubs : o->refused ? n->refused : n->dels;
-    struct order_link l = {n, insert_sorted(seq, o, by_place_cmp)};
-    g_array_append_val(o->links, l);
+    bool own = o->links->len == 0; /* the innermost one comes first */
+    if (o->rec.kind == OP_DELETE) {
+        link_to(n, o->refused ? n->refused : n->dels, o, by_place_cmp);
+    } else if (!own) {
+        link_to(n, n->below, o, by_place_cmp);
+    } else {
+        link_to(n, n->here, o, by_turn_cmp);
+        if (o->place < o->turn)
+            link_to(n, n->again, o, by_place_cmp);
+    }
 }
 
 static void unlink_all(struct publisher *p, GArray *links)
 {
+    for (unsigned i = 0; i < links->len; i++)
+        g_sequence_remove(g_array_index(links, struct order_link, i).iter);
     for (unsigned i = 0; i < links->len; i++) {
-        struct order_link *l = &g_array_index(links, struct order_link, i);
-        g_sequence_remove(l->iter);
-        node_put(p, l->node);
+        struct dirnode *n = g_array_index(links, struct order_link, i).node;
+        if (i + 1 == links->len || g_array_index(links, struct order_link, i + 1).node != n)
+            node_put(p, n);
     }
     g_array_set_size(links, 0);
 }
@@ -242,10 +277,21 @@ bool queue_delete_replaced_locked(struct publisher *p, const struct op *o)
 void queue_succeed_locked(struct publisher *p, const struct op *old, struct op *next)
 {
     mutex_assert_held(&p->mu);
-    if (!old->closed || old->links->len == 0)
+    bool waited_for = old->rec.kind == OP_DELETE || old->closed;
+    if (!waited_for || old->links->len == 0)
         return;
-    next->closed = true;
+    next->closed |= old->closed;
+    next->place = next->place ? MIN(next->place, old->place) : old->place;
+}
+
+void queue_keep_place_locked(struct publisher *p, const struct op *old, struct op *next, bool came)
+{
+    mutex_assert_held(&p->mu);
+    if (old->links->len == 0)
+        return;
+    next->closed |= old->closed;
     next->place = old->place;
+    next->turn = came ? 0 : old->turn;
 }
 
 /* ---- insert, remove ---- */
@@ -348,6 +394,8 @@ void queue_insert_locked(struct publisher *p, struct op *o)
     mutex_assert_held(&p->mu);
     if (!o->place)
         o->place = o->rec.seq;
+    if (!o->turn)
+        o->turn = o->rec.wave ? o->rec.wave : o->rec.seq;
     o->link_len = links_prefix_len(p->fs, o->key);
     o->all_iter = insert_sorted(p->all, o, by_seq_cmp);
     g_hash_table_insert(p->by_seq, &o->rec.seq, o);
@@ -408,18 +456,77 @@ struct op *queue_first(GSequence *seq)
     return g_sequence_is_empty(seq) ? NULL : g_sequence_get(g_sequence_get_begin_iter(seq));
 }
 
-/* The first other op of the sequence whose place is before this one, or NULL. Deletes see no op as late. */
-static struct op *older(GSequence *seq, const struct op *o, uint64_t place)
+/* What is below its directory o waits for if its place is before this. All that is below copies of a directory's rename was renamed along. */
+static uint64_t below_limit(const struct op *o)
+{
+    if (o->order == ORDER_MOUNT)
+        return o->turn;
+    return o->rec.wave ? 0 : o->rec.seq;
+}
+
+/* Does c wait for o, of which it is not, because of the order alone? */
+static bool waits_itself(const struct op *c, const struct op *o)
+{
+    if (c->order == ORDER_MOUNT)
+        return o->place < c->turn;
+    size_t len = queue_dir_len(c->key);
+    if (c->order == ORDER_NONE || strncmp(c->key, o->key, len) != 0)
+        return false;
+    return queue_dir_len(o->key) == len ? o->turn < c->turn : o->place < below_limit(c);
+}
+
+/* Has o, which waits for what comes before limit, not to wait for c though that does? Deletes do not let go what comes before themselves but for a name that they are in the way of. */
+static bool is_let_go(const struct op *c, const struct op *o, uint64_t limit)
+{
+    if (c->late == LATE_NOT || c->rec.seq < limit)
+        return false;
+    if (o->rec.kind == OP_DELETE)
+        return c->late == LATE_ALL && limit < o->rec.seq;
+    return c->late == LATE_ALL || waits_itself(c, o);
+}
+
+static uint64_t place_of(const struct op *o)
+{
+    return o->place;
+}
+
+static uint64_t turn_of(const struct op *o)
+{
+    return o->turn;
+}
+
+/* The first other op of the sequence, which is in the order of what `at` gives, that is before the limit, or NULL. */
+static struct op *older(GSequence *seq, uint64_t (*at)(const struct op *o), const struct op *o, uint64_t limit)
 {
     GSequenceIter *it = g_sequence_get_begin_iter(seq);
     for (; !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
         struct op *c = g_sequence_get(it);
-        if (c->place >= place)
+        if (at(c) >= limit)
             return NULL;
-        if (c != o && !(c->late && o->rec.kind == OP_SYNC && c->rec.seq >= place))
+        if (c != o && !is_let_go(c, o, limit))
             return c;
     }
     return NULL;
+}
+
+/* The same of all publishes of the node, by place. */
+static struct op *older_pub(const struct dirnode *n, const struct op *o, uint64_t limit)
+{
+    struct op *b = older(n->again, place_of, o, limit);
+    b = b ? b : older(n->here, turn_of, o, limit);
+    return b ? b : older(n->below, place_of, o, limit);
+}
+
+/* The place of the first one of them. */
+static uint64_t first_place(const struct dirnode *n)
+{
+    GSequence *const all[] = {n->again, n->here, n->below};
+    uint64_t first = UINT64_MAX;
+    for (unsigned i = 0; i < G_N_ELEMENTS(all); i++) {
+        const struct op *o = queue_first(all[i]);
+        first = o ? MIN(first, o->place) : first;
+    }
+    return first;
 }
 
 /* Calls fn for each name above key, "a" and "a/b" of "a/b/c", the first one first, until it returns an op. */
@@ -454,9 +561,8 @@ static uint64_t delete_limit(struct publisher *p, const struct op *o)
     uint64_t limit = o->rec.seq;
     const struct op *above = each_name_above(p, o->key, ordered_at);
     const struct dirnode *n = node_below(p, o->key);
-    const struct op *below = n ? queue_first(n->pubs) : NULL;
     limit = above ? MIN(limit, above->place) : limit;
-    return below ? MIN(limit, below->place) : limit;
+    return n ? MIN(limit, first_place(n)) : limit;
 }
 
 struct op *queue_order_blocker_locked(struct publisher *p, const struct op *o)
@@ -464,21 +570,20 @@ struct op *queue_order_blocker_locked(struct publisher *p, const struct op *o)
     mutex_assert_held(&p->mu);
     if (o->order == ORDER_NONE || o->hasty || o->why == PUBLISH_META || o->why == PUBLISH_MARKER)
         return NULL;
-    struct dirnode *root = link_root(p, o);
-    struct op *b = NULL;
+    struct dirnode *n = link_root(p, o);
     if (o->rec.kind == OP_DELETE)
-        return root && !g_sequence_is_empty(root->pubs) ? older(root->pubs, o, delete_limit(p, o)) : NULL;
-    struct dirnode *n = root;
+        return n && first_place(n) != UINT64_MAX ? older_pub(n, o, delete_limit(p, o)) : NULL;
     if (o->order == ORDER_ANCESTOR) {
-        size_t len = strlen(o->key);
-        g_autofree char *prefix =
-            g_strndup(o->key, parent_len(o->key, len > 0 && o->key[len - 1] == '/' ? len - 1 : len));
+        g_autofree char *prefix = g_strndup(o->key, queue_dir_len(o->key));
         n = g_hash_table_lookup(p->dirs, prefix);
     }
-    if (n)
-        b = older(n->pubs, o, o->rec.wave ? o->rec.wave : o->rec.seq);
+    if (!n)
+        return NULL;
+    struct op *here = older(n->here, turn_of, o, o->turn);
+    struct op *below = older(n->below, place_of, o, below_limit(o));
+    struct op *b = here && (!below || here->place < below->place) ? here : below;
     /* A delete that waits for what this one succeeds waits for this one. */
-    return b ? b : n && !o->past_deletes ? older(n->dels, o, o->place) : NULL;
+    return b || o->past_deletes ? b : older(n->dels, place_of, o, o->place);
 }
 
 /* Another op that copies from what this one would overwrite or delete; names of one file do not keep each other. */

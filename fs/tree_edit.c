@@ -536,7 +536,7 @@ static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, ui
     if (upstream)
         inherit_key(fs, b, &d, key);
     if (upstream && (closed || rests))
-        publish_name(fs, b, &d, PUBLISH_PLACE);
+        publish_linked(fs, b, &d);
     meta_dentry_put(b, &d);
     tree_touch_dir(fs, b, parent);
     fs->ns_changes++;

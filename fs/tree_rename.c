@@ -15,6 +15,7 @@
 #include "replay.h"
 #include "rules.h"
 #include "tree.h"
+#include "tree_sides.h"
 
 #include <stdio.h>
 
@@ -30,8 +31,32 @@ struct move {
     bool detached;      /* content of src was brought here: it may go to where a rule keeps it */
     bool unseen;        /* others saw it, or what it replaced, and do not any more */
     bool pinned;        /* src took over how dst is pinned */
-    uint64_t wave;      /* for what is moved along with a directory and need not wait for each other */
+    uint64_t
+        wave; /* for what is moved along with a directory and need not wait for each other; exchange: before all that goes */
+    GPtrArray *later; /* struct later, what is moved along and still to be sent */
 };
+
+/* Comes after all that is upstream, and in the order in which it was closed. */
+struct later {
+    struct meta_dentry d;
+    char *old_key, *new_key;
+    uint64_t turn;
+};
+
+static void later_free(void *arg)
+{
+    struct later *l = arg;
+    meta_dentry_clear(&l->d);
+    g_free(l->old_key);
+    g_free(l->new_key);
+    g_free(l);
+}
+
+static gint later_cmp(gconstpointer a, gconstpointer b)
+{
+    const struct later *x = *(struct later *const *)a, *y = *(struct later *const *)b;
+    return x->turn < y->turn ? -1 : x->turn > y->turn;
+}
 
 /* Is there content of its to be published now? Changed files are added to dirty. */
 static bool content_closed(struct fs *fs, const struct meta_dentry *d, GArray *dirty)
@@ -67,18 +92,6 @@ static bool content_rests(struct fs *fs, const struct meta_dentry *d, const char
 static bool goes_upstream(const struct meta_dentry *d)
 {
     return S_ISREG(d->type) || S_ISDIR(d->type) || S_ISLNK(d->type);
-}
-
-/* Does a path become one that a rule keeps here? */
-static bool enters_local(struct fs *fs, const char *old_key, const char *new_key)
-{
-    return local_is(fs, new_key) && !local_is(fs, old_key);
-}
-
-/* Does the name have to leave the store for its new path? What others put where a rule keeps files does, too: no journal record would move it there. */
-static bool leaves_store(struct fs *fs, const struct meta_dentry *d, const char *old_key, const char *new_key)
-{
-    return enters_local(fs, old_key, new_key) || ((d->flags & DENTRY_UPSTREAM) && local_is(fs, new_key));
 }
 
 /* The name has nothing in the store any more, once what is queued here is done. */
@@ -117,7 +130,7 @@ static void relocate(struct move *m, struct meta_dentry *d, const char *old_key,
 {
     struct fs *fs = m->fs;
     struct etag left;
-    if (local_is(fs, new_key)) /* of a file its bytes are here: see check_sides() */
+    if (local_is(fs, new_key)) /* of a file its bytes are here: see tree_check_sides() */
         leave_key(m, d, old_key);
     else if ((d->flags & DENTRY_UPSTREAM) && !d->ukey)
         d->ukey = g_strdup(old_key);
@@ -133,16 +146,19 @@ static void relocate(struct move *m, struct meta_dentry *d, const char *old_key,
             d->dest_etag = *dest;
     }
     d->stamp = meta_next_seq(fs->meta);
-    bool had_op = d->op_seq != 0;
-    publish_drop_name(fs, m->b, d); /* it was made for the old key */
+    bool had_op = d->op_seq != 0, waited_for = publish_turn(fs, d->op_seq) != 0;
+    if (S_ISDIR(d->type))
+        publish_drop_name(fs, m->b, d); /* it was made for the old key */
     unsigned n_dirty = m->dirty->len;
-    bool closed = content_closed(fs, d, m->dirty);
+    bool closed = content_closed(fs, d, m->dirty) || waited_for;
     bool new_dir = S_ISDIR(d->type) && (had_op || (local_is(fs, old_key) && !local_is(fs, new_key)));
     new_dir = leaves_hidden(m, d, old_key) || new_dir;
     if (in_wave && d->ukey && S_ISREG(d->type) && m->dirty->len == n_dirty)
         publish_moved(fs, m->b, d, m->wave);
     else if (d->ukey || closed || (d->flags & DENTRY_META_DIRTY) || new_dir || content_rests(fs, d, new_key))
         publish_name(fs, m->b, d, S_ISDIR(d->type) ? PUBLISH_MARKER : PUBLISH_PLACE);
+    else
+        publish_drop_name(fs, m->b, d);
 }
 
 /* What may still stand at the key upstream is taken over by a name that will be published there. */
@@ -170,84 +186,20 @@ static int check_below(struct move *m, uint64_t dir, size_t prefix_len, size_t k
     return r;
 }
 
-/* Where one or two names go, and the files that come or go across what a rule keeps here. */
-struct sides {
-    struct fs *fs;
-    GHashTable *crossing; /* &ino -> number of its names that do; the keys are owned */
-};
-
-static void note_crossing(struct sides *s, uint64_t ino)
-{
-    unsigned n = GPOINTER_TO_UINT(g_hash_table_lookup(s->crossing, &ino)) + 1;
-    g_hash_table_insert(s->crossing, g_memdup2(&ino, sizeof(ino)), GUINT_TO_POINTER(n));
-}
-
-/* -EXDEV: a directory, or something below one, would have to leave the store, and might not all fit here. */
-static int look_at_sides(struct sides *s, const struct meta_dentry *d, const char *old_key, const char *new_key,
-                         unsigned depth)
-{
-    bool dir = S_ISDIR(d->type);
-    bool leaves = dir ? enters_local(s->fs, old_key, new_key) : leaves_store(s->fs, d, old_key, new_key);
-    if (leaves && (dir || depth > 0))
-        return -EXDEV;
-    if (!dir && local_is(s->fs, old_key) != local_is(s->fs, new_key))
-        note_crossing(s, d->ino);
-    if (!dir)
-        return 0;
-    if (depth > 512)
-        return -ELOOP;
-    g_autoptr(GPtrArray) names = NULL;
-    int r = meta_dentry_list(s->fs->meta, d->ino, &names);
-    for (unsigned i = 0; r == 0 && i < names->len; i++) {
-        const struct meta_dentry *below = names->pdata[i];
-        const char *slash = S_ISDIR(below->type) ? "/" : "";
-        g_autofree char *from = g_strconcat(old_key, below->name, slash, NULL);
-        g_autofree char *to = g_strconcat(new_key, below->name, slash, NULL);
-        r = look_at_sides(s, below, from, to, depth + 1);
-    }
-    return r;
-}
-
-/* -EXDEV: another name of one of the files stays where it is, so that it would have names on both sides. */
-static int check_whole(struct sides *s)
-{
-    GHashTableIter it;
-    void *ino, *n;
-    g_hash_table_iter_init(&it, s->crossing);
-    while (g_hash_table_iter_next(&it, &ino, &n)) {
-        INODE_REF in = NULL;
-        int r = inode_get(s->fs, *(uint64_t *)ino, &in);
-        if (r < 0)
-            return r;
-        mutex_lock(&in->mu);
-        bool whole = in->rec.nlink <= GPOINTER_TO_UINT(n);
-        mutex_unlock(&in->mu);
-        if (!whole)
-            return -EXDEV;
-    }
-    return 0;
-}
-
-/* May src go to p2/n2, and with exchange dst to where src is? A file may come, with content that was brought here, or go; all below a directory may only go; neither without its other names. */
-static int check_sides(struct fs *fs, const struct meta_dentry *src, uint64_t p2, const char *n2,
-                       const struct meta_dentry *exchanged) REQUIRES(fs->ns)
-{
-    if (!fs->rules->local_only)
-        return 0;
-    g_autoptr(GHashTable) crossing = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL);
-    struct sides s = {fs, crossing};
-    bool dir = S_ISDIR(src->type), other_dir = exchanged && S_ISDIR(exchanged->type);
-    g_autofree char *from = tree_key(fs, src->parent, src->name, dir), *to = tree_key(fs, p2, n2, dir);
-    int r = look_at_sides(&s, src, from, to, 0);
-    if (r == 0 && exchanged) {
-        g_autofree char *other_from = tree_key(fs, p2, n2, other_dir);
-        g_autofree char *other_to = tree_key(fs, src->parent, src->name, other_dir);
-        r = look_at_sides(&s, exchanged, other_from, other_to, 0);
-    }
-    return r == 0 ? check_whole(&s) : r;
-}
-
 static int relocate_below(struct move *m, uint64_t dir, const char *old_prefix, const char *new_prefix);
+
+/* One name below a directory, with its keys. */
+static void relocate_name(struct move *m, struct meta_dentry *d, const char *old_key, const char *new_key,
+                          bool in_wave) NO_TSA /* under ns */
+{
+    struct etag dest;
+    uint64_t delete_seq = publish_delete_of(m->fs, new_key);
+    bool have = inherit(m, d, new_key, &dest);
+    relocate(m, d, old_key, new_key, have, &dest, in_wave);
+    if (have && delete_seq)
+        publish_succeed(m->fs, m->b, d, delete_seq);
+    meta_dentry_put(m->b, d);
+}
 
 static int relocate_one(struct move *m, struct meta_dentry *d, const char *old_prefix, const char *new_prefix,
                         bool in_wave) NO_TSA /* under ns */
@@ -256,10 +208,17 @@ static int relocate_one(struct move *m, struct meta_dentry *d, const char *old_p
     const char *slash = S_ISDIR(d->type) ? "/" : "";
     g_autofree char *old_key = g_strconcat(old_prefix, d->name, slash, NULL);
     g_autofree char *new_key = g_strconcat(new_prefix, d->name, slash, NULL);
-    struct etag dest;
-    bool have = inherit(m, d, new_key, &dest);
-    relocate(m, d, old_key, new_key, have, &dest, in_wave);
-    meta_dentry_put(m->b, d);
+    uint64_t turn = S_ISDIR(d->type) ? 0 : publish_turn(m->fs, d->op_seq);
+    if (turn) {
+        struct later *l = g_new0(struct later, 1);
+        meta_dentry_copy(&l->d, d);
+        l->old_key = g_steal_pointer(&old_key);
+        l->new_key = g_steal_pointer(&new_key);
+        l->turn = turn;
+        g_ptr_array_add(m->later, l);
+        return 0;
+    }
+    relocate_name(m, d, old_key, new_key, in_wave);
     return S_ISDIR(d->type) ? relocate_below(m, d->ino, old_key, new_key) : 0;
 }
 
@@ -286,7 +245,7 @@ static int newest_of(struct fs *fs, const GPtrArray *names)
 
 /*
  * Everything below a directory whose path changed. What is upstream is copied in any order, but for the newest file of each directory, which comes after everything in that directory or
- * below.
+ * below. What is still to be sent comes after that, in the order in which it was closed.
  */
 static int relocate_below(struct move *m, uint64_t dir, const char *old_prefix,
                           const char *new_prefix) NO_TSA /* under ns */
@@ -300,6 +259,23 @@ static int relocate_below(struct move *m, uint64_t dir, const char *old_prefix,
         if ((int)i != newest)
             r = relocate_one(m, names->pdata[i], old_prefix, new_prefix, true);
     return r == 0 && newest >= 0 ? relocate_one(m, names->pdata[newest], old_prefix, new_prefix, false) : r;
+}
+
+/* All that is below a directory whose path changed. */
+static int relocate_all(struct move *m, const char *old_prefix, const char *new_prefix) NO_TSA /* under ns */
+{
+    g_autoptr(GPtrArray) later = g_ptr_array_new_with_free_func(later_free);
+    m->later = later;
+    m->wave = meta_next_seq(m->fs->meta);
+    int r = relocate_below(m, m->src.ino, old_prefix, new_prefix);
+    g_ptr_array_sort(later, later_cmp);
+    for (unsigned i = 0; r == 0 && i < later->len; i++) {
+        struct later *l = later->pdata[i];
+        beat_works(m->fs);
+        relocate_name(m, &l->d, l->old_key, l->new_key, false);
+    }
+    m->later = NULL;
+    return r;
 }
 
 static bool is_below(struct fs *fs, uint64_t dir, uint64_t maybe_above)
@@ -392,12 +368,12 @@ static int move_name(struct move *m) NO_TSA /* under ns */
     struct etag dest = {0};
     bool have_dest;
     uint64_t replaced_seq = m->dst.id ? m->dst.op_seq : 0;
-    bool enters = !dir && leaves_store(fs, &m->src, old_key, new_key);
+    bool enters = !dir && tree_leaves_store(fs, &m->src, old_key, new_key);
     int r =
         dir ? check_below(m, m->src.ino, strlen(new_key), objstore_limits_of(m->fs->store, new_key).key_max_bytes, 0)
             : 0;
     if (r == 0)
-        r = check_sides(fs, &m->src, m->p2, m->n2, NULL);
+        r = tree_check_sides(fs, &m->src, m->p2, m->n2, NULL);
     if (r == 0 && enters && S_ISREG(m->src.type) && !m->detached)
         r = -EAGAIN; /* the directory was renamed meanwhile */
     if (r < 0)
@@ -407,7 +383,9 @@ static int move_name(struct move *m) NO_TSA /* under ns */
         have_dest = takes_over && tree_object_at_path(&m->dst, &dest);
         r = tree_drop_name(fs, m->b, &m->dst, takes_over);
     } else {
+        uint64_t delete_seq = publish_delete_of(fs, new_key);
         have_dest = inherit(m, &m->src, new_key, &dest);
+        replaced_seq = have_dest ? delete_seq : 0;
     }
     if (r < 0)
         return r;
@@ -425,8 +403,7 @@ static int move_name(struct move *m) NO_TSA /* under ns */
     if (m->over)
         take_over_pin(m);
     touch_ctime(m, m->in);
-    m->wave = meta_next_seq(fs->meta);
-    return dir ? relocate_below(m, m->src.ino, old_key, new_key) : 0;
+    return dir ? relocate_all(m, old_key, new_key) : 0;
 }
 
 /* ---- exchange ---- */
@@ -435,6 +412,7 @@ static int move_name(struct move *m) NO_TSA /* under ns */
 struct swap {
     struct meta_dentry d;
     char *old_key, *new_key;
+    uint64_t turn; /* in the order of which content enters its new place */
 };
 
 static void swap_free(void *arg)
@@ -446,12 +424,20 @@ static void swap_free(void *arg)
     g_free(s);
 }
 
-static struct swap *swap_add(GPtrArray *all, const struct meta_dentry *d, char *old_key, char *new_key)
+static gint swap_cmp(gconstpointer a, gconstpointer b)
+{
+    const struct swap *x = *(struct swap *const *)a, *y = *(struct swap *const *)b;
+    return x->turn < y->turn ? -1 : x->turn > y->turn;
+}
+
+static struct swap *swap_add(struct move *m, GPtrArray *all, const struct meta_dentry *d, char *old_key,
+                             char *new_key) NO_TSA /* under ns */
 {
     struct swap *s = g_new0(struct swap, 1);
     meta_dentry_copy(&s->d, d);
     s->old_key = old_key;
     s->new_key = new_key;
+    s->turn = publish_turn(m->fs, d->op_seq);
     g_ptr_array_add(all, s);
     return s;
 }
@@ -466,7 +452,7 @@ static int collect_below(struct move *m, GPtrArray *all, uint64_t dir, const cha
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         const struct meta_dentry *d = names->pdata[i];
         const char *slash = S_ISDIR(d->type) ? "/" : "";
-        struct swap *s = swap_add(all, d, g_strconcat(old_prefix, d->name, slash, NULL),
+        struct swap *s = swap_add(m, all, d, g_strconcat(old_prefix, d->name, slash, NULL),
                                   g_strconcat(new_prefix, d->name, slash, NULL));
         if (strlen(s->new_key) > objstore_limits_of(m->fs->store, s->new_key).key_max_bytes)
             r = -ENAMETOOLONG;
@@ -489,9 +475,13 @@ static void enter_place(struct move *m, struct swap *s) NO_TSA /* under ns */
     struct meta_dentry *d = &s->d;
     if (inherit(m, d, s->new_key, &etag))
         d->dest_etag = etag;
-    publish_drop_name(m->fs, m->b, d); /* it was made for the other place */
-    if (content_closed(m->fs, d, m->dirty) || S_ISDIR(d->type))
-        publish_name(m->fs, m->b, d, S_ISDIR(d->type) ? PUBLISH_MARKER : PUBLISH_PLACE);
+    bool dir = S_ISDIR(d->type), waited_for = publish_turn(m->fs, d->op_seq) != 0;
+    bool closed = content_closed(m->fs, d, m->dirty);
+    if (dir || !(closed || waited_for))
+        publish_drop_name(m->fs, m->b, d); /* it was made for the other place */
+    if (dir || closed || waited_for)
+        publish_name(m->fs, m->b, d, dir ? PUBLISH_MARKER : PUBLISH_PLACE);
+    publish_before(m->fs, m->b, d, m->wave); /* it is there before what it leaves goes */
     meta_dentry_put(m->b, d);
 }
 
@@ -507,12 +497,13 @@ static int exchange_names(struct move *m, struct inode *other) NO_TSA /* under n
     const struct meta_dentry *ends[] = {&m->src, &m->dst};
     struct inode *ins[] = {m->in, other};
     g_autoptr(GPtrArray) all = g_ptr_array_new_with_free_func(swap_free);
-    int r = check_sides(fs, &m->src, m->p2, m->n2, &m->dst);
+    int r = tree_check_sides(fs, &m->src, m->p2, m->n2, &m->dst);
+    m->wave = meta_next_seq(fs->meta);
     for (unsigned i = 0; r == 0 && i < 2; i++) {
         const struct meta_dentry *d = ends[i], *to = ends[1 - i];
         bool dir = S_ISDIR(d->type);
         struct swap *s =
-            swap_add(all, d, tree_key(fs, d->parent, d->name, dir), tree_key(fs, to->parent, to->name, dir));
+            swap_add(m, all, d, tree_key(fs, d->parent, d->name, dir), tree_key(fs, to->parent, to->name, dir));
         r = dir ? collect_below(m, all, d->ino, s->old_key, s->new_key, 0) : 0;
         s->d.parent = to->parent;
         g_free(s->d.name);
@@ -526,6 +517,7 @@ static int exchange_names(struct move *m, struct inode *other) NO_TSA /* under n
             set_dir_place(m, ins[i], ends[1 - i]->parent, ends[1 - i]->name);
         touch_ctime(m, ins[i]);
     }
+    g_ptr_array_sort(all, swap_cmp);
     for (unsigned i = 0; r == 0 && i < all->len; i++)
         enter_place(m, all->pdata[i]);
     return r;
@@ -614,7 +606,7 @@ static int rename_locked(struct move *m, struct inode *other, unsigned flags) NO
     return r;
 }
 
-/* Before anything is fetched for a rename that cannot be: as check_sides(), of the names as they are now. */
+/* Before anything is fetched for a rename that cannot be: as tree_check_sides(), of the names as they are now. */
 static int check_early(struct move *m, uint64_t p1, const char *n1, unsigned flags)
 {
     struct fs *fs = m->fs;
@@ -626,7 +618,7 @@ static int check_early(struct move *m, uint64_t p1, const char *n1, unsigned fla
     if (r == 0 && (flags & RENAME_EXCHANGE))
         r = meta_dentry_get(fs->meta, m->p2, m->n2, &dst);
     if (r == 0)
-        r = check_sides(fs, &src, m->p2, m->n2, dst.id ? &dst : NULL);
+        r = tree_check_sides(fs, &src, m->p2, m->n2, dst.id ? &dst : NULL);
     mutex_unlock(&fs->ns);
     meta_dentry_clear(&src);
     meta_dentry_clear(&dst);
@@ -644,7 +636,7 @@ static int prepare_entry(struct move *m, uint64_t p1, const char *n1, GPtrArray 
     g_autofree char *old_key = tree_key(fs, p1, n1, false), *new_key = tree_key(fs, m->p2, m->n2, false);
     int r = meta_dentry_get(fs->meta, p1, n1, &d);
     mutex_unlock(&fs->ns);
-    m->detached = r == 0 && leaves_store(fs, &d, old_key, new_key);
+    m->detached = r == 0 && tree_leaves_store(fs, &d, old_key, new_key);
     meta_dentry_clear(&d);
     return m->detached ? detach_all(fs, m->in, held) : r;
 }

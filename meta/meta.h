@@ -209,7 +209,7 @@ enum op_state {
     OPS_CONFLICT, /* somebody else's object is there */
 };
 struct meta_op {
-    uint64_t seq; /* order: the later of close and last rename into place */
+    uint64_t seq; /* order: the later of close and last rename */
     uint32_t kind, state;
     int32_t err;        /* errno that parked it, 0 */
     uint64_t parent;    /* OP_SYNC; OP_DELETE: inode whose bytes are to be here first if it is open, 0 none */
@@ -219,6 +219,8 @@ struct meta_op {
     int64_t created_ns; /* wall clock */
     uint64_t place;     /* OP_SYNC: where who waits for it sees it; 0: as seq, and only once its content is closed */
     uint64_t wave;      /* OP_SYNC with a place: it waits for what came before this, not before seq; 0: for that */
+    uint64_t turn;      /* OP_SYNC with a place: where it stands in its own directory; 0: as wave, or as seq */
+    bool unclosed;      /* OP_SYNC with a place: that counts only once its content is closed */
 };
 void meta_op_clear(struct meta_op *op);
 void meta_op_put(struct meta_batch *b, const struct meta_op *op);

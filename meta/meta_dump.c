@@ -111,6 +111,10 @@ static int dump_op(GString *out, const struct meta_key *key, const void *val, si
     put_num(out, "place", op.place);
     if (op.wave)
         put_num(out, "wave", op.wave);
+    if (op.turn)
+        put_num(out, "turn", op.turn);
+    if (op.unclosed)
+        put_num(out, "unclosed", 1);
     meta_op_clear(&op);
     return 0;
 }

@@ -465,6 +465,24 @@ GString *meta_enc_link(void)
 
 /* ---- journal ---- */
 
+static bool has_turn(const struct meta_op *op)
+{
+    return op->turn != 0 || op->unclosed;
+}
+
+static void walk_op_turn(struct codec *c, struct meta_op *op)
+{
+    if (c->out ? has_turn(op) : c->p != c->end) {
+        uint32_t unclosed = op->unclosed;
+        codec_u64(c, &op->turn);
+        codec_u32(c, &unclosed);
+        codec_check(c, unclosed <= 1 && (op->turn != 0 || unclosed));
+        op->unclosed = unclosed != 0;
+    } else {
+        codec_check(c, op->wave != 0);
+    }
+}
+
 static void walk_op(struct codec *c, struct meta_op *op)
 {
     codec_u32(c, &op->kind);
@@ -481,9 +499,9 @@ static void walk_op(struct codec *c, struct meta_op *op)
     if (c->out ? op->place != 0 : c->p != c->end) {
         codec_u64(c, &op->place);
         codec_check(c, op->place != 0);
-        if (c->out ? op->wave != 0 : c->p != c->end) {
+        if (c->out ? op->wave != 0 || has_turn(op) : c->p != c->end) {
             codec_u64(c, &op->wave);
-            codec_check(c, op->wave != 0);
+            walk_op_turn(c, op);
         }
     }
 }

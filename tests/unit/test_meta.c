@@ -675,7 +675,8 @@ START_TEST(dump_shows_every_kind_of_record)
     meta_inode_put(b, &(struct meta_inode){
                           .ino = 7, .mode = S_IFREG | 0640, .size = 9, .vid = 20, .mtime_ns = -3, .base_key = key});
     meta_dentry_put(b, &d);
-    meta_op_put(b, &(struct meta_op){.seq = 3, .kind = OP_SYNC, .parent = 5, .name = name, .place = 2});
+    meta_op_put(b, &(struct meta_op){
+                       .seq = 3, .kind = OP_SYNC, .parent = 5, .name = name, .place = 2, .turn = 1, .unclosed = true});
     meta_op_put(b, &(struct meta_op){.seq = 4, .kind = OP_DELETE, .key = key, .err = -EIO, .state = OPS_PARKED});
     meta_upload_put(b, &(struct meta_upload){.vid = 20, .key = key, .upload_id = id, .part_bytes = 8, .gen = 2});
     meta_part_put(b, &(struct meta_part){.vid = 20, .number = 1, .size = 8, .crc32c = 0xab, .etag = {"e2"}});
@@ -700,7 +701,7 @@ START_TEST(dump_shows_every_kind_of_record)
         "link ino=7 parent=5 ",
         "op seq=3 kind=sync ",
         " name='f' ",
-        " place=2\n",
+        " place=2 turn=1 unclosed=1\n",
         "op seq=4 kind=delete ",
         " err='EIO' ",
         "upload vid=20 key='k' upload_id='id' part_bytes=8 gen=2\n",

@@ -130,6 +130,8 @@ static void rnd_op(struct meta_op *op)
         .key = rnd_string(1024, 0),
     };
     op->wave = op->place && g_rand_boolean(rng) ? rnd64() | 1 : 0;
+    op->turn = op->place && g_rand_boolean(rng) ? rnd64() | 1 : 0;
+    op->unclosed = op->place && g_rand_boolean(rng);
     rnd_chars(op->etag.s, sizeof(op->etag.s));
 }
 
@@ -207,6 +209,8 @@ START_TEST(random_ops_survive_the_round_trip)
         ck_assert_int_eq(out.created_ns, in.created_ns);
         ck_assert_uint_eq(out.place, in.place);
         ck_assert_uint_eq(out.wave, in.wave);
+        ck_assert_uint_eq(out.turn, in.turn);
+        ck_assert(out.unclosed == in.unclosed);
         same_string(out.name, in.name);
         same_string(out.key, in.key);
         same_string(out.etag.s, in.etag.s);
@@ -386,7 +390,8 @@ static GString *sample(int kind)
         break;
     case 2:
         rnd_op(&op);
-        op.place = op.wave = 0; /* likewise */
+        op.place = op.wave = op.turn = 0; /* likewise */
+        op.unclosed = false;
         v = meta_enc_op(&op);
         meta_op_clear(&op);
         break;

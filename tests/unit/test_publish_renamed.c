@@ -1,0 +1,673 @@
+/* What waits for what when closed files are renamed, replaced or exchanged before they are published; over a lake in a folder, without FUSE. */
+#include "fs/content.h"
+#include "fs/publish_internal.h"
+#include "fs/tree.h"
+#include "fs_fixture.h"
+#include "tests/support/checks.h"
+
+#include <check.h>
+#include <jansson.h>
+#include <stdio.h>
+
+static struct fs_fixture fx;
+
+static void setup(void)
+{
+    fs_fixture_init(&fx);
+    fx.cfg.fault = g_strdup("op=get,nth=1000000,action=error:-EIO"); /* none yet */
+    fs_fixture_open(&fx);                                            /* nothing is published before the start */
+}
+
+static void teardown(void)
+{
+    fs_fixture_fini(&fx);
+}
+
+static void open_again(void)
+{
+    fs_fixture_close(&fx);
+    fs_fixture_open(&fx);
+}
+
+static void set_order(enum order_mode order)
+{
+    fs_fixture_close(&fx);
+    fx.cfg.order = order;
+    fs_fixture_open(&fx);
+}
+
+static void close_file(const char *path)
+{
+    fs_fixture_write(&fx, path, "1", 1);
+}
+
+static struct inode *begin_write(const char *path)
+{
+    struct inode *in = fs_fixture_inode(&fx, path);
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    ck_assert_int_eq(cache_file_write(in->cf, "2", 1, 0), 1);
+    return in;
+}
+
+static void end_write(struct inode *in)
+{
+    ck_assert_int_eq(content_flush(in, false), 0);
+    content_release(in, true);
+    inode_put(in);
+}
+
+static void close_again(const char *path)
+{
+    end_write(begin_write(path));
+}
+
+static uint64_t dir_of(const char *path, const char **ret_name)
+{
+    const char *slash = strrchr(path, '/');
+    g_autofree char *dir = slash ? g_strndup(path, (gsize)(slash - path)) : g_strdup("");
+    INODE_REF in = fs_fixture_inode(&fx, dir);
+    *ret_name = slash ? slash + 1 : path;
+    return in->ino;
+}
+
+static void rename_with(const char *from, const char *to, unsigned flags)
+{
+    const char *n1, *n2;
+    uint64_t p1 = dir_of(from, &n1), p2 = dir_of(to, &n2);
+    ck_assert_int_eq(tree_rename(fx.fs, p1, n1, p2, n2, flags), 0);
+}
+
+static void move(const char *from, const char *to)
+{
+    rename_with(from, to, 0);
+}
+
+static void exchange(const char *a, const char *b)
+{
+    rename_with(a, b, RENAME_EXCHANGE);
+}
+
+static void drop(const char *path)
+{
+    const char *name;
+    uint64_t dir = dir_of(path, &name);
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    ck_assert_ptr_nonnull(in); /* referenced while its name goes */
+    ck_assert_int_eq(tree_unlink(fx.fs, dir, name), 0);
+}
+
+/* The keys in the order in which the publisher does what it has to do now, until nothing of it may be done. */
+static void assert_order(const char *want)
+{
+    struct publisher *p = fx.fs->pub;
+    uint64_t wake = 0;
+    g_autoptr(GString) order = g_string_new(NULL);
+    mutex_lock(&p->mu);
+    for (struct op *o; (o = queue_pick_locked(p, &wake)); queue_remove_locked(p, o)) {
+        g_string_append_printf(order, "%s%s%s", order->len ? " " : "", o->rec.kind == OP_DELETE ? "-" : "", o->key);
+        queue_untake_locked(p, o);
+    }
+    mutex_unlock(&p->mu);
+    ck_assert_str_eq(order->str, want);
+}
+
+/* Of a delete that is queued, if there is one at that key, else of a name. */
+static void assert_waits(const char *key, const char *want)
+{
+    struct publisher *p = fx.fs->pub;
+    mutex_lock(&p->mu);
+    struct op *o = g_hash_table_lookup(p->tombs, key);
+    o = o ? o : g_hash_table_lookup(p->by_key, key);
+    ck_assert_msg(o != NULL, "%s", key);
+    struct op *b = queue_blocker_locked(p, o);
+    g_autofree char *got = g_strdup(b ? b->key : "(nothing)");
+    mutex_unlock(&p->mu);
+    ck_assert_str_eq(got, want);
+}
+
+static void publish_all(void)
+{
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+}
+
+static const char *const shard_names[] = {"run/step_2/shard.new", "run/step_2/shard.tmp"};
+
+START_TEST(delete_waits_for_what_was_closed_before_it_and_renamed_since)
+{
+    fs_fixture_object(&fx, "run/step_1/shard", "1", 1);
+    close_file(shard_names[_i]);
+    drop("run/step_1/shard");
+    move(shard_names[_i], "run/step_2/shard");
+    assert_waits("run/step_1/shard", "run/step_2/shard");
+    open_again();
+    assert_waits("run/step_1/shard", "run/step_2/shard");
+    assert_order("run/step_2/shard -run/step_1/shard");
+}
+END_TEST
+
+START_TEST(delete_waits_for_what_was_closed_before_it_and_moved_along_with_a_directory)
+{
+    fs_fixture_object(&fx, "run/step_1/shard", "1", 1);
+    close_file("run/tmp-2/shard");
+    drop("run/step_1/shard");
+    move("run/tmp-2", "run/step_2");
+    assert_order("run/step_2/shard -run/step_1/shard");
+}
+END_TEST
+
+START_TEST(marker_waits_for_what_was_closed_before_it_and_renamed_since)
+{
+    close_file(shard_names[_i]);
+    close_file("run/latest");
+    move(shard_names[_i], "run/step_2/shard");
+    assert_waits("run/latest", "run/step_2/shard");
+    open_again();
+    assert_waits("run/latest", "run/step_2/shard");
+    assert_order("run/step_2/shard run/latest");
+}
+END_TEST
+
+START_TEST(marker_waits_for_what_was_closed_twice_and_then_renamed)
+{
+    close_file("run/step_1/a");
+    close_again("run/step_1/a");
+    close_file("run/b");
+    close_again("run/b");
+    close_file("run/latest");
+    move("run/step_1/a", "run/step_1/a2");
+    move("run/b", "run/b2");
+    open_again();
+    assert_waits("run/latest", "run/step_1/a2");
+    assert_order("run/step_1/a2 run/b2 run/latest");
+}
+END_TEST
+
+START_TEST(what_was_closed_before_the_marker_goes_first_under_whatever_name_it_has)
+{
+    close_file("run/a");
+    close_file("run/latest");
+    close_file("run/b");
+    move("run/b", "run/b2");
+    move("run/a", "run/a2");
+    move("run/a2", "run/a3");
+    open_again();
+    assert_order("run/a3 run/latest run/b2");
+}
+END_TEST
+
+START_TEST(marker_that_was_held_waits_for_what_was_closed_beside_it_before_it_got_its_name)
+{
+    close_file("run/a");
+    close_file("run/latest.tmp");
+    close_file("run/b");
+    move("run/latest.tmp", "run/latest");
+    close_file("run/c");
+    open_again();
+    assert_order("run/a run/b run/latest run/c");
+}
+END_TEST
+
+START_TEST(marker_that_is_renamed_waits_for_what_was_closed_below_before_that)
+{
+    close_file("run/latest.new");
+    close_file("run/step_2/shard");
+    move("run/latest.new", "run/latest");
+    close_file("run/step_3/shard");
+    assert_waits("run/latest", "run/step_2/shard");
+    assert_order("run/step_2/shard run/latest run/step_3/shard");
+}
+END_TEST
+
+START_TEST(what_comes_into_a_directory_waits_for_what_was_there)
+{
+    close_file("stage/latest");
+    close_file("run/shard");
+    move("stage/latest", "run/latest");
+    assert_order("run/shard run/latest");
+}
+END_TEST
+
+START_TEST(what_comes_up_into_a_directory_is_waited_for_as_before)
+{
+    close_file("run/step_1/shard");
+    close_file("run/latest");
+    move("run/step_1/shard", "run/shard");
+    assert_order("run/shard run/latest");
+}
+END_TEST
+
+static const char *const dir_names[] = {"step_1", "tmp-1"};
+
+START_TEST(files_of_a_renamed_directory_go_in_the_order_in_which_they_were_closed)
+{
+    g_autofree char *marker = g_strconcat(dir_names[_i], "/0", NULL), *a = g_strconcat(dir_names[_i], "/a", NULL);
+    g_autofree char *b = g_strconcat(dir_names[_i], "/sub/b", NULL);
+    close_file(marker);
+    close_file(b);
+    close_file(a);
+    close_again(marker);
+    move(dir_names[_i], "best");
+    assert_waits("best/0", "best/sub/b");
+    open_again();
+    close_file("latest");
+    move("best", "good");
+    assert_order("good/sub/b good/a good/0 latest");
+}
+END_TEST
+
+START_TEST(what_is_upstream_of_a_renamed_directory_goes_before_what_was_closed_there)
+{
+    fs_fixture_object(&fx, "d/a", "1", 1);
+    fs_fixture_object(&fx, "d/b", "1", 1);
+    close_file("d/sub/c");
+    close_file("d/d");
+    move("d", "e");
+    move("e", "f");
+    assert_waits("f/d", "f/sub/c");
+    assert_order("f/a f/b f/sub/c f/d");
+}
+END_TEST
+
+START_TEST(what_is_exchanged_is_there_before_anything_of_it_goes)
+{
+    fs_fixture_object(&fx, "a/x", "1", 1);
+    fs_fixture_object(&fx, "b/y", "2", 1);
+    exchange("a", "b");
+    open_again();
+    assert_waits("a/x", "b/x");
+    assert_waits("b/y", "b/x");
+    assert_order("b/x a/y -a/x -b/y");
+}
+END_TEST
+
+/* Though that was closed before it got its turn. */
+START_TEST(what_was_visible_is_at_its_new_place_before_it_is_replaced)
+{
+    fs_fixture_object(&fx, "run/a", "1", 1);
+    close_file("run/b");
+    exchange("run/b", "run/a");
+    open_again();
+    assert_order("run/b run/a");
+}
+END_TEST
+
+START_TEST(files_of_exchanged_directories_go_in_the_order_in_which_they_were_closed)
+{
+    close_file("a/0");
+    close_file("a/1");
+    close_again("a/0");
+    close_file("b/x");
+    exchange("a", "b");
+    open_again();
+    assert_order("b/1 b/0 a/x");
+}
+END_TEST
+
+START_TEST(exchanged_directories_are_published)
+{
+    fs_fixture_object(&fx, "a/x", "1", 1);
+    fs_fixture_object(&fx, "b/x/y", "2", 1);
+    exchange("a", "b");
+    exchange("a/x", "b/x");
+    close_file("a/z");
+    move("a/z", "b/z");
+    publish_all();
+    ck_assert(fs_fixture_object_exists(&fx, "a/x"));
+    ck_assert(fs_fixture_object_exists(&fx, "b/x/y"));
+    ck_assert(fs_fixture_object_exists(&fx, "b/z"));
+}
+END_TEST
+
+START_TEST(exchange_is_no_second_close)
+{
+    close_file("run/a");
+    close_file("run/latest");
+    close_file("run/b");
+    exchange("run/a", "run/b");
+    open_again();
+    assert_order("run/b run/latest run/a");
+}
+END_TEST
+
+/* Where one waits for itself and gives way, that is to those it waits for, not to what was closed after it. */
+START_TEST(circle_of_others_lets_no_marker_go)
+{
+    set_order(ORDER_MOUNT);
+    close_file("d/shard");
+    close_file("d/other");
+    close_again("d/shard");
+    close_file("latest");
+    move("d/shard", "d/part");
+    assert_order("d/other d/part latest");
+}
+END_TEST
+
+START_TEST(what_replaces_a_deleted_name_is_waited_for_as_the_delete_was)
+{
+    fs_fixture_object(&fx, "run/latest", "1", 1);
+    fs_fixture_object(&fx, "run/step_1/shard", "1", 1);
+    drop("run/latest");
+    drop("run/step_1/shard");
+    close_file("run/new");
+    move("run/new", "run/latest");
+    assert_waits("run/step_1/shard", "run/latest");
+    open_again();
+    assert_order("run/latest -run/step_1/shard");
+}
+END_TEST
+
+START_TEST(files_that_replace_a_deleted_directory_are_waited_for_as_the_deletes_were)
+{
+    fs_fixture_object(&fx, "run/last/shard", "1", 1);
+    fs_fixture_object(&fx, "run/step_1/shard", "1", 1);
+    drop("run/last/shard");
+    INODE_REF run = fs_fixture_inode(&fx, "run");
+    ck_assert_int_eq(tree_rmdir(fx.fs, run->ino, "last"), 0);
+    drop("run/step_1/shard");
+    close_file("run/new/shard");
+    move("run/new", "run/last");
+    assert_order("run/last/shard -run/step_1/shard");
+}
+END_TEST
+
+START_TEST(marker_written_again_waits_for_what_was_renamed_after_that)
+{
+    close_file("run/a");
+    close_file("run/latest");
+    close_again("run/latest");
+    move("run/a", "run/b");
+    assert_waits("run/latest", "run/b");
+    assert_order("run/b run/latest");
+}
+END_TEST
+
+START_TEST(file_that_is_open_again_is_waited_for_when_it_was_renamed)
+{
+    close_file("step_1/a");
+    struct inode *in = begin_write("step_1/a");
+    move("step_1/a", "step_1/b");
+    close_file("latest");
+    assert_waits("latest", "step_1/b");
+    assert_order("");
+    end_write(in);
+    assert_order("step_1/b latest");
+}
+END_TEST
+
+START_TEST(file_whose_last_close_is_not_seen_yet_keeps_its_place_when_renamed)
+{
+    close_file("step_1/a");
+    struct inode *in = begin_write("step_1/a");
+    ck_assert_int_eq(content_flush(in, false), 0);
+    close_file("latest");
+    move("step_1/a", "step_1/b");
+    assert_waits("latest", "step_1/b");
+    content_release(in, true);
+    inode_put(in);
+    open_again();
+    assert_order("step_1/b latest");
+}
+END_TEST
+
+static struct inode *flush_new(const char *path)
+{
+    const char *name;
+    struct inode *in = NULL;
+    struct node_spec spec = {.mode = S_IFREG | 0644, .who = {fx.fs->uid, fx.fs->gid}};
+    spec.parent = dir_of(path, &name);
+    spec.name = name;
+    ck_assert_int_eq(tree_create(fx.fs, &spec, true, &in), 0);
+    ck_assert_int_eq(content_open_new(in), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    return in;
+}
+
+/* Also when the daemon is killed before it sees the close. */
+START_TEST(file_that_was_only_flushed_keeps_its_place_when_renamed)
+{
+    close_file("step_1/x");
+    struct inode *in = flush_new("step_1/a");
+    close_file("latest");
+    move("step_1/a", "step_1/b");
+    assert_waits("latest", "step_1/x");
+    if (_i == 0)
+        content_release(in, true);
+    else
+        content_abandon(in, true);
+    inode_put(in);
+    open_again();
+    assert_order("step_1/x step_1/b latest");
+}
+END_TEST
+
+START_TEST(file_that_was_only_flushed_and_renamed_blocks_nobody_while_it_is_written)
+{
+    struct inode *in = flush_new("log");
+    move("log", "log.1");
+    ck_assert_int_eq(content_begin_change(in), 0);
+    close_file("latest");
+    assert_waits("latest", "(nothing)");
+    content_abandon(in, true);
+    inode_put(in);
+    open_again();
+    assert_order("latest");
+}
+END_TEST
+
+static bool has_op(const char *key)
+{
+    mutex_lock(&fx.fs->pub->mu);
+    bool has = g_hash_table_contains(fx.fs->pub->by_key, key);
+    mutex_unlock(&fx.fs->pub->mu);
+    return has;
+}
+
+/* It is visible under the old name then, and is to be so under the new one before the marker is. */
+START_TEST(file_that_is_renamed_while_it_is_published_is_waited_for)
+{
+    static const char *const rules = "op=put,nth=1,action=delay:300ms;op=put,nth=2,count=1000000,action=error:-EIO;"
+                                     "op=copy,count=1000000,action=error:-EIO";
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, rules), 0);
+    close_file("step_1/a");
+    close_file("latest");
+    fs_fixture_start(&fx);
+    while (!publish_has_note(fx.fs, "step_1/a"))
+        g_usleep(1000);
+    move("step_1/a", "step_1/b");
+    assert_waits("latest", "step_1/b");
+    while (!fs_fixture_object_exists(&fx, "step_1/a") || publish_has_note(fx.fs, "step_1/a"))
+        g_usleep(1000);
+    ck_assert(has_op("step_1/b"));
+    assert_waits("latest", "step_1/b");
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=get,nth=1000000,action=error:-EIO"), 0);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+    ck_assert(fs_fixture_object_exists(&fx, "latest"));
+    ck_assert(!fs_fixture_object_exists(&fx, "step_1/a"));
+}
+END_TEST
+
+/* The delete of g/x has to go before g comes, and must not wait for what waits for that. */
+START_TEST(what_takes_the_name_of_a_directory_does_not_wait_for_itself)
+{
+    fs_fixture_object(&fx, "g/x", "1", 1);
+    close_file("a.tmp");
+    close_file("f");
+    drop("g/x");
+    ck_assert_int_eq(tree_rmdir(fx.fs, META_ROOT_INO, "g"), 0);
+    move("f", "g");
+    move("a.tmp", "a");
+    publish_all();
+    ck_assert(fs_fixture_object_exists(&fx, "a"));
+    ck_assert(fs_fixture_object_exists(&fx, "g"));
+    ck_assert(!fs_fixture_object_exists(&fx, "g/x"));
+}
+END_TEST
+
+/* A program that waits for the store when it closes a file, and opens it again at once. */
+START_TEST(file_whose_closed_content_is_upstream_is_not_waited_for_when_it_is_open_again)
+{
+    struct inode *in = flush_new("log");
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 20 * NS_PER_S), 0);
+    content_release(in, true);
+    inode_put(in);
+    ck_assert(has_op("log")); /* nobody came to record it yet */
+    in = begin_write("log");
+    close_file("latest");
+    assert_waits("latest", "(nothing)");
+    move("log", "log.1");
+    assert_waits("latest", "(nothing)");
+    content_abandon(in, true);
+    inode_put(in);
+    open_again();
+    assert_waits("latest", "(nothing)");
+}
+END_TEST
+
+static void link_to(const char *path, const char *to)
+{
+    const char *name;
+    struct inode *linked = NULL;
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    uint64_t dir = dir_of(to, &name);
+    ck_assert_int_eq(tree_link(fx.fs, in->ino, dir, name, &linked), 0);
+    inode_put(linked);
+}
+
+START_TEST(file_that_is_linked_and_loses_its_first_name_is_waited_for)
+{
+    close_file("run/a");
+    close_file("run/step_1/a");
+    close_file("run/latest");
+    link_to("run/step_1/a", "run/step_1/b");
+    drop("run/step_1/a");
+    link_to("run/a", "run/b");
+    drop("run/a");
+    open_again();
+    assert_order("run/step_1/b run/b run/latest");
+}
+END_TEST
+
+/* ---- at random ---- */
+
+static bool exists(const char *path)
+{
+    struct inode *in = NULL;
+    int r = tree_resolve(fx.fs, path, &in);
+    inode_put(r == 0 ? in : NULL);
+    return r == 0;
+}
+
+static char *random_path(GRand *rng)
+{
+    static const char *const dirs[] = {"", "a/", "a/s/", "b/", "b/s/"};
+    static const char *const names[] = {"0", "1", "2", "3.tmp", "4.tmp"};
+    return g_strconcat(dirs[g_rand_int_range(rng, 0, 5)], names[g_rand_int_range(rng, 0, 5)], NULL);
+}
+
+static void do_anything(GRand *rng)
+{
+    g_autofree char *x = random_path(rng), *y = random_path(rng);
+    int what = g_rand_int_range(rng, 0, 10);
+    if (what == 9) {
+        bool below = g_rand_boolean(rng);
+        exchange(below ? "a/s" : "a", below ? "b/s" : "b");
+    } else if (what <= 3 || !exists(x)) {
+        if (exists(x))
+            close_again(x);
+        else
+            close_file(x);
+    } else if (what <= 6) {
+        move(x, y);
+    } else if (what == 7 && exists(y)) {
+        exchange(x, y);
+    } else {
+        drop(x);
+    }
+}
+
+/* Anything but what waits for a later time. */
+static bool is_left(const struct op *o)
+{
+    return o->not_before_ns <= clock_mono_ns();
+}
+
+START_TEST(nothing_waits_for_itself_for_ever)
+{
+    if (_i % 2)
+        set_order(ORDER_MOUNT);
+    for (int i = 0; i < 25; i++) {
+        g_autofree char *key = g_strdup_printf("%s/%d", i % 2 ? "a/s" : "b/s", i % 5);
+        if (!fs_fixture_object_exists(&fx, key))
+            fs_fixture_object(&fx, key, "0", 1);
+    }
+    fs_fixture_object(&fx, "a/5", "0", 1);
+    fs_fixture_object(&fx, "b/5", "0", 1);
+    GRand *rng = g_rand_new_with_seed((guint32)_i);
+    for (int i = 0; i < 60; i++)
+        do_anything(rng);
+    g_rand_free(rng);
+    struct publisher *p = fx.fs->pub;
+    mutex_lock(&p->mu);
+    GSequenceIter *it = g_sequence_get_begin_iter(p->all);
+    for (; !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
+        struct op *o = g_sequence_get(it);
+        if (o->rec.state == OPS_HELD)
+            o->not_before_ns = 0; /* its time has come */
+    }
+    uint64_t wake = 0;
+    for (struct op *o; (o = queue_pick_locked(p, &wake)); queue_remove_locked(p, o))
+        queue_untake_locked(p, o);
+    for (it = g_sequence_get_begin_iter(p->all); !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
+        const struct op *o = g_sequence_get(it);
+        const struct op *b = queue_blocker_locked(p, o);
+        ck_assert_msg(!is_left(o), "%s waits for %s", o->key, b ? b->key : "(nothing)");
+    }
+    mutex_unlock(&p->mu);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("publish_renamed");
+    TCase *tc = tcase_create("renamed");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_set_timeout(tc, 60);
+    tcase_add_loop_test(tc, delete_waits_for_what_was_closed_before_it_and_renamed_since, 0, 2);
+    tcase_add_test(tc, delete_waits_for_what_was_closed_before_it_and_moved_along_with_a_directory);
+    tcase_add_loop_test(tc, marker_waits_for_what_was_closed_before_it_and_renamed_since, 0, 2);
+    tcase_add_test(tc, marker_waits_for_what_was_closed_twice_and_then_renamed);
+    tcase_add_test(tc, what_was_closed_before_the_marker_goes_first_under_whatever_name_it_has);
+    tcase_add_test(tc, marker_that_was_held_waits_for_what_was_closed_beside_it_before_it_got_its_name);
+    tcase_add_test(tc, marker_that_is_renamed_waits_for_what_was_closed_below_before_that);
+    tcase_add_test(tc, what_comes_into_a_directory_waits_for_what_was_there);
+    tcase_add_test(tc, what_comes_up_into_a_directory_is_waited_for_as_before);
+    tcase_add_loop_test(tc, files_of_a_renamed_directory_go_in_the_order_in_which_they_were_closed, 0, 2);
+    tcase_add_test(tc, what_is_upstream_of_a_renamed_directory_goes_before_what_was_closed_there);
+    tcase_add_test(tc, what_is_exchanged_is_there_before_anything_of_it_goes);
+    tcase_add_test(tc, what_was_visible_is_at_its_new_place_before_it_is_replaced);
+    tcase_add_test(tc, files_of_exchanged_directories_go_in_the_order_in_which_they_were_closed);
+    tcase_add_test(tc, exchanged_directories_are_published);
+    tcase_add_test(tc, exchange_is_no_second_close);
+    tcase_add_test(tc, circle_of_others_lets_no_marker_go);
+    tcase_add_test(tc, what_replaces_a_deleted_name_is_waited_for_as_the_delete_was);
+    tcase_add_test(tc, files_that_replace_a_deleted_directory_are_waited_for_as_the_deletes_were);
+    tcase_add_test(tc, marker_written_again_waits_for_what_was_renamed_after_that);
+    tcase_add_test(tc, file_that_is_open_again_is_waited_for_when_it_was_renamed);
+    tcase_add_test(tc, file_whose_last_close_is_not_seen_yet_keeps_its_place_when_renamed);
+    tcase_add_loop_test(tc, file_that_was_only_flushed_keeps_its_place_when_renamed, 0, 2);
+    tcase_add_test(tc, file_that_was_only_flushed_and_renamed_blocks_nobody_while_it_is_written);
+    tcase_add_test(tc, file_that_is_renamed_while_it_is_published_is_waited_for);
+    tcase_add_test(tc, what_takes_the_name_of_a_directory_does_not_wait_for_itself);
+    tcase_add_test(tc, file_whose_closed_content_is_upstream_is_not_waited_for_when_it_is_open_again);
+    tcase_add_test(tc, file_that_is_linked_and_loses_its_first_name_is_waited_for);
+    TCase *at_random = tcase_create("at_random");
+    tcase_add_checked_fixture(at_random, setup, teardown);
+    tcase_set_timeout(at_random, 60);
+    tcase_add_loop_test(at_random, nothing_waits_for_itself_for_ever, 0, 20);
+    suite_add_tcase(s, tc);
+    suite_add_tcase(s, at_random);
+    return run_suite(s);
+}
