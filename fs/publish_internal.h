@@ -67,7 +67,7 @@ struct op {
     uint64_t place;   /* in the order, for those above and for deletes: its seq, or the place of the op it succeeds */
     uint64_t turn;    /* among those of its own directory: its seq, or that of the close, if it was renamed since */
     enum late late;
-    bool past_deletes; /* it does not wait for deletes that wait for it */
+    bool past_deletes;               /* it does not wait for deletes that wait for it */
     uint64_t not_before_ns, n_taken; /* n_taken: the publisher's at the first of these refusals in a row */
     size_t link_len; /* of the directory of the link that key is in, with its '/': the order ends there; 0: none */
     bool lazy;       /* not_before_ns only gives what would make the op needless time to come */
