@@ -275,65 +275,6 @@ START_TEST(a_link_goes_with_its_names_but_not_with_its_objects)
 }
 END_TEST
 
-static bool is_linked(const char *dir)
-{
-    json_t *list = links_describe(fx.fs, dir, false);
-    bool is = json_array_size(list) > 0;
-    json_decref(list);
-    return is;
-}
-
-/* As by the end of the daemon; nobody asks again. */
-START_TEST(a_removal_that_was_cut_off_goes_on)
-{
-    object("one", "d/x", "1");
-    object("one", "y", "2");
-    start();
-    ck_assert_int_eq(add("one", "a", ""), 0);
-    ck_assert_int_eq(lookup("a/d/x"), 0);
-    ck_assert_int_eq(lookup("a/y"), 0);
-    atomic_store(&fx.fs->stopping, true);
-    ck_assert_int_eq(rm("a"), -ECANCELED);
-    restart();
-    for (unsigned i = 0; i < 6000 && is_linked("a"); i++)
-        g_usleep(10000);
-    ck_assert(!is_linked("a"));
-    ck_assert_int_eq(lookup("a"), -ENOENT);
-    ck_assert(holds("one", "d/x", "1") && holds("one", "y", "2"));
-    restart();
-    ck_assert(!is_linked("a"));
-    ck_assert_int_eq(add("two", "a", ""), 0); /* which is not going */
-    restart();
-    ck_assert_int_eq(set("a", "metadata-ttl=1s"), 0); /* when the thread has had its look */
-    ck_assert(is_linked("a"));
-}
-END_TEST
-
-/* More than are taken at once, in a directory and in one below. */
-START_TEST(a_link_goes_with_a_thousand_names)
-{
-    g_autoptr(GArray) inos = g_array_new(FALSE, FALSE, sizeof(uint64_t));
-    for (unsigned i = 0; i < 2400; i++) {
-        g_autofree char *key = g_strdup_printf(i % 2 ? "d/%u" : "d/e/%u", i);
-        object("one", key, "1");
-    }
-    start();
-    ck_assert_int_eq(add("one", "a", ""), 0);
-    for (unsigned i = 0; i < 2400; i += 7) {
-        g_autofree char *path = g_strdup_printf(i % 2 ? "a/d/%u" : "a/d/e/%u", i);
-        uint64_t ino = ino_of(path);
-        g_array_append_val(inos, ino);
-    }
-    ck_assert_int_eq(rm("a"), 0);
-    ck_assert_int_eq(lookup("a"), -ENOENT);
-    for (guint i = 0; i < inos->len; i++) {
-        struct meta_dentry d = {0};
-        ck_assert_int_eq(meta_link_first(fx.fs->meta, g_array_index(inos, uint64_t, i), &d), -ENOENT);
-    }
-    ck_assert(holds("one", "d/1", "1") && holds("one", "d/e/2398", "1"));
-}
-END_TEST
-
 START_TEST(a_link_with_work_left_stays)
 {
     fs_fixture_open(&fx); /* nothing is published */
@@ -823,8 +764,6 @@ int main(void)
     tcase_add_test(t, policies_are_those_of_the_link);
     tcase_add_test(t, what_a_link_does_not_show_cannot_be_made);
     tcase_add_test(t, a_link_goes_with_its_names_but_not_with_its_objects);
-    tcase_add_test(t, a_removal_that_was_cut_off_goes_on);
-    tcase_add_test(t, a_link_goes_with_a_thousand_names);
     tcase_add_test(t, a_link_with_work_left_stays);
     tcase_add_test(t, a_link_with_a_conflict_stays);
     tcase_add_test(t, a_conflict_below_a_directory_is_in_the_way_of_a_link);
