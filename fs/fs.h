@@ -22,6 +22,7 @@
 #include "io_state.h"
 #include "list_state.h"
 #include "meta.h"
+#include "notify.h"
 #include "objstore.h"
 #include "read_mode.h"
 #include "session.h"
@@ -144,9 +145,10 @@ struct fs {
     struct workq *list_q;   /* listings */
     struct workq *head_q;   /* HEADs that listings wait for */
     struct workq *notify_q; /* kernel notifications: one thread, never inside a handler */
-    struct workq *ask_q;    /* questions to the kernel: one thread */
-    GPtrArray *hold_globs;  /* of GPatternSpec-like strings */
-    struct rules *rules;    /* rules.h */
+    struct notes notes;
+    struct workq *ask_q;   /* questions to the kernel: one thread */
+    GPtrArray *hold_globs; /* of GPatternSpec-like strings */
+    struct rules *rules;   /* rules.h */
     int64_t started_ns;
     unsigned uid, gid;
     int lock_fd; /* the cache folder's instance lock, -1 none */
@@ -200,7 +202,6 @@ struct fs {
 
     /* atomic */
     atomic_uint fuse_minor; /* of the protocol; 0: not connected */
-    atomic_uint all_doubts; /* notify_all() since the look at all began that runs; 0: none does */
     atomic_bool stopping, probed;
     atomic_bool removed_open;         /* some file was open while it had no name */
     _Atomic uint64_t renames;         /* so far */
@@ -243,20 +244,6 @@ static inline bool inode_is_dir(const struct inode *in)
 {
     return S_ISDIR(in->rec.mode);
 }
-
-/* ---- notify.c: kernel invalidation, asynchronous ---- */
-
-void notify_entry(struct fs *fs, uint64_t parent, const char *name);
-void notify_inode(struct fs *fs, uint64_t ino);
-/* Waits a little, for as long as a second, while thousands of notes wait. Not by who serves a request or lists: the kernel may wait for that. */
-void notify_pace(struct fs *fs);
-/* All names below the directory, and their attributes, are to be asked for anew, for however long they were to be trusted. Who is at work in a directory notices nothing; where
- * the kernel cannot do that (before Linux 6.2) the names of directories stay as they are. */
-void notify_below(struct fs *fs, uint64_t dir);
-/* The same of the names in it alone. */
-void notify_names(struct fs *fs, uint64_t dir);
-/* The same of all names, and since Linux 6.16 of those that are known not to be there. May be called for each of many events. */
-void notify_all(struct fs *fs);
 
 /* ---- daemon.c ---- */
 
