@@ -5,7 +5,6 @@
 
 #include "base/crash.h"
 #include "links.h"
-#include "notify.h"
 #include "ns_undo.h"
 #include "op.h"
 #include "publish_internal.h"

@@ -1,7 +1,6 @@
 #include "event_apply.h"
 
 #include "links.h"
-#include "notify.h"
 #include "ns_undo.h"
 #include "pin.h"
 #include "publish.h"

@@ -5,7 +5,6 @@
 #include "event_parse.h"
 #include "event_place.h"
 #include "links.h"
-#include "notify.h"
 
 #define THREADS     4u
 #define AGAIN_NS    (200 * NS_PER_MS)

@@ -22,6 +22,7 @@
 #include "io_state.h"
 #include "list_state.h"
 #include "meta.h"
+#include "notify.h"
 #include "objstore.h"
 #include "read_mode.h"
 #include "session.h"
@@ -144,9 +145,10 @@ struct fs {
     struct workq *list_q;   /* listings */
     struct workq *head_q;   /* HEADs that listings wait for */
     struct workq *notify_q; /* kernel notifications: one thread, never inside a handler */
-    struct workq *ask_q;    /* questions to the kernel: one thread */
-    GPtrArray *hold_globs;  /* of GPatternSpec-like strings */
-    struct rules *rules;    /* rules.h */
+    struct notes notes;
+    struct workq *ask_q;   /* questions to the kernel: one thread */
+    GPtrArray *hold_globs; /* of GPatternSpec-like strings */
+    struct rules *rules;   /* rules.h */
     int64_t started_ns;
     unsigned uid, gid;
     int lock_fd; /* the cache folder's instance lock, -1 none */
@@ -200,7 +202,6 @@ struct fs {
 
     /* atomic */
     atomic_uint fuse_minor; /* of the protocol; 0: not connected */
-    atomic_uint all_doubts; /* notify_all() since the look at all began that runs; 0: none does */
     atomic_bool stopping, probed;
     atomic_bool removed_open;         /* some file was open while it had no name */
     _Atomic uint64_t renames;         /* so far */

@@ -1,7 +1,6 @@
 /* Adding, changing and removing bucket links, and what is told of them; see links.h. */
 #include "conflict.h"
 #include "links_internal.h"
-#include "notify.h"
 #include "publish.h"
 
 #include <stdlib.h>

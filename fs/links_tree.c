@@ -1,7 +1,6 @@
 /* What the tree makes of a bucket link, see links.h: the directory's name comes with the record, and goes with it after all names below. */
 #include "conflict.h"
 #include "links_internal.h"
-#include "notify.h"
 #include "ns_undo.h"
 #include "publish.h"
 #include "tree.h"

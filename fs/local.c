@@ -2,7 +2,6 @@
 #include "local.h"
 
 #include "cache.h"
-#include "notify.h"
 #include "ns_undo.h"
 #include "publish.h"
 #include "rules.h"

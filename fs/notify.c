@@ -1,5 +1,4 @@
 /* Kernel invalidation, through the notifier. Always from the one notify thread: that process may be held up as long as a handler of ours is at work. */
-#include "notify.h"
 
 #include "fs.h"
 #include "notifier.h"
@@ -11,15 +10,26 @@
 
 struct note {
     struct fs *fs;
+    uint64_t number;
     uint64_t ino;
     char *name; /* owned; NULL: the inode itself */
 };
 
+/* Who says so under ns has committed then: what the kernel asks is answered by that. Once for all that was said: who drops a million names takes ns again and again. */
+static void wait_committed(struct fs *fs, uint64_t number)
+{
+    if (number <= fs->notes.covered)
+        return;
+    uint64_t said = atomic_load(&fs->notes.n);
+    mutex_lock(&fs->ns);
+    mutex_unlock(&fs->ns);
+    fs->notes.covered = said;
+}
+
 static void notify_run(void *arg)
 {
     struct note *n = arg;
-    mutex_lock(&n->fs->ns); /* who says so under it has committed then: what the kernel asks is answered by that */
-    mutex_unlock(&n->fs->ns);
+    wait_committed(n->fs, n->number);
     if (n->fs->se && !atomic_load(&n->fs->stopping)) {
         int r = notifier_send(n->fs->notify_fd, n->ino, n->name);
         if (r < 0)
@@ -32,7 +42,7 @@ static void notify_run(void *arg)
 static void notify_push(struct fs *fs, uint64_t ino, const char *name)
 {
     struct note *n = g_new0(struct note, 1);
-    *n = (struct note){.fs = fs, .ino = ino, .name = g_strdup(name)};
+    *n = (struct note){.fs = fs, .number = atomic_fetch_add(&fs->notes.n, 1) + 1, .ino = ino, .name = g_strdup(name)};
     if (!fs->notify_q || !workq_push(fs->notify_q, false, notify_run, n)) {
         g_free(n->name);
         g_free(n);
@@ -65,7 +75,7 @@ enum reach { OF_DIR, BELOW, ALL };
 struct doubt {
     struct fs *fs;
     enum reach reach;
-    unsigned asked;      /* ALL: fs->all_doubts as this look began */
+    unsigned asked;      /* ALL: fs->notes.all_doubts as this look began */
     uint64_t dir, after; /* its names up to this id are done */
     GArray *todo;        /* further directories */
 };
@@ -115,7 +125,7 @@ static void doubt_free(struct doubt *t)
 /* Of all: was that doubted again since the look began? Then there is another one. */
 static bool begins_again(struct doubt *t)
 {
-    if (t->reach != ALL || atomic_compare_exchange_strong(&t->fs->all_doubts, &t->asked, 0))
+    if (t->reach != ALL || atomic_compare_exchange_strong(&t->fs->notes.all_doubts, &t->asked, 0))
         return false;
     t->dir = META_ROOT_INO;
     t->after = 0;
@@ -132,7 +142,7 @@ static void doubt_run(void *arg)
     if (r < 0)
         log_warn("notify", "the kernel trusts some names for as long as it was told to r=%s", err_name(r));
     if (over && t->reach == ALL)
-        atomic_store(&fs->all_doubts, 0);
+        atomic_store(&fs->notes.all_doubts, 0);
     bool more = r > 0 || (!over && begins_again(t));
     if (!more || !workq_push(fs->notify_q, false, doubt_run, t))
         doubt_free(t);
@@ -159,6 +169,6 @@ void notify_below(struct fs *fs, uint64_t dir)
 
 void notify_all(struct fs *fs)
 {
-    if (atomic_fetch_add(&fs->all_doubts, 1) == 0)
+    if (atomic_fetch_add(&fs->notes.all_doubts, 1) == 0)
         doubt(fs, ALL, META_ROOT_INO);
 }

@@ -1,8 +1,16 @@
-/* What the kernel is told to forget; the notes are sent by a thread of their own. */
+/* notify.c: what the kernel is told to forget, by a thread of its own; in the order in which it was said. Included by fs.h. */
 #pragma once
+#include <stdatomic.h>
 #include <stdint.h>
 
 struct fs;
+
+struct notes {
+    uint64_t covered; /* owned by the thread: notes up to this number are of what was committed */
+    /* atomic */
+    _Atomic uint64_t n;     /* so far */
+    atomic_uint all_doubts; /* notify_all() since the look at all began that runs; 0: none does */
+};
 
 void notify_entry(struct fs *fs, uint64_t parent, const char *name);
 void notify_inode(struct fs *fs, uint64_t ino);

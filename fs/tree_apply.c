@@ -8,7 +8,6 @@
  */
 #include "tree_apply.h"
 
-#include "notify.h"
 #include "ns_undo.h"
 #include "pin.h"
 #include "publish.h"

@@ -7,7 +7,6 @@
  */
 #include "tree_drop.h"
 
-#include "notify.h"
 #include "ns_undo.h"
 #include "pin.h"
 

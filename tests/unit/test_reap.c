@@ -3,7 +3,6 @@
 #include "fs/event_apply.h"
 #include "fs/events.h"
 #include "fs/notifier.h"
-#include "fs/notify.h"
 #include "fs/reap.h"
 #include "fs/replay.h"
 #include "fs/request.h"
@@ -260,11 +259,15 @@ START_TEST(kernel_is_told_of_a_change_when_it_is_committed)
 {
     takeover_open(false);
     fx.fs->notify_fd = kernel.ends[0];
-    mutex_lock(&fx.fs->ns);
-    notify_entry(fx.fs, META_ROOT_INO, "f");
-    ck_assert(!is_told(200));
-    mutex_unlock(&fx.fs->ns);
-    ck_assert(is_told(20000));
+    for (unsigned i = 0; i < 2; i++) { /* what was waited for the first time covers nothing that was said since */
+        char note[64];
+        mutex_lock(&fx.fs->ns);
+        notify_entry(fx.fs, META_ROOT_INO, "f");
+        ck_assert(!is_told(200));
+        mutex_unlock(&fx.fs->ns);
+        ck_assert(is_told(20000));
+        ck_assert_int_gt(recv(kernel.ends[1], note, sizeof(note), 0), 0);
+    }
 }
 END_TEST
 
