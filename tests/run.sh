@@ -68,7 +68,7 @@ set_deadline() {
     export SLUICE_DEADLINE=$deadline
 }
 
-out_of_time() { [ -n "$deadline" ] && [ "$(date +%s)" -gt "$deadline" ]; }
+out_of_time() { [ -n "$deadline" ] && [ "$(date +%s)" -ge "$deadline" ]; }
 
 # ---- lanes ----
 
