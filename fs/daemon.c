@@ -15,6 +15,7 @@
 #include "events.h"
 #include "fuse_loop.h"
 #include "http.h"
+#include "links.h"
 #include "op.h"
 #include "unmount.h"
 
@@ -410,6 +411,7 @@ static int serve(struct daemon *d, char **ret_msg)
         return 0; /* unmounted while nobody served */
     if (r < 0)
         return r;
+    links_serve(d->fs);
     report_ready(d);
     int ended = fuse_loop_join(d->loop);
     if (ended < 0)

@@ -629,6 +629,15 @@ int links_start(struct fs *fs)
     return r;
 }
 
+void links_serve(struct fs *fs)
+{
+    struct links *ls = fs->links;
+    mutex_lock(&ls->mu);
+    ls->served = true;
+    cond_broadcast(&ls->changed);
+    mutex_unlock(&ls->mu);
+}
+
 void links_interrupt(struct fs *fs)
 {
     struct links *ls = fs->links;

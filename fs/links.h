@@ -70,11 +70,13 @@ int links_open_stores(struct meta *m, const struct objstore_config *like, struct
                       void (*tell)(void *ctx, const char *dir, const char *error), void *ctx) MUST_CHECK;
 /* Knows the directories, adds what the file lists, and begins to try again what could not be opened. */
 int links_start(struct fs *fs) MUST_CHECK;
+/* The mount is served: until then nobody but the start itself adds, changes or removes links, as programs wait for its end. */
+void links_serve(struct fs *fs);
 void links_interrupt(struct fs *fs);
 void links_stop(struct fs *fs);  /* ends the thread; NULL set allowed */
 void links_close(struct fs *fs); /* before the store is closed */
 
-/* ---- changes; options as link_options.h ---- */
+/* ---- changes; options as link_options.h; each waits for links_serve() ---- */
 
 /* ret_msg: why not, or on success a warning or NULL; owned by the caller. */
 int links_add(struct fs *fs, const char *source, const char *dir, const json_t *options, char **ret_msg) MUST_CHECK;
@@ -92,7 +94,7 @@ enum links_sync_when { LINKS_SYNC_AT_START, LINKS_SYNC_CHANGED, LINKS_SYNC_GOES 
 /* Is told the sync policy of a link that was added or changed, or goes: what lists it by itself ends. No lock held; one call at a time. */
 typedef void links_sync_fn(struct fs *fs, const char *dir, enum link_sync sync, uint64_t every_ns,
                            enum links_sync_when when);
-/* ... and of all that there are, at the start, before this returns. */
+/* ... and of all that there are and stay, at the start, before this returns: before links_serve(). */
 void links_on_sync(struct fs *fs, links_sync_fn *fn);
 
 /* ---- links_tree.c ---- */

@@ -82,6 +82,22 @@ static char *overlap_warning(struct fs *fs, const char *identity)
               : NULL;
 }
 
+/* Who asks while the mount starts: what a change waits for, and that may be long, must not hold that up. False: the daemon stops. */
+static bool await_served(struct links *ls)
+{
+    mutex_lock(&ls->mu);
+    while (!ls->served && !ls->stop)
+        cond_wait(&ls->changed, &ls->mu);
+    bool goes_on = !ls->stop;
+    mutex_unlock(&ls->mu);
+    return goes_on;
+}
+
+static int fail_stopping(char **ret_msg)
+{
+    return fail(ret_msg, -ECANCELED, g_strdup("the daemon stops"));
+}
+
 /* ---- add ---- */
 
 static struct link *link_new(const char *dir, const char *source, const json_t *options, char **ret_msg, int *ret_err)
@@ -240,7 +256,7 @@ static int ask_and_add(struct fs *fs, const char *source, const char *dir, const
     r = open_new(fs, l, ask, &st, ret_msg);
     if (r == 0 && !links_begin_change(fs->links)) {
         objstore_close(st);
-        r = fail(ret_msg, -ECANCELED, g_strdup("the daemon stops"));
+        r = fail_stopping(ret_msg);
     } else if (r == 0) {
         r = add(fs, l, st, ask, ret_msg);
         links_end_change(fs->links);
@@ -265,7 +281,7 @@ static int add_link(struct fs *fs, const char *source, const char *dir, const js
 
 int links_add(struct fs *fs, const char *source, const char *dir, const json_t *options, char **ret_msg)
 {
-    return add_link(fs, source, dir, options, true, ret_msg);
+    return await_served(fs->links) ? add_link(fs, source, dir, options, true, ret_msg) : fail_stopping(ret_msg);
 }
 
 /* ---- set ---- */
@@ -416,7 +432,7 @@ static int set_link(struct fs *fs, const char *dir, const json_t *options, bool 
 {
     struct link *l = NULL;
     if (!begin_change_of(fs, dir, &l))
-        return fail(ret_msg, -ECANCELED, g_strdup("the daemon stops"));
+        return fail_stopping(ret_msg);
     uint64_t ttl_ns = l ? metadata_ttl_of(fs, l) : 0;
     int r = l ? set(fs, l, options, ask, ret_msg) : fail(ret_msg, -ENOENT, g_strdup_printf("'%s' is no link", dir));
     if (r == 0) /* other keys may be shown now, and how long they count is another time */
@@ -433,7 +449,7 @@ static int set_link(struct fs *fs, const char *dir, const json_t *options, bool 
 
 int links_set(struct fs *fs, const char *dir, const json_t *options, char **ret_msg)
 {
-    return set_link(fs, dir, options, true, ret_msg);
+    return await_served(fs->links) ? set_link(fs, dir, options, true, ret_msg) : fail_stopping(ret_msg);
 }
 
 /* ---- remove ---- */
@@ -514,8 +530,8 @@ int links_remove(struct fs *fs, const char *dir, links_wait_fn *wait, void *ctx,
     if (r != 0)
         return r;
     struct link *l = NULL;
-    if (!begin_change_of(fs, dir, &l))
-        return fail(ret_msg, -ECANCELED, g_strdup("the daemon stops"));
+    if (!await_served(fs->links) || !begin_change_of(fs, dir, &l))
+        return fail_stopping(ret_msg);
     if (l) {
         set_going(fs, l, true);
         r = remove_clean(fs, l, ret_msg);
@@ -604,8 +620,11 @@ void links_on_sync(struct fs *fs, links_sync_fn *fn)
     mutex_lock(&ls->mu);
     ls->on_sync = fn;
     mutex_unlock(&ls->mu);
-    for (guint i = 0; i < ls->all->len; i++)
-        links_tell_sync(fs, ls->all->pdata[i], LINKS_SYNC_AT_START);
+    for (guint i = 0; i < ls->all->len; i++) {
+        const struct link *l = ls->all->pdata[i];
+        if (!l->going)
+            links_tell_sync(fs, l, LINKS_SYNC_AT_START);
+    }
     links_end_change(ls);
 }
 

@@ -29,6 +29,7 @@ struct links {
     struct cond changed, wake;
     bool
         changing; /* somebody adds, changes or removes one; may wait for the mount's own store meanwhile, but for none of a link */
+    bool served; /* nobody waits for the start any more */
     bool stop;
     GPtrArray *all;   /* struct link; who changes may read it without mu */
     GPtrArray *asked; /* struct objstore that no link has yet; borrowed from who asks */

@@ -92,7 +92,7 @@ static void retry_all(struct fs *fs)
         retry_one(fs, dirs->pdata[i]);
 }
 
-/* Those that were being removed when the last worker ended. */
+/* Those that were being removed when the last worker ended; once the mount is served. */
 static void remove_going(struct fs *fs)
 {
     struct links *ls = fs->links;

@@ -2,6 +2,7 @@
 
 #include "base/sm.h"
 #include "fs/content.h"
+#include "fs/links.h"
 #include "fs/publish.h"
 #include "fs/tree.h"
 #include "objstore_links.h"
@@ -41,12 +42,18 @@ void fs_fixture_init(struct fs_fixture *fx)
     (void)log_open(NULL, LOG_LEVEL_NOTICE); /* what a wait that ran out of time waited for is one */
 }
 
-void fs_fixture_open(struct fs_fixture *fx)
+void fs_fixture_open_unserved(struct fs_fixture *fx)
 {
     char *msg = NULL;
     const struct fs_setup setup = {.cfg = &fx->cfg, .session = fx->session};
     int r = fs_open(&setup, &fx->fs, &msg);
     ck_assert_msg(r == 0, "%s: %s", err_name(r), msg ? msg : "no message");
+}
+
+void fs_fixture_open(struct fs_fixture *fx)
+{
+    fs_fixture_open_unserved(fx);
+    links_serve(fx->fs);
 }
 
 void fs_fixture_start(struct fs_fixture *fx)

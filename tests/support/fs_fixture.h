@@ -20,6 +20,8 @@ struct fs_fixture {
 
 void fs_fixture_init(struct fs_fixture *fx);
 void fs_fixture_open(struct fs_fixture *fx);
+/* Without what follows the start: links are as the last daemon left them. links_serve() goes on. */
+void fs_fixture_open_unserved(struct fs_fixture *fx);
 /* Also lets the publisher run. */
 void fs_fixture_start(struct fs_fixture *fx);
 void fs_fixture_close(struct fs_fixture *fx);

@@ -37,6 +37,31 @@ START_TEST(a_removal_that_was_cut_off_goes_on)
 }
 END_TEST
 
+static void cut_off_removal(void)
+{
+    object("one", "x", "1");
+    start();
+    ck_assert_int_eq(add("one", "a", ""), 0);
+    ck_assert_int_eq(lookup("a/x"), 0);
+    atomic_store(&fx.fs->stopping, true);
+    ck_assert_int_eq(rm("a"), -ECANCELED);
+    fs_fixture_close(&fx);
+}
+
+/* Else nobody served while the start waited for its end. */
+START_TEST(a_removal_goes_on_when_the_mount_is_served)
+{
+    cut_off_removal();
+    fs_fixture_open_unserved(&fx);
+    fs_fixture_start(&fx);
+    ck_assert(is_linked("a"));
+    links_serve(fx.fs);
+    for (unsigned i = 0; i < 6000 && is_linked("a"); i++)
+        g_usleep(10000);
+    ck_assert(!is_linked("a"));
+}
+END_TEST
+
 /* More than are taken at once, in a directory and in one below. */
 START_TEST(a_link_goes_with_a_thousand_names)
 {
@@ -69,6 +94,7 @@ int main(void)
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_set_timeout(t, 120);
     tcase_add_test(t, a_removal_that_was_cut_off_goes_on);
+    tcase_add_test(t, a_removal_goes_on_when_the_mount_is_served);
     tcase_add_test(t, a_link_goes_with_a_thousand_names);
     suite_add_tcase(s, t);
     int status = run_suite(s);
