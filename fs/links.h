@@ -87,7 +87,8 @@ typedef int links_wait_fn(void *ctx, const char *dir);
 int links_remove(struct fs *fs, const char *dir, links_wait_fn *wait, void *ctx, char **ret_msg) MUST_CHECK;
 /* One object for each link at dir (NULL: all): what `link list` and `status` show; with options when `show`. */
 json_t *links_describe(struct fs *fs, const char *dir, bool show);
-/* Adds what a file lists at a start, a line each: SOURCE DIR [OPTION=VALUE]..., '#' begins a comment. A link that is there keeps its store, its other options become those of the file. No link's
+/* Adds what a file lists at a start, a line each: SOURCE DIR [OPTION=VALUE]..., '#' begins a comment. A link that is there keeps its store, its other options become those of the file; one that was being
+ * removed stays. No link's
  * store is asked, one that cannot be opened is tried again: else what is written before it answers would go to another bucket. A line that makes no sense, or whose directory is in use, is in the log. */
 void links_add_file(struct fs *fs, const char *path, const char *text);
 enum links_sync_when { LINKS_SYNC_AT_START, LINKS_SYNC_CHANGED, LINKS_SYNC_GOES };

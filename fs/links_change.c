@@ -428,11 +428,32 @@ static uint64_t metadata_ttl_of(struct fs *fs, const struct link *l)
     return policy.metadata_ttl_ns;
 }
 
+static void set_going(struct fs *fs, struct link *l, bool going)
+{
+    mutex_lock(&fs->links->mu);
+    l->going = going;
+    mutex_unlock(&fs->links->mu);
+}
+
+/* It is not removed after all. */
+static void stay(struct fs *fs, struct link *l)
+{
+    if (links_tree_set_going(fs, l->dir, false) < 0)
+        log_warn("links", "a link that stays will be removed at the next start dir='%s'", l->dir);
+    set_going(fs, l, false);
+    if (l->o.sync == LINK_SYNC_SCHEDULE)
+        links_tell_sync(fs, l, LINKS_SYNC_CHANGED);
+}
+
 static int set_link(struct fs *fs, const char *dir, const json_t *options, bool ask, char **ret_msg)
 {
     struct link *l = NULL;
     if (!begin_change_of(fs, dir, &l))
         return fail_stopping(ret_msg);
+    if (l && l->going && !ask) { /* the file is later than whoever removed it */
+        log_notice("links", "the file lists a link that was being removed: it stays dir='%s'", l->dir);
+        stay(fs, l);
+    }
     uint64_t ttl_ns = l ? metadata_ttl_of(fs, l) : 0;
     int r = l ? set(fs, l, options, ask, ret_msg) : fail(ret_msg, -ENOENT, g_strdup_printf("'%s' is no link", dir));
     if (r == 0) /* other keys may be shown now, and how long they count is another time */
@@ -453,23 +474,6 @@ int links_set(struct fs *fs, const char *dir, const json_t *options, char **ret_
 }
 
 /* ---- remove ---- */
-
-static void set_going(struct fs *fs, struct link *l, bool going)
-{
-    mutex_lock(&fs->links->mu);
-    l->going = going;
-    mutex_unlock(&fs->links->mu);
-}
-
-/* It could not be removed after all. */
-static void stay(struct fs *fs, struct link *l)
-{
-    if (links_tree_set_going(fs, l->dir, false) < 0)
-        log_warn("links", "a link that stays will be removed at the next start dir='%s'", l->dir);
-    set_going(fs, l, false);
-    if (l->o.sync == LINK_SYNC_SCHEDULE)
-        links_tell_sync(fs, l, LINKS_SYNC_CHANGED);
-}
 
 static int check_clean(struct fs *fs, const struct link *l, char **ret_msg)
 {

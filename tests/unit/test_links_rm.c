@@ -62,6 +62,26 @@ START_TEST(a_removal_goes_on_when_the_mount_is_served)
 }
 END_TEST
 
+/* What is written there would go to the mount's own bucket. */
+START_TEST(a_link_that_the_file_lists_is_not_removed_any_more)
+{
+    cut_off_removal();
+    g_autofree char *text = g_strdup_printf("file://%s/one a metadata-ttl=1s\n", fx.dir);
+    fx.cfg.links = other("links.conf", NULL);
+    ck_assert(g_file_set_contents(fx.cfg.links, text, -1, NULL));
+    for (unsigned i = 0; i < 2; i++) {
+        start();
+        ck_assert_int_eq(set("a", "metadata-ttl=2s"), 0); /* when the thread has had its look */
+        ck_assert_int_eq(links_may_name(fx.fs, "a/new", false), 0);
+        fs_fixture_write(&fx, "a/new", "new", 3);
+        publish_all();
+        ck_assert(holds("one", "new", "new") && !fs_fixture_object_exists(&fx, "a/new"));
+        ck_assert_int_eq(tree_unlink(fx.fs, ino_of("a"), "new"), 0);
+        fs_fixture_close(&fx);
+    }
+}
+END_TEST
+
 /* More than are taken at once, in a directory and in one below. */
 START_TEST(a_link_goes_with_a_thousand_names)
 {
@@ -95,6 +115,7 @@ int main(void)
     tcase_set_timeout(t, 120);
     tcase_add_test(t, a_removal_that_was_cut_off_goes_on);
     tcase_add_test(t, a_removal_goes_on_when_the_mount_is_served);
+    tcase_add_test(t, a_link_that_the_file_lists_is_not_removed_any_more);
     tcase_add_test(t, a_link_goes_with_a_thousand_names);
     suite_add_tcase(s, t);
     int status = run_suite(s);
