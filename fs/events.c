@@ -49,11 +49,12 @@ static void waiting_free(void *arg)
 
 /* ---- what is done with an event ---- */
 
-/* Everything known is older than what we know of, and what the kernel was told. */
-static void doubt_all(struct fs *fs)
+/* Everything known is older than what we know of, and what the kernel was told, if it was told anything. */
+static void doubt_all(struct fs *fs, bool told)
 {
     atomic_store(&fs->doubt_ns, clock_wall_ns());
-    notify_all(fs);
+    if (told)
+        notify_all(fs);
 }
 
 static unsigned n_doubted_locked(struct events *ev) REQUIRES(ev->mu)
@@ -72,7 +73,7 @@ static void doubt_locked(struct events *ev, const char *key) REQUIRES(ev->mu)
         return;
     }
     g_free(dir);
-    doubt_all(ev->fs);
+    doubt_all(ev->fs, true);
 }
 
 static void tell_idle_locked(struct events *ev) REQUIRES(ev->mu)
@@ -341,7 +342,7 @@ int events_open(struct fs *fs, const char *secret_file, struct events **ret, cha
         events_close(ev);
         return r;
     }
-    doubt_all(fs); /* what came while nobody listened */
+    doubt_all(fs, session_is_takeover(fs->session)); /* what came while nobody listened */
     *ret = ev;
     return 0;
 }

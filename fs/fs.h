@@ -201,7 +201,6 @@ struct fs {
     struct fuse_session *_Atomic se; /* set once; jobs of a takeover run before. NULL in unit tests */
 
     /* atomic */
-    atomic_uint fuse_minor; /* of the protocol; 0: not connected */
     atomic_bool stopping, probed;
     atomic_bool removed_open;         /* some file was open while it had no name */
     _Atomic uint64_t renames;         /* so far */

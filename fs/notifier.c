@@ -20,7 +20,6 @@
 
 #define MESSAGE_MAX 4096u
 #define END_WAIT_MS 1000
-#define INC_EPOCH   8   /* FUSE_NOTIFY_INC_EPOCH of headers since Linux 6.16 */
 #define LOOK_MS     100 /* between two looks whether to stop */
 
 /* A question is a notification with a number where the kernel wants 0. */
@@ -115,13 +114,6 @@ int notifier_send(int fd, uint64_t ino, const char *name)
 int notifier_send_doubt(int fd, uint64_t ino, const char *name)
 {
     return send_note(fd, ino, name, true);
-}
-
-int notifier_send_epoch(int fd)
-{
-    const struct fuse_out_header head = {.len = sizeof(head), .error = INC_EPOCH};
-    ssize_t n = RET_ERRNO(send(fd, &head, sizeof(head), MSG_NOSIGNAL));
-    return n < 0 ? (int)n : 0;
 }
 
 /* Attributes are asked for anew, which is what this notification is made for; pages stay. */

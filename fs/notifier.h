@@ -20,10 +20,6 @@ int notifier_send(int fd, uint64_t ino, const char *name) MUST_CHECK;
 /* It may be, and is to be asked for anew: the name by its next user, whom it serves until then; of an inode (name NULL) the attributes, while pages stay. The kernel must know
  * FUSE_EXPIRE_ONLY: else this of a name is notifier_send(), which cuts directories off from whoever works in them. */
 int notifier_send_doubt(int fd, uint64_t ino, const char *name) MUST_CHECK;
-/* All names are to be asked for anew by their next users, those that are not there too. The kernel must be of NOTIFIER_EPOCH_MINOR at least: others do nothing. */
-int notifier_send_epoch(int fd) MUST_CHECK;
-#define NOTIFIER_EPOCH_MINOR 44u /* of protocol 7: Linux 6.16 */
-
 /* What comes back for a question. */
 struct notifier_answer {
     uint64_t number, ino;

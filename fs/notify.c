@@ -95,7 +95,7 @@ static int doubt_name(struct fs *fs, const struct meta_dentry *d)
     return r < 0 ? r : notifier_send_doubt(fs->notify_fd, d->ino, NULL);
 }
 
-/* A page of names. 1: there may be more, in this directory or others. */
+/* A page of names, one by one: FUSE_NOTIFY_INC_EPOCH, which is all of them at once, takes away what is mounted on directories of ours. 1: there may be more, in this directory or others. */
 static int doubt_some(struct doubt *t)
 {
     g_autoptr(GPtrArray) names = meta_dentry_array();
@@ -137,8 +137,7 @@ static void doubt_run(void *arg)
     struct doubt *t = arg;
     struct fs *fs = t->fs;
     bool over = !fs->se || atomic_load(&fs->stopping);
-    bool at_once = t->reach == ALL && atomic_load(&fs->fuse_minor) >= NOTIFIER_EPOCH_MINOR;
-    int r = over ? 0 : at_once ? notifier_send_epoch(fs->notify_fd) : doubt_some(t);
+    int r = over ? 0 : doubt_some(t);
     if (r < 0)
         log_warn("notify", "the kernel trusts some names for as long as it was told to r=%s", err_name(r));
     if (over && t->reach == ALL)

@@ -21,5 +21,5 @@ void notify_pace(struct fs *fs);
 void notify_below(struct fs *fs, uint64_t dir);
 /* The same of the names in it alone. */
 void notify_names(struct fs *fs, uint64_t dir);
-/* The same of all names, and since Linux 6.16 of those that are known not to be there. May be called for each of many events. */
+/* The same of all names; that one is not there counts for as long as it was to. May be called for each of many events. */
 void notify_all(struct fs *fs);
