@@ -351,7 +351,7 @@ static bool doubt_one(struct fs *fs, uint64_t dir)
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     if (r == 0 && done)
-        notify_names(fs, dir);
+        notify_names(fs, in);
     if (r < 0)
         log_debug("events", "a directory keeps its age ino=%" G_GUINT64_FORMAT " r=%s", dir, err_name(r));
     return done;

@@ -84,6 +84,7 @@ struct inode {
     const struct rule_set *rules; /* what applies to it as of rules_as_of, which is fs.renames + 1 (rules_live.c) */
     uint64_t rules_as_of;         /* 0: not known */
     bool undo_noted;              /* guarded by fs.ns: it is in fs.undo */
+    atomic_bool doubt_waits;      /* notify_names() of it has not begun yet */
 
     /* guarded by the inode table's lock */
     unsigned refs;

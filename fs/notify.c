@@ -76,6 +76,7 @@ struct doubt {
     struct fs *fs;
     enum reach reach;
     unsigned asked;      /* ALL: fs->notes.all_doubts as this look began */
+    struct inode *one;   /* OF_DIR: a reference until it begins, so that it is known that it waits; else NULL */
     uint64_t dir, after; /* its names up to this id are done */
     GArray *todo;        /* further directories */
 };
@@ -119,6 +120,7 @@ static int doubt_some(struct doubt *t)
 static void doubt_free(struct doubt *t)
 {
     g_array_unref(t->todo);
+    inode_put(t->one);
     g_free(t);
 }
 
@@ -132,11 +134,20 @@ static bool begins_again(struct doubt *t)
     return true;
 }
 
+/* Who doubts from here on may mean names that this look has passed. */
+static void begin_one(struct doubt *t)
+{
+    INODE_REF in = g_steal_pointer(&t->one);
+    if (in)
+        atomic_store(&in->doubt_waits, false);
+}
+
 static void doubt_run(void *arg)
 {
     struct doubt *t = arg;
     struct fs *fs = t->fs;
     bool over = !fs->se || atomic_load(&fs->stopping);
+    begin_one(t);
     int r = over ? 0 : doubt_some(t);
     if (r < 0)
         log_warn("notify", "the kernel trusts some names for as long as it was told to r=%s", err_name(r));
@@ -147,27 +158,29 @@ static void doubt_run(void *arg)
         doubt_free(t);
 }
 
-static void doubt(struct fs *fs, enum reach reach, uint64_t dir)
+/* one: owned. */
+static void doubt(struct fs *fs, enum reach reach, uint64_t dir, struct inode *one)
 {
     struct doubt *t = g_new0(struct doubt, 1);
-    *t = (struct doubt){.fs = fs, .reach = reach, .asked = 1, .dir = dir};
+    *t = (struct doubt){.fs = fs, .reach = reach, .asked = 1, .dir = dir, .one = one};
     t->todo = g_array_new(FALSE, FALSE, sizeof(uint64_t));
     if (!fs->notify_q || !workq_push(fs->notify_q, false, doubt_run, t))
         doubt_free(t);
 }
 
-void notify_names(struct fs *fs, uint64_t dir)
+void notify_names(struct fs *fs, struct inode *dir)
 {
-    doubt(fs, OF_DIR, dir);
+    if (!atomic_exchange(&dir->doubt_waits, true))
+        doubt(fs, OF_DIR, dir->ino, inode_ref(dir));
 }
 
 void notify_below(struct fs *fs, uint64_t dir)
 {
-    doubt(fs, BELOW, dir);
+    doubt(fs, BELOW, dir, NULL);
 }
 
 void notify_all(struct fs *fs)
 {
     if (atomic_fetch_add(&fs->notes.all_doubts, 1) == 0)
-        doubt(fs, ALL, META_ROOT_INO);
+        doubt(fs, ALL, META_ROOT_INO, NULL);
 }

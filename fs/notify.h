@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 struct fs;
+struct inode;
 
 struct notes {
     uint64_t covered; /* owned by the thread: notes up to this number are of what was committed */
@@ -19,7 +20,7 @@ void notify_pace(struct fs *fs);
 /* All names below the directory, and their attributes, are to be asked for anew, for however long they were to be trusted. Who is at work in a directory notices nothing; where
  * the kernel cannot do that (before Linux 6.2) the names of directories stay as they are. */
 void notify_below(struct fs *fs, uint64_t dir);
-/* The same of the names in it alone. */
-void notify_names(struct fs *fs, uint64_t dir);
+/* The same of the names in it alone. May be called for each of many events. */
+void notify_names(struct fs *fs, struct inode *dir);
 /* The same of all names; that one is not there counts for as long as it was to. May be called for each of many events. */
 void notify_all(struct fs *fs);

@@ -383,6 +383,42 @@ START_TEST(kernel_trusts_no_names_for_lost_events)
 }
 END_TEST
 
+/* Notes wait while it is locked. */
+static void wait_for(void *mutex)
+{
+    g_mutex_lock(mutex);
+    g_mutex_unlock(mutex);
+}
+
+START_TEST(directory_that_is_doubted_again_and_again_is_looked_at_once)
+{
+    GMutex held;
+    g_mutex_init(&held);
+    takeover_open(false);
+    fs_fixture_object(&fx, "d/f", "1", 1);
+    INODE_REF d = fs_fixture_inode(&fx, "d");
+    INODE_REF f = fs_fixture_inode(&fx, "d/f");
+    inode_kernel_ref(d);
+    inode_kernel_ref(f);
+    fx.fs->notify_fd = kernel.ends[0];
+    atomic_store(&fx.fs->fuse_caps, FUSE_CAP_EXPIRE_ONLY);
+    for (unsigned i = 0; i < 2; i++) { /* what was looked at is doubted anew */
+        struct told told = {0};
+        g_mutex_lock(&held);
+        ck_assert(workq_push(fx.fs->notify_q, false, wait_for, &held));
+        ck_assert(event_doubt_dir(fx.fs, "d/"));
+        unsigned load = workq_load(fx.fs->notify_q);
+        for (unsigned k = 0; k < 3; k++)
+            ck_assert(event_doubt_dir(fx.fs, "d/"));
+        ck_assert_uint_eq(workq_load(fx.fs->notify_q), load);
+        g_mutex_unlock(&held);
+        take_notes(d->ino, f->ino, &told);
+        ck_assert_uint_ge(told.expired, 1);
+    }
+    g_mutex_clear(&held);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("reap");
@@ -393,6 +429,7 @@ int main(void)
     tcase_add_test(tc, directories_in_use_stay_where_the_kernel_cannot_doubt);
     tcase_add_test(tc, kernel_of_a_new_mount_trusts_nothing_yet);
     tcase_add_test(tc, kernel_trusts_no_names_for_lost_events);
+    tcase_add_test(tc, directory_that_is_doubted_again_and_again_is_looked_at_once);
     tcase_add_test(tc, what_the_kernel_does_not_know_goes_at_once);
     tcase_add_test(tc, what_two_workers_left_goes);
     tcase_add_test(tc, what_the_kernel_knows_goes_with_its_forget);
