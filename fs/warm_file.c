@@ -5,7 +5,7 @@
 #include "tree.h"
 #include "warm_internal.h"
 
-#define BUSY_TRIES   500
+#define BUSY_NS      (5 * NS_PER_S) /* for a file that is about to be let go; one try may wait for two of them */
 #define BUSY_WAIT_US 10000
 #define PIECE_MIN                                                                                                      \
     (256u << 10) /* of a fetch with a limit: a quarter of what it lets through in a second, within these */
@@ -206,8 +206,9 @@ static int drop_file(struct item *it, struct inode *in)
     if (!f.vid || meta_cached_get(fs->meta, f.vid, &c) < 0)
         return 0;
     no_open_drop(fs, in->ino);
+    uint64_t until = clock_mono_ns() + BUSY_NS;
     int r = cache_evict(fs->cache, f.vid);
-    for (unsigned i = 0; r == -EBUSY && i < BUSY_TRIES && is_idle(in); i++) {
+    while (r == -EBUSY && clock_mono_ns() < until && is_idle(in) && !warm_stopped(it->w)) {
         g_usleep(BUSY_WAIT_US);
         r = cache_evict(fs->cache, f.vid);
     }
