@@ -10,6 +10,7 @@
 #define AGAIN_NS    (200 * NS_PER_MS)
 #define TRIES_MAX   50u
 #define DOUBTED_MAX 4096u /* directories */
+#define TAKEN_VALUE "events-taken"
 
 /* A key that waits, or is looked at. */
 struct waiting {
@@ -27,6 +28,8 @@ struct events {
     struct event_auth *auth; /* its user is the web server's thread; NULL: a secret is not asked for */
     pthread_t threads[THREADS];
     unsigned n_threads;
+
+    bool taken; /* owned by the web server's thread: an event was, by this cache folder */
 
     struct mutex mu; /* EVENTS */
     /* guarded by mu */
@@ -239,6 +242,20 @@ static void take_record(struct events *ev, const struct event_places *places, co
     metric_add(M_events_outside, !ours);
 }
 
+/* From now on each start has to think of events that it missed. */
+static void note_taken(struct events *ev)
+{
+    if (ev->taken)
+        return;
+    struct meta_batch *b = meta_batch_new(ev->fs->meta);
+    meta_value_put_u64(b, TAKEN_VALUE, 1);
+    int r = meta_commit(b, false);
+    meta_batch_free(b);
+    ev->taken = r == 0;
+    if (r < 0)
+        log_debug("events", "that events come could not be stored r=%s", err_name(r));
+}
+
 unsigned events_take(void *events, const char *body, size_t len)
 {
     struct events *ev = events;
@@ -251,6 +268,8 @@ unsigned events_take(void *events, const char *body, size_t len)
         log_notice("events", "SNS asks to confirm the subscription: open this address once: %s", list.subscribe_url);
     metric_add(M_events_received, list.n_others);
     metric_add(M_events_ignored, list.n_others);
+    if (list.records->len > 0)
+        note_taken(ev);
     struct event_places *places = event_places_new(ev->fs);
     mutex_lock(&ev->mu);
     for (unsigned i = 0; i < list.records->len; i++)
@@ -327,6 +346,7 @@ static int start_threads(struct events *ev)
 int events_open(struct fs *fs, const char *secret_file, struct events **ret, char **ret_msg)
 {
     struct events *ev = g_new0(struct events, 1);
+    uint64_t taken = 0;
     ev->fs = fs;
     ev->names_max = EVENTS_MAX;
     mutex_init(&ev->mu, LOCK_EVENTS);
@@ -342,7 +362,9 @@ int events_open(struct fs *fs, const char *secret_file, struct events **ret, cha
         events_close(ev);
         return r;
     }
-    doubt_all(fs, session_is_takeover(fs->session)); /* what came while nobody listened */
+    ev->taken = meta_value_get_u64(fs->meta, TAKEN_VALUE, &taken) == 0;
+    if (secret_file || ev->taken) /* what came while nobody listened */
+        doubt_all(fs, session_is_takeover(fs->session));
     *ret = ev;
     return 0;
 }

@@ -13,7 +13,8 @@
 #define EVENTS_MAX      32768u     /* names that wait */
 #define EVENTS_BODY_MAX (1u << 20) /* bytes of a request */
 
-/* Starts the threads. secret_file: see event_auth.h; NULL: the web server alone says who may send. On failure *ret_msg gets a line for the user. */
+/* Starts the threads. secret_file: see event_auth.h; NULL: the web server alone says who may send, and what was listed before is
+ * doubted only where events were taken before. On failure *ret_msg gets a line for the user. */
 int events_open(struct fs *fs, const char *secret_file, struct events **ret, char **ret_msg) MUST_CHECK;
 /* After the web server was stopped, before fs_close(). NULL allowed. */
 void events_close(struct events *ev);

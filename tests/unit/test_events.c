@@ -594,6 +594,37 @@ START_TEST(doubt_ends_with_a_listing_though_the_clock_was_set_back)
 }
 END_TEST
 
+static void restart_without_secret(void)
+{
+    char *msg = NULL;
+    events_close(ev);
+    fs_fixture_close(&fx);
+    fs_fixture_open(&fx);
+    ck_assert_msg(events_open(fx.fs, NULL, &ev, &msg) == 0, "%s", msg);
+}
+
+/* Certificates of clients may be for the metrics. */
+START_TEST(start_without_a_secret_doubts_only_after_events)
+{
+    fs_fixture_object(&fx, "d/f", "1", 1);
+    restart_without_secret();
+    for (unsigned i = 0; i < 2; i++) {
+        ck_assert_uint_ne(ino_of("d/f"), 0);
+        INODE_REF d = fs_fixture_inode(&fx, "d");
+        ck_assert(tree_is_fresh(fx.fs, d));
+        inode_put(g_steal_pointer(&d));
+        restart_without_secret();
+    }
+    INODE_REF d = fs_fixture_inode(&fx, "d");
+    ck_assert(tree_is_fresh(fx.fs, d));
+    ck_assert_uint_eq(send_event("another", "f", true), HTTP_OK);
+    inode_put(g_steal_pointer(&d));
+    restart_without_secret();
+    d = fs_fixture_inode(&fx, "d");
+    ck_assert(!tree_is_fresh(fx.fs, d));
+}
+END_TEST
+
 START_TEST(same_object_is_not_looked_at_again_after_a_writer)
 {
     fs_fixture_object(&fx, "d/f", "1", 1);
@@ -639,6 +670,7 @@ int main(void)
     tcase_add_loop_test(tc, name_stays_while_its_file_is_open_for_writing, 0, 4);
     tcase_add_test(tc, file_that_lost_its_name_is_not_opened_for_writing);
     tcase_add_test(tc, doubt_ends_with_a_listing_though_the_clock_was_set_back);
+    tcase_add_test(tc, start_without_a_secret_doubts_only_after_events);
     tcase_add_test(tc, same_object_is_not_looked_at_again_after_a_writer);
     suite_add_tcase(s, tc);
     return run_suite(s);
