@@ -15,7 +15,8 @@ struct event_auth {
     char *path;
     /* owned by the thread that checks */
     GPtrArray *digests; /* of DIGEST_BYTES each */
-    struct stat stamp;
+    struct stat stamp;  /* of the file that was read; zeroes: it was unfit */
+    char *trouble;      /* why, as it was said; NULL: it was not */
 };
 
 static uint8_t *digest_of(const char *secret, size_t len)
@@ -92,6 +93,7 @@ void event_auth_close(struct event_auth *auth)
         return;
     g_ptr_array_unref(auth->digests);
     g_free(auth->path);
+    g_free(auth->trouble);
     g_free(auth);
 }
 
@@ -105,12 +107,17 @@ static void follow_file(struct event_auth *auth)
     g_autofree char *msg = NULL;
     GPtrArray *digests = g_ptr_array_new_with_free_func(g_free);
     int r = read_secrets(auth->path, digests, &msg);
-    auth->stamp = now;
-    if (r < 0) {
-        log_warn("events", "the secrets of before still count: %s", msg);
+    if (r < 0) { /* what kept us from reading it need not be in it: it is read again, and said once */
+        if (g_strcmp0(msg, auth->trouble) != 0)
+            log_warn("events", "the secrets of before still count: %s", msg);
+        g_free(auth->trouble);
+        auth->trouble = g_steal_pointer(&msg);
+        auth->stamp = (struct stat){0};
         g_ptr_array_unref(digests);
         return;
     }
+    auth->stamp = now;
+    g_clear_pointer(&auth->trouble, g_free);
     g_ptr_array_unref(auth->digests);
     auth->digests = digests;
     log_notice("events", "secrets were read again from '%s'", auth->path);

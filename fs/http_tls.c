@@ -28,8 +28,8 @@ struct http_tls {
     struct user_file files[N_FILES]; /* their paths are owned; NULL: none */
 
     /* owned by the web server's thread */
-    struct http_tls_set *now; /* NULL: the files never fitted */
-    struct stat stamps[N_FILES];
+    struct http_tls_set *now;    /* NULL: the files never fitted */
+    struct stat stamps[N_FILES]; /* of those that were read; zeroes: they did not fit */
     uint64_t looked_ns;
 
     struct mutex mu; /* HTTP_TLS */
@@ -178,8 +178,11 @@ static void say_unfit(struct http_tls *tls, const char *msg)
 {
     const char *then = tls->now ? "what was read before is still used" : "nobody is served";
     g_autofree char *trouble = g_strdup_printf("%s: %s", then, msg);
-    log_warn("http", "%s", trouble);
+    g_autofree char *before = http_tls_trouble(tls);
+    if (g_strcmp0(trouble, before) != 0) /* it is found anew at each look */
+        log_warn("http", "%s", trouble);
     note_trouble(tls, trouble);
+    memset(tls->stamps, 0, sizeof(tls->stamps)); /* what kept us from reading them need not have been in them */
 }
 
 static void follow_files(struct http_tls *tls)
@@ -194,11 +197,11 @@ static void follow_files(struct http_tls *tls)
     take_stamps(tls, stamps);
     if (!have_changed(tls, stamps))
         return;
-    memcpy(tls->stamps, stamps, sizeof(stamps));
     if (set_new(tls, &set, &msg) < 0) {
         say_unfit(tls, msg);
         return;
     }
+    memcpy(tls->stamps, stamps, sizeof(stamps));
     set_unref(tls->now);
     tls->now = set;
     note_trouble(tls, NULL);

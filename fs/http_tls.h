@@ -2,7 +2,7 @@
  * TLS of the daemon's web server: the server's certificate, and whose certificate a client has to show.
  *
  * The files are followed: at a new connection, and at a request that needs a certificate, but not more than once a second, it is looked whether one of them
- * changed, and then all are read again. What does not fit together leaves what was read before at work.
+ * changed, or they did not fit when they were read last, and then all are read again. What does not fit together leaves what was read before at work.
  * Only the web server's thread calls what takes a session, which is a gnutls_session_t as the server's library gives it.
  */
 #pragma once

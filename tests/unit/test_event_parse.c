@@ -7,6 +7,7 @@
 #include <glib/gstdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 static struct event_list list;
 
@@ -206,6 +207,24 @@ START_TEST(new_secrets_count_without_a_restart)
 }
 END_TEST
 
+START_TEST(secrets_that_could_not_be_read_are_tried_again)
+{
+    struct event_auth *auth = NULL;
+    struct rlimit limit, none;
+    put(SECRET "\n", 0600);
+    ck_assert_int_eq(event_auth_open(path, &auth, &msg), 0);
+    put(OTHER OTHER "\n", 0600);
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    none = (struct rlimit){0, limit.rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    ck_assert_int_eq(event_auth_check(auth, NULL, SECRET), EVENT_ADMITTED);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    ck_assert_int_eq(event_auth_check(auth, NULL, OTHER OTHER), EVENT_ADMITTED);
+    ck_assert_int_eq(event_auth_check(auth, NULL, SECRET), EVENT_REFUSED);
+    event_auth_close(auth);
+}
+END_TEST
+
 START_TEST(unfit_files_of_secrets_are_refused_with_a_line)
 {
     static const struct {
@@ -236,6 +255,7 @@ int main(void)
     tcase_add_test(tc, of_a_key_that_json_cannot_carry_the_directory_is_known);
     tcase_add_test(tc, who_knows_a_secret_is_let_in);
     tcase_add_test(tc, new_secrets_count_without_a_restart);
+    tcase_add_test(tc, secrets_that_could_not_be_read_are_tried_again);
     tcase_add_test(tc, unfit_files_of_secrets_are_refused_with_a_line);
     suite_add_tcase(s, tc);
     return run_suite(s);

@@ -1,11 +1,13 @@
 /* The web server by TLS, over real connections: who is served, which files are used, who can hold it up. */
 #include "base/clock.h"
 #include "fs/http.h"
+#include "fs/http_tls.h"
 #include "tests/support/checks.h"
 #include "tests/support/tls_fixture.h"
 
 #include <glib/gstdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -336,6 +338,33 @@ START_TEST(later_files_are_waited_for_and_nobody_is_served_before)
 }
 END_TEST
 
+/* The files may be fine: they are read again though none of them changes. */
+START_TEST(files_that_could_not_be_read_are_tried_again)
+{
+    const struct http_tls_files files = {paths[CERT], paths[KEY], paths[CA]};
+    struct http_tls *tls = NULL;
+    struct rlimit limit, none;
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    none = (struct rlimit){0, limit.rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    ck_assert_int_eq(http_tls_open(&files, true, &tls, &msg), 0);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        g_autofree char *trouble = http_tls_trouble(tls);
+        ck_assert_msg(trouble && strstr(trouble, paths[CERT]), "%s", trouble);
+        look_again();
+        ck_assert_ptr_null(http_tls_begin(tls, NULL));
+        ck_assert_ptr_null(http_tls_trouble(tls));
+        pair_write(&server, paths[CERT], paths[KEY]);
+        ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+        look_again();
+        ck_assert_ptr_null(http_tls_begin(tls, NULL));
+        ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    }
+    http_tls_close(tls);
+}
+END_TEST
+
 static void write_locked_key(void)
 {
     gnutls_datum_t pem = {NULL, 0};
@@ -436,6 +465,7 @@ int main(void)
     tcase_add_test(tc, renewed_files_count_without_a_restart);
     tcase_add_test(tc, files_that_are_gone_leave_those_of_before);
     tcase_add_test(tc, later_files_are_waited_for_and_nobody_is_served_before);
+    tcase_add_test(tc, files_that_could_not_be_read_are_tried_again);
     tcase_add_test(tc, unfit_files_are_refused_with_a_line);
     tcase_add_test(tc, mute_clients_hold_up_nobody_and_are_closed);
     tcase_add_test(tc, mute_clients_do_not_hold_up_the_end);
