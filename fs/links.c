@@ -553,7 +553,7 @@ static void open_one(struct fs *fs, struct link *l)
     l->probed = st && r == 0 && restore_caps(fs, l->dir);
     if (links_tree_find(fs, l->dir, &l->ino) < 0)
         l->ino = 0;
-    l->going = links_tree_is_going(fs, l->dir);
+    l->going = links_tree_is_going(fs, l);
 }
 
 /* Whose links are there from the start: without it what they are for would be written to another bucket. */

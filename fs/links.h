@@ -111,9 +111,6 @@ int links_tree_restore(struct fs *fs, const char *dir, uint64_t *ret_ino) MUST_C
 int links_tree_clean(struct fs *fs, uint64_t ino, char **ret_path) MUST_CHECK;
 /* Removes names and records, some hundreds at a time. What is open stays readable as far as it is here. -ECANCELED: the daemon stops. */
 int links_tree_remove(struct fs *fs, const char *dir, uint64_t ino) MUST_CHECK;
-/* That the link is being removed, for the next worker, which goes on with it; links_tree_remove() ends it. */
-int links_tree_set_going(struct fs *fs, const char *dir, bool going) MUST_CHECK;
-bool links_tree_is_going(struct fs *fs, const char *dir);
 /* What was listed of the directory, and below, counts no more. */
 int links_tree_expire(struct fs *fs, uint64_t ino) MUST_CHECK;
 void links_tree_expire_parents(struct fs *fs, const char *dir);

@@ -438,7 +438,7 @@ static void set_going(struct fs *fs, struct link *l, bool going)
 /* It is not removed after all. */
 static void stay(struct fs *fs, struct link *l)
 {
-    if (links_tree_set_going(fs, l->dir, false) < 0)
+    if (links_tree_set_going(fs, l, false) < 0)
         log_warn("links", "a link that stays will be removed at the next start dir='%s'", l->dir);
     set_going(fs, l, false);
     if (l->o.sync == LINK_SYNC_SCHEDULE)
@@ -504,7 +504,7 @@ static int remove_clean(struct fs *fs, struct link *l, char **ret_msg)
     int r = check_clean(fs, l, ret_msg);
     if (r < 0)
         return r;
-    r = links_tree_set_going(fs, l->dir, true);
+    r = links_tree_set_going(fs, l, true);
     if (r < 0)
         return r;
     links_tell_sync(fs, l, LINKS_SYNC_GOES);

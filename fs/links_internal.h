@@ -65,5 +65,8 @@ char *link_record(const char *source, const char *identity, json_t *options);
 int link_save(struct fs *fs, const char *dir, const char *record) MUST_CHECK;
 /* Writes DIR/links, after a change. */
 void links_save_copy(struct fs *fs);
+/* That the link is being removed, for the next worker, which goes on with it; links_tree_remove() ends it, and so does a link that is made there. The caller is the one that changes. */
+int links_tree_set_going(struct fs *fs, const struct link *l, bool going) MUST_CHECK;
+bool links_tree_is_going(struct fs *fs, const struct link *l);
 /* The caller is the one that changes. */
 void links_tell_sync(struct fs *fs, const struct link *l, enum links_sync_when when);

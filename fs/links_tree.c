@@ -7,8 +7,15 @@
 #include "tree_apply.h"
 #include "tree_list.h"
 
+#include <inttypes.h>
+
 #define NAMES_PER_BATCH 500u
 #define REMOVE_TRIES    16u /* who lists all of it meanwhile fills each directory once */
+
+static char *going_name(const char *dir)
+{
+    return g_strconcat("link-going/", dir, NULL);
+}
 
 /* ---- the directory ---- */
 
@@ -174,14 +181,17 @@ int links_tree_prepare(struct fs *fs, const char *dir, bool ask, struct inode **
 int links_tree_commit(struct fs *fs, const char *dir, const char *record, struct inode *in, bool force)
 {
     g_autoptr(GString) name = g_string_new(NULL);
+    g_autofree char *going = going_name(dir);
     links_record_name(dir, name);
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     int r = force ? 0 : check_empty(fs, in, dir); /* once more: nothing comes in now */
     if (r == 0)
         r = mark(fs, b, in);
-    if (r == 0 && record)
+    if (r == 0 && record) {
         meta_value_put(b, name->str, record, strlen(record));
+        meta_value_del(b, going);
+    }
     if (r == 0)
         r = meta_commit(b, false);
     publish_apply(fs, r == 0);
@@ -395,17 +405,18 @@ static int empty_dir(struct fs *fs, uint64_t ino, unsigned depth)
     return r == -ENOENT ? 0 : r;
 }
 
-static char *going_name(const char *dir)
+/* Another one may have been made there since, by a program that knows nothing of this. */
+static char *going_value(const struct link *l)
 {
-    return g_strconcat("link-going/", dir, NULL);
+    return g_strdup_printf("%" PRIx64 " %s", l->ino, l->identity ? l->identity : "");
 }
 
-int links_tree_set_going(struct fs *fs, const char *dir, bool going)
+int links_tree_set_going(struct fs *fs, const struct link *l, bool going)
 {
-    g_autofree char *name = going_name(dir);
+    g_autofree char *name = going_name(l->dir), *value = going_value(l);
     struct meta_batch *b = meta_batch_new(fs->meta);
     if (going)
-        meta_value_put_u64(b, name, 1);
+        meta_value_put(b, name, value, strlen(value));
     else
         meta_value_del(b, name);
     int r = meta_commit(b, false);
@@ -413,11 +424,12 @@ int links_tree_set_going(struct fs *fs, const char *dir, bool going)
     return r;
 }
 
-bool links_tree_is_going(struct fs *fs, const char *dir)
+bool links_tree_is_going(struct fs *fs, const struct link *l)
 {
-    uint64_t going = 0;
-    g_autofree char *name = going_name(dir);
-    return meta_value_get_u64(fs->meta, name, &going) == 0 && going;
+    g_autofree char *name = going_name(l->dir), *want = going_value(l);
+    g_autoptr(GBytes) have = NULL;
+    g_autoptr(GBytes) value = g_bytes_new(want, strlen(want));
+    return meta_value_get(fs->meta, name, &have) == 0 && g_bytes_equal(have, value);
 }
 
 /* The name and the record go in one batch. */

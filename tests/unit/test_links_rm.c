@@ -82,6 +82,36 @@ START_TEST(a_link_that_the_file_lists_is_not_removed_any_more)
 }
 END_TEST
 
+/* NULL: as it was written once. */
+static void put_going(const char *value)
+{
+    struct meta_batch *b = meta_batch_new(fx.fs->meta);
+    if (value)
+        meta_value_put(b, "link-going/a", value, strlen(value));
+    else
+        meta_value_put_u64(b, "link-going/a", 1);
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    meta_batch_free(b);
+}
+
+/* An older program ended a removal, which it knew nothing of, and made another link there. */
+START_TEST(a_link_made_where_one_was_being_removed_stays)
+{
+    static const char *const left[] = {"1 file:/elsewhere/", NULL};
+    start();
+    put_going("1 file:/elsewhere/");
+    ck_assert_int_eq(add("one", "a", ""), 0);
+    GBytes *value = NULL;
+    ck_assert_int_eq(meta_value_get(fx.fs->meta, "link-going/a", &value), -ENOENT);
+    for (unsigned i = 0; i < G_N_ELEMENTS(left); i++) {
+        put_going(left[i]);
+        fs_fixture_close(&fx);
+        fs_fixture_open_unserved(&fx);
+        ck_assert_int_eq(links_may_name(fx.fs, "a/x", false), 0);
+    }
+}
+END_TEST
+
 /* More than are taken at once, in a directory and in one below. */
 START_TEST(a_link_goes_with_a_thousand_names)
 {
@@ -116,6 +146,7 @@ int main(void)
     tcase_add_test(t, a_removal_that_was_cut_off_goes_on);
     tcase_add_test(t, a_removal_goes_on_when_the_mount_is_served);
     tcase_add_test(t, a_link_that_the_file_lists_is_not_removed_any_more);
+    tcase_add_test(t, a_link_made_where_one_was_being_removed_stays);
     tcase_add_test(t, a_link_goes_with_a_thousand_names);
     suite_add_tcase(s, t);
     int status = run_suite(s);
