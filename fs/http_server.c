@@ -14,7 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_CONNECTIONS 128 /* a gateway sends from many threads at once */
+#define MAX_CONNECTIONS 128                   /* a gateway sends from many threads at once */
+#define OF_ONE_ADDRESS  (MAX_CONNECTIONS / 2) /* all events may come from one gateway, but it keeps nobody else out */
 #define IDLE_S          10
 #define CONNECTION_MEM  (16 * 1024)
 #define DROP_TIMES      16u /* so much more than may be sent is read and dropped, beyond the connection is closed */
@@ -354,10 +355,10 @@ static struct MHD_Daemon *listen_at(struct http_server *srv, const struct sockad
     unsigned flags =
         MHD_USE_AUTO_INTERNAL_THREAD | (addr->ss_family == AF_INET6 ? MHD_USE_IPv6 : 0) | (srv->tls ? MHD_USE_TLS : 0);
     return MHD_start_daemon(flags, 0, NULL, NULL, on_request, srv, MHD_OPTION_SOCK_ADDR, (const struct sockaddr *)addr,
-                            MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
-                            idle_s ? idle_s : (unsigned)IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                            (size_t)CONNECTION_MEM, MHD_OPTION_NOTIFY_COMPLETED, on_end, NULL, MHD_OPTION_ARRAY, more,
-                            MHD_OPTION_END);
+                            MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+                            (unsigned)OF_ONE_ADDRESS, MHD_OPTION_CONNECTION_TIMEOUT, idle_s ? idle_s : (unsigned)IDLE_S,
+                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEM, MHD_OPTION_NOTIFY_COMPLETED,
+                            on_end, NULL, MHD_OPTION_ARRAY, more, MHD_OPTION_END);
 }
 
 int http_start(const struct http_setup *setup, struct http_server **ret, char **ret_msg)

@@ -21,12 +21,23 @@ static void refresh(void *ctx)
     metric_set(M_dirty_files, *(int *)ctx);
 }
 
-static char *fetch(const char *request)
+/* From the last-th address of this machine. */
+static int connect_from(unsigned last)
 {
+    struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK - 1 + last)}};
     struct sockaddr_in addr = {
         .sin_family = AF_INET, .sin_port = htons((uint16_t)http_port(srv)), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct timeval wait = {.tv_sec = 20};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
+    ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait)), 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&own, sizeof own), 0);
     ck_assert_int_eq(connect(fd, (struct sockaddr *)&addr, sizeof addr), 0);
+    return fd;
+}
+
+static char *fetch_from(unsigned last, const char *request)
+{
+    int fd = connect_from(last);
     ck_assert_int_eq(send(fd, request, strlen(request), MSG_NOSIGNAL), strlen(request));
     GString *s = g_string_new(NULL);
     char buf[4096];
@@ -34,6 +45,11 @@ static char *fetch(const char *request)
         g_string_append_len(s, buf, n);
     close(fd);
     return g_string_free(s, FALSE);
+}
+
+static char *fetch(const char *request)
+{
+    return fetch_from(1, request);
 }
 
 static int dirty = 7;
@@ -57,6 +73,22 @@ START_TEST(metrics_are_refreshed_and_exposed)
     ck_assert_ptr_nonnull(strstr(a, "text/plain; version=0.0.4"));
     ck_assert_ptr_nonnull(strstr(a, "\nsluice_dirty_files 7\n"));
     ck_assert_int_eq(n_refreshed, 1);
+}
+END_TEST
+
+START_TEST(one_address_keeps_nobody_else_out)
+{
+    enum { N = 140 };
+    int mute[N];
+    const struct http_setup patient = {.addr_port = ":0", .ctx = &dirty, .idle_s = 3600};
+    http_stop(srv);
+    ck_assert_int_eq(http_start(&patient, &srv, &msg), 0);
+    for (unsigned i = 0; i < N; i++)
+        mute[i] = connect_from(1);
+    g_autofree char *a = fetch_from(2, "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    ck_assert_msg(g_str_has_prefix(a, "HTTP/1.1 200"), "%s", a);
+    for (unsigned i = 0; i < N; i++)
+        close(mute[i]);
 }
 END_TEST
 
@@ -169,6 +201,7 @@ int main(void)
     TCase *tc = tcase_create("http_server");
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, metrics_are_refreshed_and_exposed);
+    tcase_add_test(tc, one_address_keeps_nobody_else_out);
     tcase_add_test(tc, healthz_answers_without_refresh);
     tcase_add_test(tc, other_pages_and_methods_are_refused);
     tcase_add_test(tc, posts_are_taken_from_who_is_let_in);
