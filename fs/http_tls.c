@@ -318,6 +318,7 @@ int http_tls_open(const struct http_tls_files *files, bool later, struct http_tl
         (struct user_file){.option = "http-client-ca",
                            .path = g_strdup(files->client_ca),
                            .bytes_max = FILE_MAX_BYTES,
+                           .judges = true,
                            .wanted = "a PEM file: the certificates of the CAs that sign those of clients"};
     mutex_init(&tls->mu, LOCK_HTTP_TLS);
     tls->looked_ns = clock_mono_ns();

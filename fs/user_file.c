@@ -24,6 +24,9 @@ static int check_owner(const struct user_file *file, const struct stat *st, char
     bool group_chosen = st->st_uid == 0 || st->st_gid == 0; /* as Kubernetes mounts secrets: root's, 0440 */
     if (!S_ISREG(st->st_mode))
         return user_file_refuse(file, "not a regular file", ret_msg);
+    bool group_writes = (st->st_mode & S_IWGRP) && st->st_gid != 0;
+    if (file->judges && (!ours || group_writes))
+        return user_file_refuse(file, "others can change it: chmod go-w, and make it yours or root's", ret_msg);
     if (!file->secret && (st->st_mode & S_IWOTH))
         return user_file_refuse(file, "others can change it: chmod o-w", ret_msg);
     if (!file->secret)

@@ -11,6 +11,7 @@ struct user_file {
     size_t bytes_max;
     bool
         secret; /* its owner's alone (ours or root's), or root's and closed to others but for a group; what is none may be read by all, and changed by its owner */
+    bool judges; /* it says who is let in: ours or root's, and no group but root's may change it; all may read it */
     const char *wanted; /* what to give, for who gave something else; NULL: that is clear */
 };
 

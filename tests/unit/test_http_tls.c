@@ -399,6 +399,10 @@ static bool spoil(unsigned which, unsigned how)
         pair_write(&friend, NULL, paths[KEY]);
         return true;
     }
+    if (which == CA && how == G_N_ELEMENTS(texts) + 2)
+        return g_chmod(paths[CA], 0664) == 0 && (geteuid() != 0 || chown(paths[CA], 0, 1234) == 0);
+    if (which == CA && how == G_N_ELEMENTS(texts) + 3 && geteuid() == 0)
+        return chown(paths[CA], 1234, 0) == 0;
     return false;
 }
 
