@@ -1,4 +1,5 @@
 /* What the tree makes of a bucket link, see links.h: the directory's name comes with the record, and goes with it after all names below. */
+#include "base/crash.h"
 #include "conflict.h"
 #include "links_internal.h"
 #include "ns_undo.h"
@@ -398,8 +399,10 @@ static int empty_dir(struct fs *fs, uint64_t ino, unsigned depth)
         }
         if (r == 0 && atomic_load(&fs->stopping))
             r = -ECANCELED;
-        if (r == 0)
+        if (r == 0) {
             r = drop_names(fs, dir, names);
+            CRASH_POINT(link_names_gone);
+        }
         notify_pace(fs);
     }
     return r == -ENOENT ? 0 : r;

@@ -186,3 +186,26 @@ def test_what_was_given_back_of_a_file_is_fetched_again(m, store, point, both):
     m.umount()
     done = run("fsck", m.cache, check=False, env=m.env, program=POINTS)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["worker", "both"])
+def test_removal_of_a_link_goes_on_while_the_mount_is_served(m, store, base, both):
+    """More names than go at once; the next worker dies in it, too."""
+    one = type(store)(base / "one")
+    try:
+        for i in range(1200):
+            one.put(f"d/{i}", b"1")
+        store.put("own/f", b"own")
+        endpoint = ["--endpoint-url", one.endpoint] if one.endpoint else []
+        run("link", "add", *endpoint, one.source, m.path / "sub", program=POINTS)
+        assert len(os.listdir(m.path / "sub/d")) == 1200
+        pids = m.pids()
+        m.crash.arm("link_names_gone", parent=both, again=0 if both else 1)
+        run("link", "rm", m.path / "sub", check=False, program=POINTS)
+        assert eventually(m.crash.fired, 30) == "link_names_gone", "nobody died"
+        die(m, pids, both)
+        assert (m.path / "own/f").stat().st_size == 3
+        assert eventually(lambda: not m.status()["links"], 60)
+        assert not (m.path / "sub").exists() and len(one.list()) == 1200
+    finally:
+        one.remove()
