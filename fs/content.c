@@ -443,9 +443,8 @@ static int flush_gated(struct inode *in)
     return 0;
 }
 
-int content_flush(struct inode *in, bool want_sync)
+int content_flush_gated(struct inode *in, bool want_sync)
 {
-    content_gate_enter(in);
     int r = open_cfile(in);
     (void)io_mode_look(in);
     mutex_lock(&in->mu);
@@ -456,8 +455,13 @@ int content_flush(struct inode *in, bool want_sync)
     if (r == 0)
         r = want_sync ? sync_bytes(in) : sync_again(in, synced_changes(in));
     CRASH_POINT(flush_synced);
-    if (r == 0)
-        r = flush_gated(in);
+    return r == 0 ? flush_gated(in) : r;
+}
+
+int content_flush(struct inode *in, bool want_sync)
+{
+    content_gate_enter(in);
+    int r = content_flush_gated(in, want_sync);
     content_gate_leave(in);
     if (r == 0 && want_sync)
         r = meta_sync(in->fs->meta);

@@ -177,6 +177,45 @@ START_TEST(snapshot_that_waits_for_the_store_keeps_no_other_file_unsealed)
 }
 END_TEST
 
+static bool is_snapping(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool yes = in->snapping;
+    mutex_unlock(&in->mu);
+    return yes;
+}
+
+/* Its snapshot waits behind those that the store keeps waiting, until a program has written half of what is new. */
+START_TEST(snapshot_is_left_out_when_the_file_was_opened_again_for_writing)
+{
+    static const char *const names[] = {"a", "b", "c", "d", "e"};
+    struct inode *in[5];
+    int fds[5];
+    fx.cfg.fault = g_strdup("op=put,action=delay:36000s");
+    takeover_open(true);
+    fs_fixture_start(&fx);
+    for (unsigned i = 0; i < 5; i++)
+        in[i] = map_new(names[i], &fds[i]);
+    clock_fake_advance(301 * NS_PER_S);
+    EVENTUALLY(n_uploading() == 4 && is_snapping(in[4]));
+    struct fuse_file_info fi = {.flags = O_RDWR};
+    struct handle *h = takeover_open_file("e", &fi);
+    put_text(fds[4], "HALF", 0);
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, ""), 0);
+    EVENTUALLY(!is_snapping(in[4]));
+    ck_assert(!fs_fixture_object_exists(&fx, "e"));
+    put_text(fds[4], "whole", 0);
+    takeover_flush(h);
+    takeover_release(h);
+    for (unsigned i = 0; i < 5; i++) {
+        close(fds[i]);
+        inode_put(in[i]);
+    }
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 60 * NS_PER_S, NULL, NULL), 0);
+    takeover_assert_object("e", "whole");
+}
+END_TEST
+
 /* Writes without that the file's time tells. */
 static void put_unseen(int fd, const char *text)
 {
@@ -584,6 +623,7 @@ int main(void)
     tcase_add_test(tc, who_writes_with_o_dsync_sends_us_its_writes);
     tcase_add_test(tc, mapping_that_outlives_its_handle_and_the_worker_is_waited_for);
     tcase_add_test(tc, snapshot_that_waits_for_the_store_keeps_no_other_file_unsealed);
+    tcase_add_test(tc, snapshot_is_left_out_when_the_file_was_opened_again_for_writing);
     tcase_add_test(tc, store_behind_a_published_snapshot_is_published);
     tcase_add_test(tc, closed_file_that_was_written_on_is_published_whole);
     tcase_add_test(tc, start_that_fails_leaves_a_writer_as_it_was);
