@@ -731,6 +731,7 @@ static void back_off_locked(struct op *o, int r) /* under the publisher\'s mu */
 
 static void note_failure(struct op *o, int r)
 {
+    bool unwanted = pubop_is_unwanted(o, r);
     if (r == -ESTALE) {
         CRASH_POINT(conflict_found);
         log_warn("publish",
@@ -742,9 +743,9 @@ static void note_failure(struct op *o, int r)
         mutex_lock(&o->p->mu);
         o->settle = pubop_conflict(o) == CONFLICT_KEEP;
         mutex_unlock(&o->p->mu);
-    } else if (hopeless(o, r) || pubop_is_unwanted(o, r)) {
+    } else if (hopeless(o, r) || unwanted) {
         log_err("publish", "cannot be published%s, needs `sluice publish --retry` or --skip key='%s' r=%s",
-                o->n_refusals ? ": the store refuses it, but takes others" : "", o->key, err_name(r));
+                unwanted ? ": the store refuses it, but takes others" : "", o->key, err_name(r));
         pubop_park(o, OPS_PARKED, r);
     } else {
         log_warn("publish", "not published yet, will be tried again key='%s' r=%s", o->key, err_name(r));

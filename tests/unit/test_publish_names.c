@@ -548,6 +548,11 @@ START_TEST(name_that_the_store_alone_refuses_is_parked)
     ck_assert(!is_parked("g"));
     clock_fake_advance(LONG_NS);
     EVENTUALLY(is_parked("g"));
+    ck_assert_int_eq(publish_retry(fx.fs->pub, "g"), 1); /* it has all of its tries again */
+    for (unsigned i = 0; i < 4; i++) {
+        fail_again("g");
+        send_another("d", 10 + i);
+    }
     retry_is_taken();
 }
 END_TEST
