@@ -200,6 +200,8 @@ struct cfile {
     bool checking;    /* somebody compares */
     unsigned n_bad;   /* how often in a row it was other bytes */
     char bad_md5[33]; /* and their sum; owned by who checks */
+    unsigned n_cuts,
+        cut_bad; /* those who are about to cut it to nothing; n_bad as it was before the first of them marked it dirty */
     bool resizing;
     bool moving;       /* to another tier (cache_place.h) */
     uint64_t move_gen; /* grows when its chunks were left behind */

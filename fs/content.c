@@ -367,10 +367,13 @@ static void note_change_locked(struct inode *in) REQUIRES(in->mu)
 
 int content_truncate(struct inode *in, uint64_t size)
 {
+    if (size == 0)
+        cache_file_cut_begin(in->cf);
     int r = content_begin_change(in);
-    if (r < 0)
-        return r;
-    r = cache_file_truncate(in->cf, size);
+    if (r == 0)
+        r = cache_file_truncate(in->cf, size);
+    if (size == 0)
+        cache_file_cut_end(in->cf, r == 0);
     if (r == 0 && size == 0) {
         struct cache_source none = {0};
         r = cache_file_set_source(in->cf, &none);

@@ -66,6 +66,7 @@ int content_flush(struct inode *in, bool want_sync) MUST_CHECK;
 int content_flush_gated(struct inode *in, bool want_sync) MUST_CHECK;
 /* Without writers: CLOSING or OPEN becomes SEALED and may be published. While a mapping can still write it stays CLOSING and is watched (mapped.h). */
 int content_seal(struct inode *in) MUST_CHECK;
+/* Of a file that is open. */
 int content_truncate(struct inode *in, uint64_t size) MUST_CHECK;
 /* Brings all bytes here and makes them a new version that needs nothing from the store; counted as a writer, so that it is not published before
  * content_end_detach(). A file that its writer never closed stays one; open_stays: so does one that somebody is writing, which else counts as closed. */
