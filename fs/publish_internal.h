@@ -68,9 +68,8 @@ struct op {
     uint64_t turn;    /* among those of its own directory: its seq, or that of the close, if it was renamed since */
     enum late late;
     bool past_deletes; /* it does not wait for deletes that wait for it */
-    uint64_t not_before_ns;
-    uint64_t refused_since_ns; /* the first of the refusals in a row */
-    size_t n_taken;            /* versions that the store had taken at the last of them */
+    uint64_t not_before_ns, refused_since_ns,
+        n_taken;     /* the first of the refusals in a row; versions that the store had taken at the last */
     size_t link_len; /* of the directory of the link that key is in, with its '/': the order ends there; 0: none */
     bool lazy;       /* not_before_ns only gives what would make the op needless time to come */
     unsigned failures, n_refusals; /* n_refusals: those in a row between which the store took others */
@@ -112,11 +111,10 @@ struct publisher {
     GHashTable *dirs;         /* prefix -> dirnode */
     GHashTable *recent;       /* key or prefix deleted lately -> struct recent */
     GHashTable *taken;        /* directory of a link, "" of none -> number of versions that this store took so far */
-    uint64_t recent_pruned_ns;
-    uint64_t rest_until_ns;         /* nothing was found to run: no look before, unless what waits changed; 0: none */
-    uint64_t looked_to, circles_to; /* seqs behind which the next look for an op, a circle, goes on */
-    uint64_t look_wake_ns;          /* when the first timed op may run of those seen since looks began anew; 0: none */
-    bool look_again;                /* one of those may run now */
+    uint64_t rest_until_ns;   /* nothing was found to run: no look before, unless what waits changed; 0: none */
+    uint64_t recent_pruned_ns, looked_to, circles_to; /* seqs behind which the next look for an op, a circle, goes on */
+    uint64_t look_wake_ns; /* when the first timed op may run of those seen since looks began anew; 0: none */
+    bool look_again;       /* one of those may run now */
 
     /* guarded by fs->ns */
     GPtrArray *pending;       /* struct change, applied or forgotten by publish_apply() */
@@ -212,13 +210,9 @@ int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns);
 /* Clears running, records failure or success, frees a dropped op. */
 void pubop_finish(struct op *o, int r);
 
-/* ---- publish_refused.c ---- */
-
-/* The store took what the op brings. */
+/* publish_refused.c: the store took what the op brings; notes how a try failed, true: it is the key that the store does not want. */
 void pubop_note_taken(struct op *o);
-/* Notes how a try failed. True: it is the key that the store does not want, as it takes others. */
 bool pubop_is_unwanted(struct op *o, int r);
-
 /* ---- publish_stale.c: another object stands where a file's was ---- */
 
 /* For cache_on_stale(): as note_newer(). Of what is somebody else's the name is brought up to date. Asks the store; no lock is held. */
