@@ -1,9 +1,7 @@
 /*
- * The local copy: one sparse file per content version under CACHE_DIR/data, what of it is present, what is dirty, space and
- * eviction, fetching from and publishing to the object store.
+ * The local copy: one sparse file per content version under CACHE_DIR/data, what of it is present, what is dirty, space and eviction, fetching from and publishing to the object store.
  *
- * A cfile is one cache file in memory: reference counted, shared by all users of the same vid. Its local file's size is always
- * the logical size. Bytes are in chunks of META_CHUNK_BYTES: absent (to be fetched from the source object), present, or dirty (changed here).
+ * A cfile is one cache file in memory: reference counted, shared by all users of the same vid. Its local file's size is always the logical size. Bytes are in chunks of META_CHUNK_BYTES: absent (to be fetched from the source object), present, or dirty (changed here).
  * Presence survives restarts (meta segments); a chunk becomes present in the database only after its bytes are in the file.
  *
  * Callers (fs) own names, inodes and states; the cache knows vids and store keys. Calls block on disk and store unless they say otherwise; none may be
@@ -107,13 +105,15 @@ void cache_file_rebase(struct cfile *cf, const char *key, const struct etag *eta
 typedef int cache_newer_fn(void *ctx, uint64_t vid, uint64_t ino, const char *key, struct etag *ret_etag);
 void cache_on_stale(struct cache *c, cache_newer_fn *fn, void *ctx);
 
-/* Reads up to len bytes at off, fetching what is absent (parallel ranged GETs, one per range however many readers); short only at the end of file.
- * Sequential readers get read-ahead. Interrupted never; fails after op_timeout without progress (-ETIMEDOUT). */
+/* Reads up to len bytes at off, fetching what is absent (parallel ranged GETs, one per range however many readers); short only at the end of file. Sequential readers get read-ahead. Interrupted never; fails after op_timeout without progress (-ETIMEDOUT). */
 ssize_t cache_file_read(struct cfile *cf, void *buf, size_t len, uint64_t off) MUST_CHECK;
 /* Writes all of buf (chunks only partly overwritten are fetched first). Held back while the cache is full of dirty data, -ENOSPC after op_timeout. Marks chunks dirty. */
 ssize_t cache_file_write(struct cfile *cf, const void *buf, size_t len, uint64_t off) MUST_CHECK;
 /* Sets the size; what lies beyond a smaller size is gone, also from the source (its limit shrinks). */
 int cache_file_truncate(struct cfile *cf, uint64_t size) MUST_CHECK;
+/* Around marks and the cut of a file to nothing: wrong bytes that came are no matter, as none of them is left; ok: or they are again, since it could not be cut. */
+void cache_file_cut_begin(struct cfile *cf);
+void cache_file_cut_end(struct cfile *cf, bool ok);
 /* mode as fallocate(2): 0, KEEP_SIZE, PUNCH_HOLE|KEEP_SIZE, ZERO_RANGE[|KEEP_SIZE]; else -EOPNOTSUPP. */
 int cache_file_fallocate(struct cfile *cf, int mode, uint64_t off, uint64_t len) MUST_CHECK;
 /* SEEK_DATA or SEEK_HOLE; while incomplete everything before the end is data. -ENXIO past the end. */

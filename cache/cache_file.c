@@ -471,7 +471,7 @@ int cache_file_set_dirty(struct cfile *cf, bool dirty)
         cond_wait(&cf->changed, &cf->mu);
     if (dirty && cfile_tier(cf)->kind != TIER_DISK) /* its disk failed a moment ago */
         r = -EIO;
-    else if (dirty && cf->unchecked && cf->n_bad)
+    else if (dirty && cf->unchecked && cf->n_bad && cf->n_cuts == 0)
         r = -EAGAIN;
     if (r < 0) {
         mutex_unlock(&cf->mu);
@@ -480,6 +480,8 @@ int cache_file_set_dirty(struct cfile *cf, bool dirty)
     if (dirty && !cf->dirty && cf->src_key) /* what stays clean can be copied in the store */
         (void)cfile_track_presence_locked(cf);
     cf->dirty = dirty;
+    if (dirty && cf->unchecked && cf->n_bad)
+        cf->cut_bad = cf->n_bad;
     if (dirty) /* what is changed here is nobody else's content any more */
         cf->unchecked = false;
     if (!dirty) {

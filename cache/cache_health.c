@@ -336,7 +336,7 @@ void cache_tiers_each(struct cache *c, void (*fn)(void *ctx, const struct cache_
                                        .used_bytes = t->used_bytes,
                                        .dirty_bytes = t->dirty_bytes,
                                        .in_memory = t->kind == TIER_MEMORY,
-                                       .leases = t->leases};
+                                       .leases = __atomic_load_n(&t->leases, __ATOMIC_RELAXED) != LEASES_NONE};
         mutex_unlock(&c->space.mu);
         fn(ctx, &info);
     }

@@ -194,12 +194,12 @@ struct cfile {
     uint64_t progress; /* bytes that fetches brought so far */
     struct {
         uint64_t at_ns, progress;
-        int err;      /* 0: none yet */
-    } worn;           /* the last read that failed late, and progress then */
-    bool unchecked;   /* all of it may be here, but was not compared with the source's ETag (cache_check.c) */
-    bool checking;    /* somebody compares */
-    unsigned n_bad;   /* how often in a row it was other bytes */
-    char bad_md5[33]; /* and their sum; owned by who checks */
+        int err;    /* 0: none yet */
+    } worn;         /* the last read that failed late, and progress then */
+    bool unchecked; /* all of it may be here, but was not compared with the source's ETag (cache_check.c) */
+    bool checking;  /* somebody compares */
+    unsigned n_bad, cut_bad, n_cuts; /* how often in a row it was other bytes; as it was before a cut; cuts under way */
+    char bad_md5[33];                /* and their sum; owned by who checks */
     bool resizing;
     bool moving;       /* to another tier (cache_place.h) */
     uint64_t move_gen; /* grows when its chunks were left behind */

@@ -5,7 +5,8 @@
  * is open for writing and no shared writable mapping exists, also one that outlived its close. It counts our own descriptors too, so cf->fd is for
  * reading, and cf->wfd is closed after each use while the kernel writes.
  *
- * Not every file system has leases (NFS, 9p), or lends one that nobody stands against. A disk is tried once, when it is opened; on one without them no file is given for writing.
+ * Not every file system has leases (NFS, 9p), or lends one that nobody stands against. A disk is tried when it is opened, and if that fails (it is full, say) when it is asked
+ * about next; on one without them, or of which that is not known, no file is given for writing.
  */
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -168,13 +169,11 @@ bool cache_file_in_memory(struct cfile *cf)
 
 bool cache_file_shows_writers(struct cfile *cf)
 {
-    return cfile_tier(cf)->leases;
+    return tier_has_leases(cfile_tier(cf));
 }
 
 bool cache_file_has_writers(struct cfile *cf)
 {
-    if (!cache_file_shows_writers(cf)) /* of a worker before, which gave it all the same */
-        return false;
     int fd = cfile_fd(cf), r = fd < 0 ? fd : RET_ERRNO(fcntl(fd, F_SETLEASE, F_RDLCK));
     if (r < 0 && r != -EAGAIN)
         log_debug("cache", "a lease could not be had: mappings that outlive their close are not seen vid=%lu r=%s",
@@ -186,17 +185,33 @@ bool cache_file_has_writers(struct cfile *cf)
     return false;
 }
 
+/* -EAGAIN: nothing can be said now. */
+static int try_lease(struct cache_tier *t)
+{
+    CLEANUP_FD int made = RET_ERRNO(openat(t->dir_fd, LEASE_FILE, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (made < 0)
+        return -EAGAIN;
+    (void)close(steal_fd(&made));
+    CLEANUP_FD int fd = RET_ERRNO(openat(t->dir_fd, LEASE_FILE, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    int r = fd < 0 ? -EAGAIN : tier_fault_is(t, "nolease") ? -EINVAL : RET_ERRNO(fcntl(fd, F_SETLEASE, F_RDLCK));
+    (void)unlinkat(t->dir_fd, LEASE_FILE, 0); /* the next one may find it */
+    return r;
+}
+
 bool tier_has_leases(struct cache_tier *t)
 {
-    CLEANUP_FD int made = openat(t->dir_fd, LEASE_FILE, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (made >= 0)
-        (void)close(steal_fd(&made));
-    CLEANUP_FD int fd = RET_ERRNO(openat(t->dir_fd, LEASE_FILE, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-    int r = fd < 0 ? fd : tier_fault_is(t, "nolease") ? -EINVAL : RET_ERRNO(fcntl(fd, F_SETLEASE, F_RDLCK));
-    (void)unlinkat(t->dir_fd, LEASE_FILE, 0); /* the next one may find it */
+    int leases = __atomic_load_n(&t->leases, __ATOMIC_RELAXED);
+    if (leases != LEASES_UNTRIED)
+        return leases == LEASES_THERE;
+    int r = try_lease(t);
+    if (r == -EAGAIN) {
+        log_debug("cache", "leases could not be tried path='%s'", t->dir);
+        return false;
+    }
     if (r < 0)
         log_notice("cache", "no leases on the cache disk, files open for writing are not passed through path='%s' r=%s",
                    t->dir, err_name(r));
+    __atomic_store_n(&t->leases, r < 0 ? LEASES_NONE : LEASES_THERE, __ATOMIC_RELAXED);
     return r == 0;
 }
 

@@ -106,11 +106,53 @@ static int truncate_marked(struct cfile *cf, uint64_t size)
     return cfile_save_if_needed(cf);
 }
 
+void cache_file_cut_begin(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    cf->n_cuts++;
+    mutex_unlock(&cf->mu);
+}
+
+void cache_file_cut_end(struct cfile *cf, bool ok)
+{
+    mutex_lock(&cf->mu);
+    cf->n_cuts--;
+    if (ok)
+        cf->cut_bad = 0;
+    bool written = cf->dirty_chunks.n_set > 0 || cf->dirty_unknown;
+    unsigned bad = cf->n_cuts == 0 && !written ? cf->cut_bad : 0;
+    mutex_unlock(&cf->mu);
+    if (bad == 0)
+        return;
+    if (cache_file_set_dirty(cf, false) < 0) /* who writes now has to see it come right first */
+        log_warn("cache", "cache file could not be marked clean vid=%lu", (unsigned long)cf->vid);
+    mutex_lock(&cf->mu);
+    cf->unchecked = true;
+    cf->n_bad = bad;
+    cf->cut_bad = 0;
+    mutex_unlock(&cf->mu);
+}
+
+static int truncate_whole(struct cfile *cf)
+{
+    cache_file_cut_begin(cf);
+    int r = cfile_mark_dirty(cf);
+    if (r == 0) {
+        cfile_change_begin(cf);
+        r = truncate_marked(cf, 0);
+        cfile_change_end(cf);
+    }
+    cache_file_cut_end(cf, r == 0);
+    return r;
+}
+
 int cache_file_truncate(struct cfile *cf, uint64_t size)
 {
     if (size > INT64_MAX)
         return -EFBIG;
     cfile_refresh_size(cf);
+    if (size == 0)
+        return truncate_whole(cf);
     int r = cfile_mark_dirty(cf);
     if (r < 0)
         return r;

@@ -231,7 +231,8 @@ static int add_tier(struct cache *c, enum tier_kind kind, uint32_t number, const
     t->dir_fd = dir_fd;
     t->lock_fd = t->probe_fd = -1;
     t->state = kind == TIER_DISK && dir_fd < 0 ? TIER_MISSING : TIER_OK;
-    t->leases = kind != TIER_DISK || (dir_fd >= 0 && tier_has_leases(t)); /* memory has them */
+    t->leases = kind != TIER_DISK ? LEASES_THERE : dir_fd < 0 ? LEASES_NONE : LEASES_UNTRIED; /* memory has them */
+    (void)tier_has_leases(t);
     g_ptr_array_add(c->tiers, t);
     *ret = t;
     return space_tier_init(t);

@@ -24,6 +24,12 @@ enum tier_state { TIER_OK, TIER_BYPASSED, TIER_MISSING };
 /* The number that a further disk's folder carries. -ENOENT: none, -EEXIST: of another database than uuid. */
 int tier_read_id(const char *dir, const char *uuid, uint32_t *ret_number) MUST_CHECK;
 
+enum tier_leases {
+    LEASES_UNTRIED, /* or they could not be */
+    LEASES_NONE,
+    LEASES_THERE,
+};
+
 struct cache_tier {
     /* immutable after tiers_open */
     struct cache *c;
@@ -35,8 +41,8 @@ struct cache_tier {
     uint64_t limit_bytes, free_limit_bytes;
     uint64_t whole_bytes; /* larger files are never kept whole */
     bool large_pages;     /* tier_large_page() */
-    bool leases;          /* tier_has_leases() */
     /* atomic */
+    int leases;              /* enum tier_leases */
     int state;               /* enum tier_state */
     int bad;                 /* -errno of an operation that failed, until it was looked at */
     int probe_bad;           /* -errno of the last probe */
@@ -86,7 +92,7 @@ void tier_note_io(struct cache_tier *t, ssize_t r);
 /* Tests: -EIO when the tier is to fail, waits while it is to hang. And whether its fault begins with these words. */
 int tier_fault(struct cache_tier *t);
 bool tier_fault_is(const struct cache_tier *t, const char *what);
-/* Whether a lease on one of its files tells that nobody can write it (cache_pass.c). Tries one. */
+/* Whether a lease on one of its files tells that nobody can write it (cache_pass.c). Tries one, again if it could not. */
 bool tier_has_leases(struct cache_tier *t);
 /* Probes of the disks, and who draws the conclusions (cache_health.c). */
 int health_start(struct cache *c) MUST_CHECK;

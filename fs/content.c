@@ -367,10 +367,13 @@ static void note_change_locked(struct inode *in) REQUIRES(in->mu)
 
 int content_truncate(struct inode *in, uint64_t size)
 {
+    if (size == 0)
+        cache_file_cut_begin(in->cf);
     int r = content_begin_change(in);
-    if (r < 0)
-        return r;
-    r = cache_file_truncate(in->cf, size);
+    if (r == 0)
+        r = cache_file_truncate(in->cf, size);
+    if (size == 0)
+        cache_file_cut_end(in->cf, r == 0);
     if (r == 0 && size == 0) {
         struct cache_source none = {0};
         r = cache_file_set_source(in->cf, &none);
@@ -443,9 +446,8 @@ static int flush_gated(struct inode *in)
     return 0;
 }
 
-int content_flush(struct inode *in, bool want_sync)
+int content_flush_gated(struct inode *in, bool want_sync)
 {
-    content_gate_enter(in);
     int r = open_cfile(in);
     (void)io_mode_look(in);
     mutex_lock(&in->mu);
@@ -456,8 +458,13 @@ int content_flush(struct inode *in, bool want_sync)
     if (r == 0)
         r = want_sync ? sync_bytes(in) : sync_again(in, synced_changes(in));
     CRASH_POINT(flush_synced);
-    if (r == 0)
-        r = flush_gated(in);
+    return r == 0 ? flush_gated(in) : r;
+}
+
+int content_flush(struct inode *in, bool want_sync)
+{
+    content_gate_enter(in);
+    int r = content_flush_gated(in, want_sync);
     content_gate_leave(in);
     if (r == 0 && want_sync)
         r = meta_sync(in->fs->meta);

@@ -62,8 +62,11 @@ struct io_kept *content_kept(struct inode *in);
 int content_restore(struct inode *in, const struct io_kept *kept) MUST_CHECK;
 /* A writer's FLUSH: size and mtime are stored, state CLOSING, a journal record exists for each name (or its order is renewed). Durable as --close says. */
 int content_flush(struct inode *in, bool want_sync) MUST_CHECK;
+/* The same by one who holds the content gate; want_sync: of the bytes. */
+int content_flush_gated(struct inode *in, bool want_sync) MUST_CHECK;
 /* Without writers: CLOSING or OPEN becomes SEALED and may be published. While a mapping can still write it stays CLOSING and is watched (mapped.h). */
 int content_seal(struct inode *in) MUST_CHECK;
+/* Of a file that is open. */
 int content_truncate(struct inode *in, uint64_t size) MUST_CHECK;
 /* Brings all bytes here and makes them a new version that needs nothing from the store; counted as a writer, so that it is not published before
  * content_end_detach(). A file that its writer never closed stays one; open_stays: so does one that somebody is writing, which else counts as closed. */

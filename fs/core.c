@@ -392,6 +392,7 @@ static struct fs *fs_alloc(const struct config *cfg, struct session *session, bo
     cond_init(&fs->list_done);
     fs->listings = g_hash_table_new(g_int64_hash, g_int64_equal);
     fs->silent = g_hash_table_new(NULL, NULL);
+    fs->heard = g_hash_table_new(NULL, NULL);
     fs->hold_globs = g_ptr_array_new_with_free_func(g_free);
     g_auto(GStrv) globs = g_strsplit(cfg->hold ? cfg->hold : "", ",", -1);
     for (unsigned i = 0; globs[i]; i++)
@@ -567,6 +568,7 @@ void fs_close(struct fs *fs)
     objstore_close(fs->store);
     g_hash_table_unref(fs->listings);
     g_hash_table_unref(fs->silent);
+    g_hash_table_unref(fs->heard);
     g_ptr_array_unref(fs->hold_globs);
     rules_free(fs->rules);
     if (fs->created)

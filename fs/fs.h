@@ -193,7 +193,8 @@ struct fs {
     struct mutex list_mu;
     /* guarded by list_mu */
     struct cond list_done;
-    GHashTable *listings, *silent; /* &ino -> struct listing; directories of links, or the root (tree_fresh.c) */
+    GHashTable *listings, *silent,
+        *heard; /* &ino -> struct listing; directory of a link, or the root -> since when, or when it was heard (tree_fresh.c) */
     struct list_load list_load;
     unsigned n_stale_looks; /* under way (publish_stale.c) */
 

@@ -209,13 +209,25 @@ static uint64_t expected_bytes(struct inode *in)
     return MAX(EXPECT_BYTES, 2 * largest);
 }
 
+static enum io_mode choose_for_reader(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool writer =
+        in->n_writers > 0 &&
+        !in->io.kernel_writes; /* who comes only now, and may have cut the file: it is not to stand in his way */
+    mutex_unlock(&in->mu);
+    if ((writer && !cache_file_shows_writers(in->cf)) || may_need_changing(in))
+        return IO_CACHED;
+    return IO_PASSTHROUGH;
+}
+
 static enum io_mode choose(struct inode *in, bool writes)
 {
     const char *why;
     if (!io_mode_works(in->fs, &why) || !cache_file_complete(in->cf))
         return IO_CACHED;
     if (!writes)
-        return may_need_changing(in) ? IO_CACHED : IO_PASSTHROUGH;
+        return choose_for_reader(in);
     mutex_lock(&in->mu);
     bool suid = mode_has_suid(in->rec.mode), already = in->io.kernel_writes;
     mutex_unlock(&in->mu);
@@ -323,6 +335,27 @@ static void count_in_locked(struct inode *in, bool writes, struct fuse_file_info
     io->was_passed = passes || io->n_past > 0;
 }
 
+/* A mode in which the kernel reads past us, and would not tell us of a writer. */
+static bool writes_unseen(struct inode *in, enum io_mode mode, bool kernel_writes)
+{
+    return mode == IO_PASSTHROUGH && !kernel_writes && !cache_file_shows_writers(in->cf);
+}
+
+/* By a writer's handle, past us whatever is said. */
+static bool can_be_mapped(int flags)
+{
+    return (flags & O_ACCMODE) != O_WRONLY;
+}
+
+bool io_mode_refuses(struct inode *in, int flags)
+{
+    mutex_lock(&in->mu);
+    enum io_mode mode = in->io.mode;
+    bool kernel_writes = in->io.kernel_writes;
+    mutex_unlock(&in->mu);
+    return can_be_mapped(flags) && writes_unseen(in, mode, kernel_writes);
+}
+
 static int enter_gated(struct inode *in, bool writes, bool avoid, struct fuse_file_info *fi)
 {
     mutex_lock(&in->mu);
@@ -332,8 +365,8 @@ static int enter_gated(struct inode *in, bool writes, bool avoid, struct fuse_fi
     bool first = mode == IO_NONE;
     if (first)
         mode = avoid ? IO_CACHED : choose(in, writes);
-    bool unseen = mode == IO_PASSTHROUGH && writes && !kernel_writes && !cache_file_shows_writers(in->cf);
-    if (unseen && (fi->flags & O_ACCMODE) != O_WRONLY) /* it could be mapped, past us whatever is said */
+    bool unseen = writes && writes_unseen(in, mode, kernel_writes);
+    if (unseen && can_be_mapped(fi->flags))
         return -ETXTBSY;
     int id = mode == IO_PASSTHROUGH ? enter_passthrough(in, writes && !unseen) : 0;
     if (id < 0 && !first)

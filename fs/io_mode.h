@@ -25,6 +25,8 @@ bool io_mode_works(struct fs *fs, const char **ret_why);
 
 /* One more handle: completes small files that are read, chooses or joins the mode, sets the flags of fi. content_open() came before. avoid: no passthrough if there is a choice. */
 int io_mode_enter(struct inode *in, bool writes, bool avoid, struct fuse_file_info *fi) MUST_CHECK;
+/* Would io_mode_enter() of who is counted as a writer say -ETXTBSY? For who is about to cut the file. */
+bool io_mode_refuses(struct inode *in, int flags);
 /* One handle less, opened with fi->direct_io or not; content_release() comes after. */
 void io_mode_leave(struct inode *in, bool writes, bool direct);
 

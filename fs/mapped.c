@@ -97,16 +97,29 @@ unsigned mapped_count(struct fs *fs)
     return n;
 }
 
+/* -EAGAIN: no, somebody has it open for writing again, or it has no name any more. It may have waited behind other snapshots for long. */
+static int flush_unwritten(struct inode *in)
+{
+    content_gate_enter(in);
+    mutex_lock(&in->mu);
+    bool only_mapped = in->io.kernel_writes && in->n_writers == 0 && in->rec.nlink > 0;
+    mutex_unlock(&in->mu);
+    int r = only_mapped ? content_flush_gated(in, false) : -EAGAIN;
+    content_gate_leave(in);
+    return r;
+}
+
 static void take_snapshot(void *arg)
 {
     struct inode *in = arg;
     struct cfile *cf = NULL;
     int r = content_use(in, &cf);
     if (r == 0)
-        r = content_flush(in, false);
+        r = flush_unwritten(in);
+    bool left_out = r == -EAGAIN;
     if (r == 0)
         r = publish_now(in->fs, in, clock_mono_ns() + in->fs->cfg->op_timeout_ns);
-    if (r < 0)
+    if (r < 0 && !left_out)
         log_warn("content",
                  "no snapshot of a mapped file was published, the next one is tried in 5 minutes ino=%" G_GUINT64_FORMAT
                  " r=%s",

@@ -78,6 +78,19 @@ static void undo_open(struct fs *fs, struct inode *in, const struct fuse_file_in
     content_release(in, writes);
 }
 
+/* Counts the opener first, so that no reader begins to read past us any more, and cuts only what can be opened as asked. */
+static int open_content(struct inode *in, int flags)
+{
+    bool writes = opens_for_write(flags), cut = flags & O_TRUNC;
+    int r = content_open(in, writes, false);
+    if (r < 0 || !writes || !cut)
+        return r;
+    r = io_mode_refuses(in, flags) ? -ETXTBSY : content_truncate(in, 0);
+    if (r < 0)
+        content_release(in, writes);
+    return r;
+}
+
 static void open_virtual(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct fs *fs = fuse_req_userdata(req);
@@ -153,7 +166,7 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     if (r == 0 && cut && !writes) /* Linux empties it, and takes it for empty after the reply */
         r = attr_set_size(in, NULL, fuse_req_ctx(req), 0);
     if (r == 0)
-        r = content_open(in, writes, trunc);
+        r = open_content(in, fi->flags);
     if (r == 0 && !writes)
         prefetch_note(in, in->cf);
     if (r == 0) {

@@ -504,7 +504,7 @@ int publish_retry(struct publisher *p, const char *path)
             meta_op_put(b, &o->rec);
         }
         o->not_before_ns = 0;
-        o->failures = 0;
+        o->failures = o->n_refusals = 0;
         queue_set_refused_locked(p, o, false);
         n++;
     }

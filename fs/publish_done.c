@@ -403,9 +403,8 @@ int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *i
         content_gate_leave(in);
     if (r == 0 && regular)
         metric_inc(M_published_objects);
-    mutex_lock(&o->p->mu);
-    o->p->n_taken += r == 0;
-    mutex_unlock(&o->p->mu);
+    if (r == 0)
+        pubop_note_taken(o);
     if (r == 0 && fs->rules->pins) /* an older one may be let go for it */
         pin_rules_apply(fs, o->key);
     return r;

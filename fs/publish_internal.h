@@ -67,11 +67,12 @@ struct op {
     uint64_t place;   /* in the order, for those above and for deletes: its seq, or the place of the op it succeeds */
     uint64_t turn;    /* among those of its own directory: its seq, or that of the close, if it was renamed since */
     enum late late;
-    bool past_deletes;               /* it does not wait for deletes that wait for it */
-    uint64_t not_before_ns, n_taken; /* n_taken: the publisher's at the first of these refusals in a row */
+    bool past_deletes; /* it does not wait for deletes that wait for it */
+    uint64_t not_before_ns, refused_since_ns,
+        n_taken;     /* the first of the refusals in a row; versions that the store had taken at the last */
     size_t link_len; /* of the directory of the link that key is in, with its '/': the order ends there; 0: none */
     bool lazy;       /* not_before_ns only gives what would make the op needless time to come */
-    unsigned failures, n_refusals;
+    unsigned failures, n_refusals; /* n_refusals: those in a row between which the store took others */
     int last_err;
     GSequenceIter *all_iter;
     GArray *links;           /* struct order_link; empty while the op takes no part in the order */
@@ -109,11 +110,11 @@ struct publisher {
     GHashTable *running_inos; /* &ino -> op: two names of one file, or a renamed one, are not published at once */
     GHashTable *dirs;         /* prefix -> dirnode */
     GHashTable *recent;       /* key or prefix deleted lately -> struct recent */
-    uint64_t recent_pruned_ns, n_taken; /* n_taken: versions that the store took so far */
-    uint64_t rest_until_ns;         /* nothing was found to run: no look before, unless what waits changed; 0: none */
-    uint64_t looked_to, circles_to; /* seqs behind which the next look for an op, a circle, goes on */
-    uint64_t look_wake_ns;          /* when the first timed op may run of those seen since looks began anew; 0: none */
-    bool look_again;                /* one of those may run now */
+    GHashTable *taken;        /* directory of a link, "" of none -> number of versions that this store took so far */
+    uint64_t rest_until_ns;   /* nothing was found to run: no look before, unless what waits changed; 0: none */
+    uint64_t recent_pruned_ns, looked_to, circles_to; /* seqs behind which the next look for an op, a circle, goes on */
+    uint64_t look_wake_ns; /* when the first timed op may run of those seen since looks began anew; 0: none */
+    bool look_again;       /* one of those may run now */
 
     /* guarded by fs->ns */
     GPtrArray *pending;       /* struct change, applied or forgotten by publish_apply() */
@@ -209,6 +210,9 @@ int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns);
 /* Clears running, records failure or success, frees a dropped op. */
 void pubop_finish(struct op *o, int r);
 
+/* publish_refused.c: the store took what the op brings; notes how a try failed, true: it is the key that the store does not want. */
+void pubop_note_taken(struct op *o);
+bool pubop_is_unwanted(struct op *o, int r);
 /* ---- publish_stale.c: another object stands where a file's was ---- */
 
 /* For cache_on_stale(): as note_newer(). Of what is somebody else's the name is brought up to date. Asks the store; no lock is held. */

@@ -95,6 +95,7 @@ void queue_init(struct publisher *p)
     p->running_keys = g_hash_table_new(g_str_hash, g_str_equal);
     p->probing = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
     p->link_runs = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    p->taken = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
     p->running_inos = g_hash_table_new(g_int64_hash, g_int64_equal);
     p->dirs = g_hash_table_new_full(g_str_hash, g_str_equal, NULL, dirnode_free);
     p->recent = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
@@ -117,6 +118,7 @@ void queue_fini(struct publisher *p)
     g_hash_table_unref(p->running_keys);
     g_hash_table_unref(p->probing);
     g_hash_table_unref(p->link_runs);
+    g_hash_table_unref(p->taken);
     g_hash_table_unref(p->running_inos);
     g_hash_table_unref(p->dirs);
     g_hash_table_unref(p->recent);

@@ -18,7 +18,6 @@
 #define GATE_SLICE_NS  (250 * NS_PER_MS)
 #define BAD_BYTES_MAX  5
 #define REFUSALS       3 /* until others do not wait for the delete any more */
-#define KEY_REFUSALS   8 /* until it is said that the store does not want that key */
 
 struct job {
     struct op *o;
@@ -720,20 +719,6 @@ static bool is_refusal(const struct op *o, int r)
     return o->rec.kind == OP_DELETE && (r == -EACCES || kept_out);
 }
 
-/* Refused again and again, while the store takes others: it is the key. Else it may be the credentials, which somebody sees to. */
-static bool is_unwanted(struct op *o, int r)
-{
-    struct publisher *p = o->p;
-    mutex_lock(&p->mu);
-    bool refusal = o->rec.kind == OP_SYNC && (r == -EACCES || r == -EREMOTEIO);
-    o->n_refusals = refusal ? o->n_refusals + 1 : 0;
-    if (o->n_refusals == 1)
-        o->n_taken = p->n_taken;
-    bool unwanted = o->n_refusals >= KEY_REFUSALS && p->n_taken != o->n_taken;
-    mutex_unlock(&p->mu);
-    return unwanted;
-}
-
 static void back_off_locked(struct op *o, int r) /* under the publisher\'s mu */
 {
     uint64_t wait = BACKOFF_MIN_NS << MIN(o->failures, 8u);
@@ -746,6 +731,7 @@ static void back_off_locked(struct op *o, int r) /* under the publisher\'s mu */
 
 static void note_failure(struct op *o, int r)
 {
+    bool unwanted = pubop_is_unwanted(o, r);
     if (r == -ESTALE) {
         CRASH_POINT(conflict_found);
         log_warn("publish",
@@ -757,9 +743,9 @@ static void note_failure(struct op *o, int r)
         mutex_lock(&o->p->mu);
         o->settle = pubop_conflict(o) == CONFLICT_KEEP;
         mutex_unlock(&o->p->mu);
-    } else if (hopeless(o, r) || is_unwanted(o, r)) {
+    } else if (hopeless(o, r) || unwanted) {
         log_err("publish", "cannot be published%s, needs `sluice publish --retry` or --skip key='%s' r=%s",
-                o->n_refusals ? ": the store refuses it, but takes others" : "", o->key, err_name(r));
+                unwanted ? ": the store refuses it, but takes others" : "", o->key, err_name(r));
         pubop_park(o, OPS_PARKED, r);
     } else {
         log_warn("publish", "not published yet, will be tried again key='%s' r=%s", o->key, err_name(r));

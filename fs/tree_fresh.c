@@ -2,7 +2,8 @@
  * How long what was listed of a directory counts, and what a look into one that is out of date waits for.
  *
  * A directory that was listed before is served as it is when the store does not answer within 2 s, and at once while the store lists too slowly for all that are in use (list_load.h); one of which
- * nothing is known is waited for. A store that was waited for in vain is silent: what is known serves at once until a listing of it ends well, which each look begins behind.
+ * nothing is known is waited for. A store of which nothing came while it was waited for is silent: what is known serves at once, and a few directories that are looked into are
+ * listed behind, until something comes of a listing of it.
  */
 #include "base/patience.h"
 #include "links.h"
@@ -63,18 +64,21 @@ bool tree_is_offline(struct fs *fs, struct inode *dir)
 static bool is_silent(struct fs *fs, uint64_t point)
 {
     mutex_lock(&fs->list_mu);
-    bool silent = g_hash_table_contains(fs->silent, GSIZE_TO_POINTER(point));
+    uint64_t since_ns = GPOINTER_TO_SIZE(g_hash_table_lookup(fs->silent, GSIZE_TO_POINTER(point)));
+    bool silent = since_ns && !tree_list_heard_locked(fs, point, since_ns);
+    if (since_ns && !silent)
+        (void)g_hash_table_remove(fs->silent, GSIZE_TO_POINTER(point));
     mutex_unlock(&fs->list_mu);
     return silent;
 }
 
-/* Unless the listing ended just now. */
-static void note_silent(struct fs *fs, uint64_t point, uint64_t ino)
+/* The listing of ino was waited for since then, in vain. It may be the only one that does not end, of a huge directory say, or still wait for its turn. */
+static void note_in_vain(struct fs *fs, uint64_t point, uint64_t ino, uint64_t since_ns)
 {
     mutex_lock(&fs->list_mu);
     fs->list_load.n_in_vain++;
-    if (g_hash_table_contains(fs->listings, &ino))
-        g_hash_table_add(fs->silent, GSIZE_TO_POINTER(point));
+    if (tree_list_asks_locked(fs, ino) && !tree_list_heard_locked(fs, point, since_ns))
+        g_hash_table_insert(fs->silent, GSIZE_TO_POINTER(point), GSIZE_TO_POINTER(clock_mono_ns()));
     mutex_unlock(&fs->list_mu);
 }
 
@@ -153,13 +157,17 @@ static int refresh(struct fs *fs, struct inode *dir, enum need need, const uint6
 {
     struct state s;
     look_at(fs, dir, true, &s);
-    bool serves = s.listed && need == NEED_NAMES;
-    uint64_t point = serves ? links_point_of(fs, dir->ino) : 0;
     if (s.local || (need != NEED_LISTING && is_fresh(&s)))
         return 0;
+    bool serves = s.listed && need == NEED_NAMES;
+    uint64_t point = serves ? links_point_of(fs, dir->ino) : 0, since_ns = clock_mono_ns();
+    if (serves && s.ttl && is_silent(fs, point)) {
+        tree_list_seek(fs, dir->ino, point);
+        return 0;
+    }
     if (serves && is_slow(&s))
         wait_ns = 0;
-    else if (s.listed && need != NEED_FRESH && ((serves && is_silent(fs, point)) || tree_is_offline(fs, dir)))
+    else if (s.listed && need != NEED_FRESH && tree_is_offline(fs, dir))
         wait_ns = 0; /* the listing that finds the store again runs behind */
     else if (serves)
         wait_ns = MIN(wait_ns, STALE_WAIT_NS);
@@ -167,7 +175,7 @@ static int refresh(struct fs *fs, struct inode *dir, enum need need, const uint6
     if (r == 0)
         r = tree_list_join(fs, dir->ino, ended, wait_ns, NULL);
     if (serves && wait_ns == STALE_WAIT_NS && r == -EINPROGRESS)
-        note_silent(fs, point, dir->ino);
+        note_in_vain(fs, point, dir->ino, since_ns);
     return r < 0 && r != -EALREADY && serves ? 0 : r;
 }
 

@@ -33,6 +33,8 @@ struct listing {
     bool done;
     int result;
     uint64_t progress; /* rows and HEADs that came */
+    uint64_t heard_ns; /* when the last of them did */
+    uint64_t point;    /* the directory its store begins with; 0: not begun */
     uint64_t pages;    /* times that rows became names */
     uint64_t first_id; /* ids of names from this one on were given since it began; 0: not begun */
     int64_t as_of_ns;  /* wall clock: when that was */
@@ -132,6 +134,7 @@ static void head_run(void *arg)
         l->head_err = r;
     l->heads_left--;
     l->progress += r == 0;
+    l->heard_ns = r == 0 ? clock_mono_ns() : l->heard_ns;
     cond_broadcast(&l->fs->list_done);
     mutex_unlock(&l->fs->list_mu);
     g_free(job);
@@ -260,6 +263,7 @@ static int flush_page(struct listing *l)
     int r = flush_rows(l);
     mutex_lock(&l->fs->list_mu);
     l->progress++;
+    l->heard_ns = clock_mono_ns();
     l->pages += r == 0;
     cond_broadcast(&l->fs->list_done);
     mutex_unlock(&l->fs->list_mu);
@@ -439,7 +443,9 @@ static int listing_begin(struct listing *l)
     mutex_unlock(&fs->ns);
     l->had_names = r != 0;
     l->is_point = l->ino == META_ROOT_INO || links_is_point(fs, l->ino);
+    uint64_t point = links_point_of(fs, l->ino);
     mutex_lock(&fs->list_mu);
+    l->point = point;
     l->first_id = first_id;
     l->as_of_ns = l->began_wall_ns;
     mutex_unlock(&fs->list_mu);
@@ -502,8 +508,8 @@ static void listing_end(struct listing *l, int r)
     struct fs *fs = l->fs;
     uint64_t point = r == 0 ? links_point_of(fs, l->ino) : 0;
     mutex_lock(&fs->list_mu);
-    if (r == 0) /* the store is back, if it was away */
-        (void)g_hash_table_remove(fs->silent, GSIZE_TO_POINTER(point));
+    if (r == 0)
+        g_hash_table_insert(fs->heard, GSIZE_TO_POINTER(point), GSIZE_TO_POINTER(clock_mono_ns()));
     l->done = true;
     l->result = r;
     g_hash_table_remove(fs->listings, &l->ino);
@@ -658,6 +664,38 @@ void tree_list_behind(struct fs *fs, uint64_t ino, uint64_t ended)
     if (fs->list_load.n_jobs < LISTED_BEHIND && fs->list_load.n_ended == ended &&
         !g_hash_table_contains(fs->listings, &ino))
         (void)begin_behind_locked(fs, ino);
+    mutex_unlock(&fs->list_mu);
+}
+
+bool tree_list_heard_locked(struct fs *fs, uint64_t point, uint64_t since_ns)
+{
+    GHashTableIter it;
+    struct listing *l;
+    bool heard = GPOINTER_TO_SIZE(g_hash_table_lookup(fs->heard, GSIZE_TO_POINTER(point))) >= since_ns;
+    g_hash_table_iter_init(&it, fs->listings);
+    while (!heard && g_hash_table_iter_next(&it, NULL, (void **)&l))
+        heard = l->point == point && l->heard_ns >= since_ns;
+    return heard;
+}
+
+bool tree_list_asks_locked(struct fs *fs, uint64_t ino)
+{
+    const struct listing *l = g_hash_table_lookup(fs->listings, &ino);
+    return l && l->point;
+}
+
+void tree_list_seek(struct fs *fs, uint64_t ino, uint64_t point)
+{
+    GHashTableIter it;
+    struct listing *l;
+    unsigned n = 0;
+    mutex_lock(&fs->list_mu);
+    g_hash_table_iter_init(&it, fs->listings);
+    while (g_hash_table_iter_next(&it, NULL, (void **)&l))
+        n += l->point == point;
+    l = n < LISTED_BEHIND && !g_hash_table_contains(fs->listings, &ino) ? begin_behind_locked(fs, ino) : NULL;
+    if (l)
+        l->point = point;
     mutex_unlock(&fs->list_mu);
 }
 

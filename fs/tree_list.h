@@ -13,6 +13,12 @@ uint64_t tree_list_ended(struct fs *fs);
 int tree_list_join(struct fs *fs, uint64_t ino, const uint64_t *ended, uint64_t wait_ns, uint64_t *pages) MUST_CHECK;
 /* Starts the listing of a directory, unless that or a few others are under way, or more than `ended` have ended: then it is for the next look to ask again. Waits for nothing. */
 void tree_list_behind(struct fs *fs, uint64_t ino, uint64_t ended);
+/* The same for a store that is silent, whatever others are listed: as few of its directories. */
+void tree_list_seek(struct fs *fs, uint64_t ino, uint64_t point);
+/* With list_mu: did a listing of the store of that directory (links_point_of()) end well since then, or get on? */
+bool tree_list_heard_locked(struct fs *fs, uint64_t point, uint64_t since_ns);
+/* With list_mu: is a listing of the directory under way, for which the store was asked? */
+bool tree_list_asks_locked(struct fs *fs, uint64_t ino);
 /* Names that the listing under way has shown, or that came since it began, have ids from the one returned on; UINT64_MAX: there is none. They are as of *ret_as_of_ns (wall clock; may be NULL). */
 uint64_t tree_list_shows_from(struct fs *fs, struct inode *dir, int64_t *ret_as_of_ns);
 /* Is a listing of the directory under way? It may not show what changed since it began. */

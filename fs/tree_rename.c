@@ -118,6 +118,7 @@ static bool leaves_hidden(struct move *m, const struct meta_dentry *d, const cha
         return false;
     mutex_lock(&in->mu);
     bool hidden = in->rec.flags & INODE_DIR_HIDDEN;
+    g_strfreev(g_steal_pointer(&in->list.hidden)); /* the next listing tells those of the new place */
     mutex_unlock(&in->mu);
     if (hidden)
         log_notice("rename", "keys that cannot be shown as names stay where they are dir='%s'", old_key);

@@ -70,8 +70,10 @@ static void on_start_element(void *ctx, const xmlChar *name, const xmlChar *pref
 /*
  * A control character, which no document may have, is handed to the parser as MARK and two hex digits; and a MARK of the document's own as MARK and "00". Back again.
  */
-#define MARK     "\xee\x80\x80" /* U+E000, of private use */
-#define MARK_LEN 3u
+#define MARK      "\xee\x80\x80" /* U+E000, of private use */
+#define MARK_LEN  3u
+#define MARK_CODE 0xe000
+#define MARK_MAX  (2 * S3_XML_LIST_CAP) /* a document with marks */
 
 static void unmark(GString *text)
 {
@@ -130,18 +132,25 @@ static bool is_control(unsigned code)
     return code < 0x20 && code != '\t' && code != '\n' && code != '\r';
 }
 
-/* Length of a reference at the start ("&#x1;", "&#01;") to a character that no document may have; 0: there is none. */
-static size_t control_ref(const char *buf, size_t len, unsigned *ret_code)
+/* Length of a reference at the start ("&#x1;", "&#01;") to a character; 0: there is none. */
+static size_t char_ref(const char *buf, size_t len, unsigned *ret_code)
 {
     unsigned code = 0, base = len > 2 && buf[2] == 'x' ? 16 : 10;
     size_t first = base == 16 ? 3 : 2, n = first;
     if (len < 4 || buf[0] != '&' || buf[1] != '#')
         return 0;
-    for (; n < len && (base == 16 ? g_ascii_isxdigit(buf[n]) : g_ascii_isdigit(buf[n])) && code < 0x20; n++)
+    for (; n < len && (base == 16 ? g_ascii_isxdigit(buf[n]) : g_ascii_isdigit(buf[n])) && code < 0x110000; n++)
         code = code * base + (unsigned)g_ascii_xdigit_value(buf[n]);
     bool whole = n > first && n < len && buf[n] == ';';
     *ret_code = code;
-    return whole && is_control(code) ? n + 1 : 0;
+    return whole ? n + 1 : 0;
+}
+
+/* The same to one that no document may have. */
+static size_t control_ref(const char *buf, size_t len, unsigned *ret_code)
+{
+    size_t n = char_ref(buf, len, ret_code);
+    return n > 0 && is_control(*ret_code) ? n : 0;
 }
 
 /* The document with spaces in place of those, NULL: it has none. Ceph repeats a key so where the name has control characters, for which there is no other way. */
@@ -159,38 +168,48 @@ static char *blank_controls(const char *buf, size_t len)
     return copy;
 }
 
-/* Length of what is to be marked at the start: a control character but NUL, a reference to one, or MARK (*ret_code 0); 0: there is none. */
+/* Length of what is to be marked at the start: a control character but NUL, or MARK (*ret_code 0), or a reference to one of them; 0: there is none. */
 static size_t to_mark(const char *buf, size_t len, unsigned *ret_code)
 {
     unsigned code = (unsigned char)buf[0];
-    size_t n = buf[0] == '&' ? control_ref(buf, len, &code) : is_control(code);
-    bool mark = n == 0 && len >= MARK_LEN && memcmp(buf, MARK, MARK_LEN) == 0;
-    *ret_code = mark ? 0 : code;
-    return mark ? MARK_LEN : code ? n : 0;
+    size_t n = buf[0] == '&' ? char_ref(buf, len, &code) : is_control(code);
+    bool literal = n == 0 && len >= MARK_LEN && memcmp(buf, MARK, MARK_LEN) == 0;
+    *ret_code = 0;
+    if (literal || (n > 0 && code == MARK_CODE))
+        return literal ? MARK_LEN : n;
+    *ret_code = code;
+    return code && is_control(code) ? n : 0;
 }
 
-/* The document with marks, NULL: it has no control characters. Ceph encodes the keys of a listing, not what it repeats of the request, nor where the next page begins. */
+static bool has_controls(const char *buf, size_t len)
+{
+    unsigned code;
+    for (size_t i = 0; i < len; i++)
+        if (to_mark(buf + i, len - i, &code) > 0 && code)
+            return true;
+    return false;
+}
+
+/* The document with marks, as far as it is not longer than MARK_MAX, NULL: it has no control characters. Ceph encodes the keys of a listing, not what it repeats of the request, nor where
+ * the next page begins. */
 static GString *mark_controls(const char *buf, size_t len)
 {
+    if (!has_controls(buf, len))
+        return NULL;
     GString *out = g_string_sized_new(len + 1024);
-    bool any = false;
     size_t from = 0;
-    for (size_t i = 0; i < len;) {
+    for (size_t i = 0; i < len && out->len <= MARK_MAX;) {
         unsigned code;
         size_t n = to_mark(buf + i, len - i, &code);
         if (n > 0) {
             g_string_append_len(out, buf + from, (gssize)(i - from));
             g_string_append_printf(out, MARK "%02x", code);
             from = i + n;
-            any = any || code;
         }
         i += MAX(n, 1);
     }
     g_string_append_len(out, buf + from, (gssize)(len - from));
-    if (any)
-        return out;
-    g_string_free(out, TRUE);
-    return NULL;
+    return out;
 }
 
 static int parse(struct walker *w, const char *buf, size_t len)
@@ -238,6 +257,8 @@ static int walk(struct walker *w, const char *buf, size_t len)
     g_autofree char *copy = w->blank ? blank_controls(buf, len) : NULL;
     g_autoptr(GString) marked = w->blank ? NULL : mark_controls(buf, len);
     w->marked = marked != NULL;
+    if (marked && marked->len > MARK_MAX)
+        return -EBADMSG;
     return marked ? parse(w, marked->str, marked->len) : parse(w, copy ? copy : buf, len);
 }
 

@@ -458,9 +458,12 @@ def test_files_open_for_writing_are_not_passed_through_on_a_disk_without_leases(
     assert eventually(lambda: m.wait() or store.get("new")[:16] == b"firstxxxxxsecond")
     with open(m.path / "old", "rb") as reader:
         assert io(m, "old") == "passthrough" and reader.read() == old
-        with pytest.raises(OSError) as e:
-            open(m.path / "old", "r+b")
-        assert e.value.errno == errno.ETXTBSY
+        for flags in (os.O_RDWR, os.O_RDWR | os.O_TRUNC):
+            with pytest.raises(OSError) as e:
+                os.open(m.path / "old", flags)
+            assert e.value.errno == errno.ETXTBSY
+        m.wait()
+        assert os.pread(reader.fileno(), len(old), 0) == old and store.get("old") == old
         fd = os.open(m.path / "old", os.O_WRONLY)
         assert os.pwrite(fd, b"new", MIB) == 3
         os.close(fd)

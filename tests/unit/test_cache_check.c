@@ -258,6 +258,31 @@ START_TEST(file_that_came_wrong_is_not_changed_before_it_comes_right)
 }
 END_TEST
 
+/* As whoever puts a good one in its place does; whether or not the disk takes that. */
+START_TEST(file_that_came_wrong_can_be_cut_to_nothing)
+{
+    struct cache_source src = put_summed(SIZE);
+    struct cfile *cf = open_object(&fx, 50, &src, SIZE);
+    uint8_t byte = 1;
+    n_wrong = INT_MAX;
+    ck_assert_int_eq(cache_file_fill(cf, true, true, NULL, NULL), -EIO);
+    if (_i) {
+        cache_file_cut_begin(cf);
+        ck_assert_int_eq(cache_file_set_dirty(cf, true), 0);
+        cache_file_cut_end(cf, false);
+        ck_assert_int_eq(cache_file_read(cf, &byte, 1, WRONG), -EIO);
+        ck_assert_int_eq(cache_file_write(cf, &byte, 1, SIZE), -EIO);
+        ck_assert(!cache_file_complete(cf));
+    }
+    ck_assert_int_eq(cache_file_truncate(cf, 0), 0);
+    ck_assert_int_eq(cache_file_set_source(cf, NULL), 0);
+    ck_assert_int_eq(cache_file_write(cf, &byte, 1, 0), 1);
+    ck_assert_int_eq(cache_file_read(cf, &byte, 1, 0), 1);
+    ck_assert_uint_eq(byte, 1);
+    cache_file_unref(cf);
+}
+END_TEST
+
 /* The limit on a process' files stands for a disk that does not take the new size. */
 START_TEST(file_that_came_wrong_is_not_read_after_it_could_not_be_cut)
 {
@@ -371,6 +396,7 @@ int main(void)
     tcase_add_test(tc, object_of_ours_that_somebody_encrypted_is_read);
     tcase_add_test(tc, changed_file_is_not_compared);
     tcase_add_loop_test(tc, file_that_came_wrong_is_not_changed_before_it_comes_right, 0, 2);
+    tcase_add_loop_test(tc, file_that_came_wrong_can_be_cut_to_nothing, 0, 2);
     tcase_add_test(tc, file_that_came_wrong_is_not_read_after_it_could_not_be_cut);
     tcase_add_test(tc, files_of_other_sizes_are_not_compared);
     tcase_add_test(tc, etag_of_usual_parts_is_compared);

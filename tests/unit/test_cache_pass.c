@@ -84,6 +84,27 @@ START_TEST(the_size_is_the_one_at_the_end_of_writing)
 }
 END_TEST
 
+/* As on a full disk. A file that a worker before gave is watched all the same. */
+START_TEST(leases_that_could_not_be_tried_are_tried_again)
+{
+    struct cfile *cf;
+    fixture_stop(&fx);
+    g_autofree char *in_the_way = g_build_filename(fx.dir, "lease", NULL);
+    ck_assert_int_eq(g_mkdir(in_the_way, 0700), 0);
+    fixture_start(&fx);
+    ck_assert_int_eq(cache_file_new(fx.cache, 9, &cf), 0);
+    ck_assert(!cache_file_shows_writers(cf));
+    int fd = open_passed(cf);
+    ck_assert(cache_file_has_writers(cf));
+    close(fd);
+    ck_assert(!cache_file_has_writers(cf));
+    ck_assert_int_eq(g_rmdir(in_the_way), 0);
+    ck_assert(cache_file_shows_writers(cf));
+    ck_assert_int_eq(cache_file_set_passthrough(cf, CACHE_PASS_OFF), 0);
+    cache_file_unref(cf);
+}
+END_TEST
+
 #define SIZE (2 * MIB + 12345)
 
 /* _i: 1 over what was there, 0 from nothing. */
@@ -209,6 +230,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, the_size_is_the_one_at_the_end_of_writing);
+    tcase_add_test(tc, leases_that_could_not_be_tried_are_tried_again);
     tcase_add_test(tc, growth_is_followed_by_who_rests_between_writes);
     tcase_add_loop_test(tc, a_size_that_runs_ahead_of_the_bytes_is_not_followed, 0, 2);
     tcase_add_test(tc, a_fast_writer_leaves_no_room_for_another_past_us);

@@ -1,4 +1,5 @@
 /* What flushes and seals of open files store, beside writes in flight and when the database fails. Without FUSE: the tests do what the operations do. */
+#include "cache/cache_file.h"
 #include "fs/content.h"
 #include "fs/content_record.h"
 #include "fs/mapped.h"
@@ -270,6 +271,24 @@ START_TEST(file_named_after_its_close_is_published)
 }
 END_TEST
 
+/* Nor can what is right be had. */
+START_TEST(file_of_which_wrong_bytes_came_can_be_cut_to_nothing)
+{
+    fs_fixture_object(&fx, "f", "text", 4);
+    INODE_REF in = fs_fixture_inode(&fx, "f");
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    mutex_lock(&in->cf->mu);
+    in->cf->unchecked = true;
+    in->cf->n_bad = 1;
+    mutex_unlock(&in->cf->mu);
+    g_autofree char *object = g_build_filename(fx.lake, "f", NULL);
+    ck_assert_int_eq(unlink(object), 0);
+    ck_assert_int_eq(content_truncate(in, 0), 0);
+    fs_fixture_pwrite(in, "good", 4, 0);
+    content_abandon(in, true);
+}
+END_TEST
+
 /* As it is when two files change places. */
 START_TEST(closed_file_that_lost_its_source_is_whole_after_a_kill)
 {
@@ -361,6 +380,7 @@ int main(void)
     tcase_add_test(t, sync_beside_a_writer_keeps_an_open_file);
     tcase_add_test(t, watched_file_is_opened_again_by_what_no_flush_stored);
     tcase_add_test(t, truncated_file_has_the_time_of_its_truncation);
+    tcase_add_test(t, file_of_which_wrong_bytes_came_can_be_cut_to_nothing);
     tcase_add_test(t, closed_file_that_lost_its_source_is_whole_after_a_kill);
     tcase_add_test(t, closed_file_is_never_open_while_it_loses_its_source);
     tcase_add_test(t, closed_file_stays_closed_while_it_is_made_independent_of_the_store);

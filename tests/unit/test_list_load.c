@@ -370,6 +370,14 @@ static unsigned in_vain(void)
     return n;
 }
 
+static unsigned n_jobs(void)
+{
+    mutex_lock(&fx.fs->list_mu);
+    unsigned n = fx.fs->list_load.n_jobs;
+    mutex_unlock(&fx.fs->list_mu);
+    return n;
+}
+
 START_TEST(silent_store_is_waited_for_once)
 {
     open_lake();
@@ -379,6 +387,7 @@ START_TEST(silent_store_is_waited_for_once)
     for (unsigned i = 0; i < 3 * N_DIRS; i++)
         ck_assert(has(dirs[i % N_DIRS], "known"));
     ck_assert_uint_eq(in_vain(), 1);
+    ck_assert_uint_le(n_jobs(), 5);
     ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=get,nth=1000000,action=error:-EIO"), 0);
     for (unsigned d = 0; d < N_DIRS; d++)
         settle(dirs[d]);
@@ -388,6 +397,42 @@ START_TEST(silent_store_is_waited_for_once)
     ck_assert(has(dirs[5], "known")); /* it answered in between */
     ck_assert_uint_eq(in_vain(), 2);
     ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=get,nth=1000000,action=error:-EIO"), 0);
+    close_lake();
+}
+END_TEST
+
+static void *look(void *dir)
+{
+    ck_assert(has(dir, "known"));
+    return NULL;
+}
+
+START_TEST(store_that_lists_other_directories_is_not_silent)
+{
+    open_lake();
+    object(3, "new");
+    age(11);
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=list,nth=1,action=delay:3600s"), 0);
+    GThread *thread = g_thread_new("look", look, dirs[5]);
+    EVENTUALLY(tree_list_running(fx.fs, dirs[5]->ino));
+    ck_assert_int_eq(tree_refresh(fx.fs, dirs[1], true), 0);
+    (void)g_thread_join(thread);
+    ck_assert_uint_eq(in_vain(), 1);
+    ck_assert(has(dirs[3], "new"));
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, ""), 0);
+    close_lake();
+}
+END_TEST
+
+START_TEST(without_a_ttl_each_look_waits_for_a_silent_store)
+{
+    fx.cfg.metadata_ttl_ns = 0;
+    open_lake();
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=list,action=delay:3600s"), 0);
+    ck_assert(has(dirs[3], "known"));
+    ck_assert(has(dirs[5], "known"));
+    ck_assert_uint_eq(in_vain(), 2);
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, ""), 0);
     close_lake();
 }
 END_TEST
@@ -413,6 +458,8 @@ int main(void)
     tcase_add_test(tc, only_listings_of_names_out_of_date_count);
     tcase_add_test(tc, failed_listings_do_not_count);
     tcase_add_test(tc, silent_store_is_waited_for_once);
+    tcase_add_test(tc, store_that_lists_other_directories_is_not_silent);
+    tcase_add_test(tc, without_a_ttl_each_look_waits_for_a_silent_store);
     Suite *s = suite_create("list_load");
     suite_add_tcase(s, level_tc);
     suite_add_tcase(s, tc);

@@ -236,6 +236,8 @@ START_TEST(directory_that_only_hidden_keys_show_is_not_lost)
     ck_assert_int_eq(tree_refresh(fx.fs, d, true), 0);
     ck_assert_str_eq(d->list.hidden[0], "d//");
     ck_assert_ptr_null(d->list.hidden[1]);
+    ck_assert_int_eq(move("d", "f"), 0);
+    ck_assert_ptr_null(d->list.hidden); /* those stay where they were */
     fx.fs->store->drv = inner;
 }
 END_TEST

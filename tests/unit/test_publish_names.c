@@ -2,12 +2,14 @@
 #include "base/clock.h"
 #include "cache.h"
 #include "fs/content.h"
+#include "fs/links.h"
 #include "fs/publish_internal.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
 #include "tests/support/checks.h"
 
 #include <check.h>
+#include <glib/gstdio.h>
 #include <jansson.h>
 #include <stdio.h>
 
@@ -492,25 +494,91 @@ static bool is_parked(const char *path)
     return parked;
 }
 
-/* As Ceph does names that are no text. */
+/* How often the op that is to bring it failed; *ret_wait_ns: until it is tried again. */
+static unsigned failures_of(const char *key, uint64_t *ret_wait_ns)
+{
+    mutex_lock(&fx.fs->pub->mu);
+    const struct op *o = g_hash_table_lookup(fx.fs->pub->by_key, key);
+    unsigned n = o ? o->failures : 0;
+    uint64_t now = clock_mono_ns(), at = o ? o->not_before_ns : 0;
+    mutex_unlock(&fx.fs->pub->mu);
+    if (ret_wait_ns)
+        *ret_wait_ns = at > now ? at - now : 0;
+    return n;
+}
+
+/* The next try of the op, which fails. */
+static void fail_again(const char *key)
+{
+    uint64_t wait_ns;
+    unsigned n = failures_of(key, &wait_ns);
+    clock_fake_advance(wait_ns);
+    EVENTUALLY(failures_of(key, NULL) > n);
+}
+
+/* Something else comes to that directory, and is taken. */
+static void send_another(const char *dir, unsigned i)
+{
+    g_autofree char *path = g_strdup_printf("%s/other%u", dir, i);
+    make_file(path);
+    ck_assert_int_eq(wait_for(path), 0);
+}
+
+#define LONG_NS (600 * NS_PER_S)
+
+static void retry_is_taken(void)
+{
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, ""), 0);
+    ck_assert_int_eq(publish_retry(fx.fs->pub, "g"), 1);
+    publish_all();
+    assert_object("g", "file");
+}
+
+/* As Ceph does names that are no text. Not at once: who sees to it has some time. */
 START_TEST(name_that_the_store_alone_refuses_is_parked)
 {
     move("f", "g", 0);
     ck_assert_int_eq(
         objstore_fault_set(fx.fs->store, _i ? "op=copy,action=error:-EREMOTEIO" : "op=copy,action=error:-EACCES"), 0);
     fs_fixture_start(&fx);
-    for (unsigned i = 0; i < 500 && !is_parked("g"); i++) {
-        g_autofree char *other = g_strdup_printf("d/other%u", i);
-        make_file(other);
-        ck_assert_int_eq(wait_for(other), 0);
-        clock_fake_advance(10 * NS_PER_S);
-        g_usleep(10000);
+    for (unsigned i = 0; i < 9; i++) {
+        fail_again("g");
+        send_another("d", i);
     }
-    ck_assert(is_parked("g"));
-    ck_assert_int_eq(objstore_fault_set(fx.fs->store, ""), 0);
-    ck_assert_int_eq(publish_retry(fx.fs->pub, "g"), 1);
-    publish_all();
-    assert_object("g", "file");
+    ck_assert(!is_parked("g"));
+    clock_fake_advance(LONG_NS);
+    EVENTUALLY(is_parked("g"));
+    ck_assert_int_eq(publish_retry(fx.fs->pub, "g"), 1); /* it has all of its tries again */
+    for (unsigned i = 0; i < 4; i++) {
+        fail_again("g");
+        send_another("d", 10 + i);
+    }
+    retry_is_taken();
+}
+END_TEST
+
+/* 0: that was between the first two refusals; 1: it is the store of a link. */
+START_TEST(name_is_tried_on_where_the_store_took_others_once_or_elsewhere)
+{
+    g_autofree char *msg = NULL, *path = g_build_filename(fx.dir, "three", NULL);
+    g_autofree char *source = g_strdup_printf("file://%s", path);
+    json_t *none = json_object();
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(g_mkdir(path, 0700), 0);
+    ck_assert_int_eq(links_add(fx.fs, source, "l", none, &msg), 0);
+    json_decref(none);
+    send_another("d", 0);
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, "op=copy,action=error:-EACCES"), 0);
+    move("f", "g", 0);
+    for (unsigned i = 0; i < 14; i++) {
+        fail_again("g");
+        if (_i || i == 0)
+            send_another(_i ? "l" : "d", i + 1);
+    }
+    clock_fake_advance(LONG_NS);
+    fail_again("g");
+    ck_assert(!is_parked("g"));
+    retry_is_taken();
 }
 END_TEST
 
@@ -622,6 +690,7 @@ int main(void)
     tcase_add_loop_test(tc, name_whose_only_bytes_are_removed_elsewhere_can_be_skipped, 0, 2);
     tcase_add_test(tc, copy_that_no_store_can_make_is_not_tried_for_ever);
     tcase_add_loop_test(tc, name_that_the_store_alone_refuses_is_parked, 0, 2);
+    tcase_add_loop_test(tc, name_is_tried_on_where_the_store_took_others_once_or_elsewhere, 0, 2);
     tcase_add_test(tc, name_is_tried_on_where_the_store_refuses_all);
     tcase_add_test(tc, copy_that_fails_while_its_source_is_there_is_tried_again);
     tcase_add_loop_test(tc, copy_of_an_archived_object_waits_for_a_decision, 0, 2);

@@ -231,6 +231,32 @@ START_TEST(control_characters_of_a_listing_are_themselves)
 }
 END_TEST
 
+START_TEST(references_to_the_mark_are_that_character)
+{
+    struct s3_list_page page = {0};
+    const char *doc = "<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>\x01&#xE000;01&#57344;02&#x41;"
+                      "</Key></Contents></ListBucketResult>";
+    ck_assert_int_eq(s3_xml_list_parse(doc, strlen(doc), S3_ROOT_OBJECTS, &page), 0);
+    ck_assert_str_eq(g_array_index(page.rows, struct s3_list_row, 0).key, "\x01\xee\x80\x80"
+                                                                          "01\xee\x80\x80"
+                                                                          "02A");
+    s3_list_page_clear(&page);
+}
+END_TEST
+
+START_TEST(listing_of_control_characters_has_a_bound)
+{
+    struct s3_list_page page = {0};
+    g_autofree char *fill = g_strnfill(1000, '\x01');
+    g_autoptr(GString) doc = g_string_new("<ListBucketResult><IsTruncated>false</IsTruncated>");
+    while (doc->len < S3_XML_LIST_CAP / 2)
+        g_string_append_printf(doc, "<Other>%s</Other>", fill);
+    g_string_append(doc, "</ListBucketResult>");
+    ck_assert_int_eq(s3_xml_list_parse(doc->str, doc->len, S3_ROOT_OBJECTS, &page), -EBADMSG);
+    s3_list_page_clear(&page);
+}
+END_TEST
+
 START_TEST(etags_lose_their_quotes_and_odd_ones_are_dropped)
 {
     struct {
@@ -268,6 +294,8 @@ int main(void)
     tcase_add_test(t, uploads_and_parts_are_read);
     tcase_add_test(t, control_characters_of_a_repeated_key_are_no_matter);
     tcase_add_test(t, control_characters_of_a_listing_are_themselves);
+    tcase_add_test(t, references_to_the_mark_are_that_character);
+    tcase_add_test(t, listing_of_control_characters_has_a_bound);
     tcase_add_test(t, etags_lose_their_quotes_and_odd_ones_are_dropped);
     tcase_add_test(t, times_beyond_what_ns_can_say_are_the_end);
     suite_add_tcase(s, t);

@@ -5,7 +5,7 @@
 #include "fs/content.h"
 #include "fs/io_mode.h"
 #include "fs/mapped.h"
-#include "fs/publish.h"
+#include "fs/publish_internal.h"
 #include "takeover.h"
 #include "tests/support/checks.h"
 
@@ -174,6 +174,57 @@ START_TEST(snapshot_that_waits_for_the_store_keeps_no_other_file_unsealed)
     takeover_assert_object("b", "text");
     inode_put(a);
     inode_put(b);
+}
+END_TEST
+
+static bool is_snapping(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool yes = in->snapping;
+    mutex_unlock(&in->mu);
+    return yes;
+}
+
+static bool is_sent(struct inode *in)
+{
+    mutex_lock(&fx.fs->pub->mu);
+    const GPtrArray *a = g_hash_table_lookup(fx.fs->pub->by_ino, &in->ino);
+    bool yes = a && ((struct op *)a->pdata[0])->running;
+    mutex_unlock(&fx.fs->pub->mu);
+    return yes;
+}
+
+/* Its snapshot waits behind those that the store keeps waiting, until a program has written half of what is new. */
+START_TEST(snapshot_is_left_out_when_the_file_was_opened_again_for_writing)
+{
+    static const char *const names[] = {"a", "b", "c", "d", "e"};
+    struct inode *in[5];
+    int fds[5];
+    fx.cfg.fault = g_strdup("op=put,action=delay:36000s");
+    takeover_open(true);
+    fs_fixture_start(&fx);
+    for (unsigned i = 0; i < 5; i++)
+        in[i] = map_new(names[i], &fds[i]);
+    clock_fake_advance(301 * NS_PER_S);
+    EVENTUALLY(n_uploading() == 4 && is_snapping(in[4]));
+    unsigned last = 4; /* that waits */
+    while (is_sent(in[last]))
+        last--;
+    struct fuse_file_info fi = {.flags = O_RDWR};
+    struct handle *h = takeover_open_file(names[last], &fi);
+    put_text(fds[last], "HALF", 0);
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, ""), 0);
+    EVENTUALLY(!is_snapping(in[last]));
+    ck_assert(!fs_fixture_object_exists(&fx, names[last]));
+    put_text(fds[last], "whole", 0);
+    takeover_flush(h);
+    takeover_release(h);
+    for (unsigned i = 0; i < 5; i++) {
+        close(fds[i]);
+        inode_put(in[i]);
+    }
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 60 * NS_PER_S, NULL, NULL), 0);
+    takeover_assert_object(names[last], "whole");
 }
 END_TEST
 
@@ -584,6 +635,7 @@ int main(void)
     tcase_add_test(tc, who_writes_with_o_dsync_sends_us_its_writes);
     tcase_add_test(tc, mapping_that_outlives_its_handle_and_the_worker_is_waited_for);
     tcase_add_test(tc, snapshot_that_waits_for_the_store_keeps_no_other_file_unsealed);
+    tcase_add_test(tc, snapshot_is_left_out_when_the_file_was_opened_again_for_writing);
     tcase_add_test(tc, store_behind_a_published_snapshot_is_published);
     tcase_add_test(tc, closed_file_that_was_written_on_is_published_whole);
     tcase_add_test(tc, start_that_fails_leaves_a_writer_as_it_was);
