@@ -264,10 +264,15 @@ bool tree_is_listed(struct inode *dir)
 
 int tree_list_follow(struct fs *fs, struct inode *dir, uint64_t *pages)
 {
-    if (tree_is_listed(dir))
-        return 0;
-    int r = tree_list_worn(dir);
-    return wait_result(dir, r < 0 ? r : tree_list_join(fs, dir->ino, NULL, UINT64_MAX, pages));
+    int r = -EALREADY;
+    while (r == -EALREADY) { /* a listing ended since the look: that may have been the one */
+        uint64_t ended = tree_list_ended(fs);
+        if (tree_is_listed(dir))
+            return 0;
+        r = tree_list_worn(dir);
+        r = r < 0 ? r : tree_list_join(fs, dir->ino, &ended, UINT64_MAX, pages);
+    }
+    return wait_result(dir, r);
 }
 
 /* Of what was listed then, in seconds. */
