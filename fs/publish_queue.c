@@ -475,49 +475,7 @@ static bool waits_itself(const struct op *c, const struct op *o)
     return queue_dir_len(o->key) == len ? o->turn < c->turn : o->place < below_limit(c);
 }
 
-/* Has o, which waits for what comes before limit, not to wait for c though that does? Deletes do not let go what comes before themselves but for a name that they are in the way of. */
-static bool is_let_go(const struct op *c, const struct op *o, uint64_t limit)
-{
-    if (c->late == LATE_NOT || c->rec.seq < limit)
-        return false;
-    if (o->rec.kind == OP_DELETE)
-        return c->late == LATE_ALL && limit < o->rec.seq;
-    return c->late == LATE_ALL || waits_itself(c, o);
-}
-
-static uint64_t place_of(const struct op *o)
-{
-    return o->place;
-}
-
-static uint64_t turn_of(const struct op *o)
-{
-    return o->turn;
-}
-
-/* The first other op of the sequence, which is in the order of what `at` gives, that is before the limit, or NULL. */
-static struct op *older(GSequence *seq, uint64_t (*at)(const struct op *o), const struct op *o, uint64_t limit)
-{
-    GSequenceIter *it = g_sequence_get_begin_iter(seq);
-    for (; !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
-        struct op *c = g_sequence_get(it);
-        if (at(c) >= limit)
-            return NULL;
-        if (c != o && !is_let_go(c, o, limit))
-            return c;
-    }
-    return NULL;
-}
-
-/* The same of all publishes of the node, by place. */
-static struct op *older_pub(const struct dirnode *n, const struct op *o, uint64_t limit)
-{
-    struct op *b = older(n->again, place_of, o, limit);
-    b = b ? b : older(n->here, turn_of, o, limit);
-    return b ? b : older(n->below, place_of, o, limit);
-}
-
-/* The place of the first one of them. */
+/* The place of the first publish of the node. */
 static uint64_t first_place(const struct dirnode *n)
 {
     GSequence *const all[] = {n->again, n->here, n->below};
@@ -553,6 +511,55 @@ static struct op *ordered_at(struct publisher *p, const char *key)
 {
     struct op *o = g_hash_table_lookup(p->by_key, key);
     return o && o->links->len > 0 ? o : NULL;
+}
+
+/* Does a name beside it, above or below, wait for the delete? */
+static bool keeps_a_name(struct publisher *p, const struct op *o)
+{
+    const struct dirnode *n = node_below(p, o->key);
+    return each_name_above(p, o->key, ordered_at) || (n && first_place(n) != UINT64_MAX);
+}
+
+/* Has o, which waits for what comes before limit, not to wait for c though that does? Deletes do not let go what comes before themselves but for a name that they are in the way of. */
+static bool is_let_go(const struct op *c, const struct op *o, uint64_t limit)
+{
+    if (c->late == LATE_NOT || c->rec.seq < limit)
+        return false;
+    if (o->rec.kind == OP_DELETE)
+        return c->late == LATE_ALL && keeps_a_name(o->p, o);
+    return c->late == LATE_ALL || waits_itself(c, o);
+}
+
+static uint64_t place_of(const struct op *o)
+{
+    return o->place;
+}
+
+static uint64_t turn_of(const struct op *o)
+{
+    return o->turn;
+}
+
+/* The first other op of the sequence, which is in the order of what `at` gives, that is before the limit, or NULL. */
+static struct op *older(GSequence *seq, uint64_t (*at)(const struct op *o), const struct op *o, uint64_t limit)
+{
+    GSequenceIter *it = g_sequence_get_begin_iter(seq);
+    for (; !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
+        struct op *c = g_sequence_get(it);
+        if (at(c) >= limit)
+            return NULL;
+        if (c != o && !is_let_go(c, o, limit))
+            return c;
+    }
+    return NULL;
+}
+
+/* The same of all publishes of the node, by place. */
+static struct op *older_pub(const struct dirnode *n, const struct op *o, uint64_t limit)
+{
+    struct op *b = older(n->again, place_of, o, limit);
+    b = b ? b : older(n->here, turn_of, o, limit);
+    return b ? b : older(n->below, place_of, o, limit);
 }
 
 /* What a delete waits for has a place before this: before itself, and before what waits for it because of its name. See leaver_in_the_way(). */
