@@ -132,7 +132,7 @@ static inline void publish_all(void)
     ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
 }
 
-static inline struct inode *flush_new(const char *path)
+static inline struct inode *create_open(const char *path)
 {
     const char *name;
     struct inode *in = NULL;
@@ -142,6 +142,12 @@ static inline struct inode *flush_new(const char *path)
     ck_assert_int_eq(tree_create(fx.fs, &spec, true, &in), 0);
     ck_assert_int_eq(content_open_new(in), 0);
     ck_assert_int_eq(content_begin_change(in), 0);
+    return in;
+}
+
+static inline struct inode *flush_new(const char *path)
+{
+    struct inode *in = create_open(path);
     ck_assert_int_eq(content_flush(in, false), 0);
     return in;
 }

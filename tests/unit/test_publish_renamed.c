@@ -387,6 +387,34 @@ START_TEST(file_that_is_linked_and_loses_its_first_name_is_waited_for)
 }
 END_TEST
 
+/* Nobody sees what latest names then before it is closed, but what it named is not to go. */
+START_TEST(file_that_is_open_is_waited_for_when_it_replaces_a_closed_one)
+{
+    fs_fixture_object(&fx, "run/step_1/shard", "1", 1);
+    close_file("run/latest");
+    drop("run/step_1/shard");
+    struct inode *in = create_open("run/l.tmp");
+    move("run/l.tmp", "run/latest");
+    assert_waits("run/step_1/shard", "run/latest");
+    assert_order("");
+    end_write(in);
+    open_again();
+    assert_order("run/latest -run/step_1/shard");
+}
+END_TEST
+
+START_TEST(file_that_is_open_blocks_nobody_when_it_replaces_one_that_is_visible)
+{
+    fs_fixture_object(&fx, "run/latest", "1", 1);
+    fs_fixture_object(&fx, "run/step_1/shard", "1", 1);
+    drop("run/step_1/shard");
+    struct inode *in = create_open("run/l.tmp");
+    move("run/l.tmp", "run/latest");
+    assert_waits("run/step_1/shard", "(nothing)");
+    end_write(in);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("publish_renamed");
@@ -421,6 +449,8 @@ int main(void)
     tcase_add_test(tc, what_takes_the_name_of_a_directory_does_not_wait_for_itself);
     tcase_add_test(tc, file_whose_closed_content_is_upstream_is_not_waited_for_when_it_is_open_again);
     tcase_add_test(tc, file_that_is_linked_and_loses_its_first_name_is_waited_for);
+    tcase_add_test(tc, file_that_is_open_is_waited_for_when_it_replaces_a_closed_one);
+    tcase_add_test(tc, file_that_is_open_blocks_nobody_when_it_replaces_one_that_is_visible);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
