@@ -415,6 +415,25 @@ START_TEST(file_that_is_open_blocks_nobody_when_it_replaces_one_that_is_visible)
 }
 END_TEST
 
+START_TEST(what_takes_a_name_that_is_being_moved_waits_for_that_and_not_the_reverse)
+{
+    fs_fixture_object(&fx, "run/p", "1", 1);
+    close_file("run/n");
+    close_file("run/between");
+    move("run/p", "run/q");
+    if (_i == 0) {
+        move("run/n", "run/p");
+    } else {
+        link_to("run/n", "run/p");
+        drop("run/n");
+    }
+    assert_waits("run/q", "run/between");
+    open_again();
+    assert_waits("run/q", "run/between");
+    assert_order("run/between run/q run/p");
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("publish_renamed");
@@ -451,6 +470,7 @@ int main(void)
     tcase_add_test(tc, file_that_is_linked_and_loses_its_first_name_is_waited_for);
     tcase_add_test(tc, file_that_is_open_is_waited_for_when_it_replaces_a_closed_one);
     tcase_add_test(tc, file_that_is_open_blocks_nobody_when_it_replaces_one_that_is_visible);
+    tcase_add_loop_test(tc, what_takes_a_name_that_is_being_moved_waits_for_that_and_not_the_reverse, 0, 2);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
