@@ -111,6 +111,8 @@ static bool pubop_suffices(struct publisher *p, const struct meta_dentry *d, str
               (why == PUBLISH_META || why == PUBLISH_MARKER ||
                (why == PUBLISH_CONTENT && o->why == PUBLISH_CONTENT && o->bytes > SMALL_KEEP_BYTES &&
                 o->based == next->based && g_strcmp0(o->base, next->base) == 0));
+    if (o && !ok && why == PUBLISH_META) /* what o was to bring is to be brought still */
+        next->why = o->why;
     if (o && !ok && again)
         queue_succeed_locked(p, o, next);
     else if (o && !ok)

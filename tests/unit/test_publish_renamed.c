@@ -434,6 +434,38 @@ START_TEST(what_takes_a_name_that_is_being_moved_waits_for_that_and_not_the_reve
 }
 END_TEST
 
+static void park(const char *key)
+{
+    struct publisher *p = fx.fs->pub;
+    mutex_lock(&p->mu);
+    struct op *o = g_hash_table_lookup(p->by_key, key);
+    ck_assert_ptr_nonnull(o);
+    o->rec.state = OPS_PARKED;
+    mutex_unlock(&p->mu);
+}
+
+static void change_attributes(const char *path)
+{
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    fs_fixture_change_attributes(&fx, in->ino);
+}
+
+START_TEST(attributes_take_nothing_out_of_the_order)
+{
+    fs_fixture_object(&fx, "run/a", "1", 1);
+    if (_i == 0)
+        move("run/a", "run/b");
+    else
+        close_file("run/b");
+    close_file("run/latest");
+    park("run/b");
+    change_attributes("run/b");
+    assert_waits("run/latest", "run/b");
+    open_again();
+    assert_order("run/b run/latest");
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("publish_renamed");
@@ -471,6 +503,7 @@ int main(void)
     tcase_add_test(tc, file_that_is_open_is_waited_for_when_it_replaces_a_closed_one);
     tcase_add_test(tc, file_that_is_open_blocks_nobody_when_it_replaces_one_that_is_visible);
     tcase_add_loop_test(tc, what_takes_a_name_that_is_being_moved_waits_for_that_and_not_the_reverse, 0, 2);
+    tcase_add_loop_test(tc, attributes_take_nothing_out_of_the_order, 0, 2);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
