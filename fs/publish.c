@@ -100,6 +100,13 @@ static bool name_came(struct publisher *p, const struct op *old, const struct me
     return along || publish_is_held_name(p->fs, old->key) || strncmp(old->key, key, queue_dir_len(key)) != 0;
 }
 
+/* A file that is closed but mapped blocks nobody (content.c): its record does not say so. */
+static void keep_open(const struct op *old, struct op *next)
+{
+    if (old->content == CONTENT_OPEN && next->content == CONTENT_CLOSING)
+        next->content = CONTENT_OPEN;
+}
+
 /* Does the present op of the name do for this reason too, or is `next`, with a new seq, needed? Then that succeeds it; again: it is closed again, not moved. */
 static bool pubop_suffices(struct publisher *p, const struct meta_dentry *d, struct op *next, bool again)
 {
@@ -113,6 +120,8 @@ static bool pubop_suffices(struct publisher *p, const struct meta_dentry *d, str
                 o->based == next->based && g_strcmp0(o->base, next->base) == 0));
     if (o && !ok && why == PUBLISH_META) /* what o was to bring is to be brought still */
         next->why = o->why;
+    if (o && !again)
+        keep_open(o, next);
     if (o && !ok && again)
         queue_succeed_locked(p, o, next);
     else if (o && !ok)
@@ -236,6 +245,7 @@ void publish_linked(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
     const GPtrArray *a = g_hash_table_lookup(p->by_ino, &d->ino);
     for (unsigned i = 0; a && i < a->len; i++) {
         struct op *c = a->pdata[i];
+        keep_open(c, o);
         if (c->links->len > 0 && !pubop_aside(c) && (!first || c->place < first->place))
             first = c;
     }

@@ -466,6 +466,27 @@ START_TEST(attributes_take_nothing_out_of_the_order)
 }
 END_TEST
 
+/* As content_seal() does where the kernel still has a mapping of the file to write from. */
+static struct inode *close_mapped(const char *path)
+{
+    struct inode *in = flush_new(path);
+    publish_content_state(fx.fs, in->ino, CONTENT_OPEN);
+    return in;
+}
+
+START_TEST(mapped_file_blocks_nobody_when_it_is_renamed_or_linked)
+{
+    struct inode *in = close_mapped("a");
+    if (_i == 0)
+        move("a", "b");
+    else
+        link_to("a", "b");
+    close_file("latest");
+    assert_waits("latest", "(nothing)");
+    end_write(in);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("publish_renamed");
@@ -504,6 +525,7 @@ int main(void)
     tcase_add_test(tc, file_that_is_open_blocks_nobody_when_it_replaces_one_that_is_visible);
     tcase_add_loop_test(tc, what_takes_a_name_that_is_being_moved_waits_for_that_and_not_the_reverse, 0, 2);
     tcase_add_loop_test(tc, attributes_take_nothing_out_of_the_order, 0, 2);
+    tcase_add_loop_test(tc, mapped_file_blocks_nobody_when_it_is_renamed_or_linked, 0, 2);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
