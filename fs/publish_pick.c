@@ -9,7 +9,6 @@
 #include "publish_internal.h"
 
 #define SCAN_LIMIT 1000
-#define CIRCLE_MAX 64 /* ops that wait for each other in a circle, at most looked for */
 /* A look that found nothing to run is rested from, for each op that it looked at: about twenty times what it took. */
 #define REST_NS     (20 * NS_PER_S / 1000000)
 #define REST_MAX_NS (250 * NS_PER_MS)
@@ -149,11 +148,18 @@ static struct op *pick_further(struct publisher *p, struct look *l, GSequenceIte
     return o;
 }
 
-static bool waits_for_itself(struct publisher *p, const struct op *o) REQUIRES(p->mu)
+/* What it waits for may wait in a circle that it is not in, which is seen by coming to `seen` again, one of that circle sooner or later (Brent). */
+static bool waits_for_itself(struct publisher *p, const struct op *o, unsigned *cost) REQUIRES(p->mu)
 {
-    const struct op *b = queue_blocker_locked(p, o);
-    for (unsigned n = 0; b && b != o && n < CIRCLE_MAX; n++)
+    const struct op *b = queue_blocker_locked(p, o), *seen = NULL;
+    for (uint64_t n = 0, next = 1; b && b != o && b != seen; n++) {
+        if (n == next) {
+            seen = b;
+            next *= 2;
+        }
+        *cost += SKIP_SHARE;
         b = queue_blocker_locked(p, b);
+    }
     return b == o;
 }
 
@@ -161,7 +167,7 @@ static bool be_late(struct publisher *p, struct op *o, enum late late, unsigned 
 {
     bool can = o->place != o->rec.seq && o->late < late && o->links->len > 0;
     *cost += can ? SKIP_SHARE : 1;
-    if (!can || !waits_for_itself(p, o))
+    if (!can || !waits_for_itself(p, o, cost))
         return false;
     o->late = late;
     return true;
@@ -187,7 +193,7 @@ static bool let_past_deletes(struct publisher *p, struct op *o, unsigned *cost) 
     *cost += could ? SKIP_SHARE : 1;
     const struct op *b = could ? queue_order_blocker_locked(p, o) : NULL;
     bool can = b && b->rec.kind == OP_DELETE;
-    o->past_deletes |= can && waits_for_itself(p, o);
+    o->past_deletes |= can && waits_for_itself(p, o, cost);
     return can && o->past_deletes;
 }
 

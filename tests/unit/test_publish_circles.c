@@ -27,6 +27,32 @@ START_TEST(delete_goes_before_a_directory_that_came_after_it)
 }
 END_TEST
 
+#define MANY 70
+
+/* Each takes the name of the next, which is being moved; the last one takes that of a file which is below the first and was closed before. */
+START_TEST(circle_of_many_is_broken)
+{
+    g_autoptr(GString) want = g_string_new("d0/p");
+    fs_fixture_object(&fx, "d0/s/x", "0", 1);
+    for (int i = 1; i <= MANY; i++) {
+        g_autofree char *key = g_strdup_printf("d%d/p", i);
+        fs_fixture_object(&fx, key, "0", 1);
+        g_string_append_printf(want, " %s", key);
+    }
+    g_string_append(want, " d0/s/x");
+    close_file("d0/s/n");
+    for (int i = 1; i <= MANY; i++) {
+        g_autofree char *from = g_strdup_printf("d%d/p", i), *to = g_strdup_printf("d%d/p", i - 1);
+        move(from, to);
+    }
+    g_autofree char *last = g_strdup_printf("d%d/p", MANY);
+    move("d0/s/x", last);
+    move("d0/s/n", "d0/s/x");
+    assert_waits("d0/p", "d0/s/x");
+    assert_order(want->str);
+}
+END_TEST
+
 /* ---- at random ---- */
 
 static bool exists(const char *path)
@@ -161,6 +187,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, delete_goes_before_a_file_that_came_after_it);
     tcase_add_test(tc, delete_goes_before_a_directory_that_came_after_it);
+    tcase_add_test(tc, circle_of_many_is_broken);
     TCase *at_random = tcase_create("at_random");
     tcase_add_checked_fixture(at_random, setup, teardown);
     tcase_set_timeout(at_random, 60);
