@@ -45,7 +45,11 @@ void publish_moved(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, u
 /* The record that the name was given last is waited for by what waits for all before seq: a delete made meanwhile, say. */
 void publish_before(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d, uint64_t seq) REQUIRES(fs->ns);
 /* The content that the record just given to the name is to bring was visible before all that is queued: what replaces it where it was comes later. */
+#define PUBLISH_FIRST 1u /* that place and turn */
 void publish_first(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d) REQUIRES(fs->ns);
+/* Where the record that the name was given last stands in the order, if it was given one; 0: as it does. */
+void publish_place_at(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d, uint64_t place, uint64_t turn)
+    REQUIRES(fs->ns);
 /* When it is the turn of closed content that is to be sent from here, among what is in its directory: it grows. 0: the record is of something else, or of content that nobody waits for. */
 uint64_t publish_turn(struct fs *fs, uint64_t op_seq) REQUIRES(fs->ns);
 /* A loser's name that has gone back into the tree: its record is made anew with the same place in the order. */

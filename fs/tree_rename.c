@@ -416,7 +416,8 @@ static int move_name(struct move *m) NO_TSA /* under ns */
 struct swap {
     struct meta_dentry d;
     char *old_key, *new_key;
-    uint64_t turn; /* in the order of which content enters its new place */
+    uint64_t turn;    /* in the order of which content enters its new place */
+    uint64_t at_turn; /* for publish_place_at() */
 };
 
 static void swap_free(void *arg)
@@ -466,6 +467,21 @@ static int collect_below(struct move *m, GPtrArray *all, uint64_t dir, const cha
     return r;
 }
 
+/* Was what the name shows visible when the exchange began? */
+static bool was_shown(struct move *m, const struct meta_dentry *d) NO_TSA /* under ns */
+{
+    return d->op_seq == 0 || publish_turn(m->fs, d->op_seq) == PUBLISH_FIRST;
+}
+
+/* A file that was visible is at its new place before what is not yet so replaces it. Where nothing does, it waits for what was closed in the directory that it comes to. */
+static void set_order(struct move *m, struct swap *s, const struct meta_dentry *other) NO_TSA /* under ns */
+{
+    if (!S_ISREG(s->d.type) || !was_shown(m, &s->d))
+        return;
+    if (!S_ISDIR(other->type) && was_shown(m, other))
+        s->at_turn = m->wave;
+}
+
 /* What the name has upstream is to be deleted, unless somebody enters its place. */
 static void leave_place(struct move *m, struct swap *s) NO_TSA /* under ns */
 {
@@ -486,6 +502,7 @@ static void enter_place(struct move *m, struct swap *s) NO_TSA /* under ns */
     if (dir || closed || waited_for)
         publish_name(m->fs, m->b, d, dir ? PUBLISH_MARKER : PUBLISH_PLACE);
     publish_before(m->fs, m->b, d, m->wave); /* it is there before what it leaves goes */
+    publish_place_at(m->fs, m->b, d, 0, s->at_turn);
     meta_dentry_put(m->b, d);
 }
 
@@ -508,6 +525,7 @@ static int exchange_names(struct move *m, struct inode *other) NO_TSA /* under n
         bool dir = S_ISDIR(d->type);
         struct swap *s =
             swap_add(m, all, d, tree_key(fs, d->parent, d->name, dir), tree_key(fs, to->parent, to->name, dir));
+        set_order(m, s, to);
         r = dir ? collect_below(m, all, d->ino, s->old_key, s->new_key, 0) : 0;
         s->d.parent = to->parent;
         g_free(s->d.name);

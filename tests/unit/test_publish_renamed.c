@@ -466,6 +466,31 @@ START_TEST(attributes_take_nothing_out_of_the_order)
 }
 END_TEST
 
+START_TEST(visible_files_that_are_exchanged_wait_for_their_directory)
+{
+    fs_fixture_object(&fx, "run/latest", "1", 1);
+    fs_fixture_object(&fx, "run/cand", "2", 1);
+    close_file("run/step2.bin");
+    exchange("run/latest", "run/cand");
+    close_file("run/step3.bin");
+    open_again();
+    assert_waits("run/latest", "run/step2.bin");
+    assert_waits("run/cand", "run/step2.bin");
+    assert_order("run/step2.bin run/cand run/latest run/step3.bin");
+}
+END_TEST
+
+START_TEST(visible_files_of_two_directories_are_exchanged)
+{
+    set_order(ORDER_MOUNT);
+    fs_fixture_object(&fx, "a/latest", "1", 1);
+    fs_fixture_object(&fx, "b/cand", "2", 1);
+    close_file("c/step2.bin");
+    exchange("a/latest", "b/cand");
+    publish_all();
+}
+END_TEST
+
 /* As content_seal() does where the kernel still has a mapping of the file to write from. */
 static struct inode *close_mapped(const char *path)
 {
@@ -525,6 +550,8 @@ int main(void)
     tcase_add_test(tc, file_that_is_open_blocks_nobody_when_it_replaces_one_that_is_visible);
     tcase_add_loop_test(tc, what_takes_a_name_that_is_being_moved_waits_for_that_and_not_the_reverse, 0, 2);
     tcase_add_loop_test(tc, attributes_take_nothing_out_of_the_order, 0, 2);
+    tcase_add_test(tc, visible_files_that_are_exchanged_wait_for_their_directory);
+    tcase_add_test(tc, visible_files_of_two_directories_are_exchanged);
     tcase_add_loop_test(tc, mapped_file_blocks_nobody_when_it_is_renamed_or_linked, 0, 2);
     suite_add_tcase(s, tc);
     return run_suite(s);
