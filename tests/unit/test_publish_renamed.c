@@ -512,6 +512,23 @@ START_TEST(mapped_file_blocks_nobody_when_it_is_renamed_or_linked)
 }
 END_TEST
 
+/* Its last close was seen by the start, which a second kill must not undo. */
+START_TEST(file_that_a_start_closed_is_waited_for_after_the_next_one)
+{
+    struct inode *in = flush_new("x");
+    content_abandon(in, true);
+    inode_put(in);
+    open_again();
+    close_file("latest");
+    in = begin_write("x");
+    assert_waits("latest", "x");
+    content_abandon(in, true);
+    inode_put(in);
+    open_again();
+    assert_waits("latest", "x");
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("publish_renamed");
@@ -553,6 +570,7 @@ int main(void)
     tcase_add_test(tc, visible_files_that_are_exchanged_wait_for_their_directory);
     tcase_add_test(tc, visible_files_of_two_directories_are_exchanged);
     tcase_add_loop_test(tc, mapped_file_blocks_nobody_when_it_is_renamed_or_linked, 0, 2);
+    tcase_add_test(tc, file_that_a_start_closed_is_waited_for_after_the_next_one);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
