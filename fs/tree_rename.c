@@ -416,8 +416,8 @@ static int move_name(struct move *m) NO_TSA /* under ns */
 struct swap {
     struct meta_dentry d;
     char *old_key, *new_key;
-    uint64_t turn;    /* in the order of which content enters its new place */
-    uint64_t at_turn; /* for publish_place_at() */
+    uint64_t turn;              /* in the order of which content enters its new place */
+    uint64_t at_place, at_turn; /* for publish_place_at() */
 };
 
 static void swap_free(void *arg)
@@ -473,12 +473,15 @@ static bool was_shown(struct move *m, const struct meta_dentry *d) NO_TSA /* und
     return d->op_seq == 0 || publish_turn(m->fs, d->op_seq) == PUBLISH_FIRST;
 }
 
-/* A file that was visible is at its new place before what is not yet so replaces it. Where nothing does, it waits for what was closed in the directory that it comes to. */
+/* A file that was visible is at its new place before what is not yet so replaces it. Where nothing does, it waits for what was closed in the directory that it comes to;
+ * and that which changes places with a directory for what is below that: its object goes first, as it is one and those are many. */
 static void set_order(struct move *m, struct swap *s, const struct meta_dentry *other) NO_TSA /* under ns */
 {
     if (!S_ISREG(s->d.type) || !was_shown(m, &s->d))
         return;
-    if (!S_ISDIR(other->type) && was_shown(m, other))
+    if (S_ISDIR(other->type))
+        s->at_place = s->at_turn = PUBLISH_FIRST + 1;
+    else if (was_shown(m, other))
         s->at_turn = m->wave;
 }
 
@@ -502,7 +505,7 @@ static void enter_place(struct move *m, struct swap *s) NO_TSA /* under ns */
     if (dir || closed || waited_for)
         publish_name(m->fs, m->b, d, dir ? PUBLISH_MARKER : PUBLISH_PLACE);
     publish_before(m->fs, m->b, d, m->wave); /* it is there before what it leaves goes */
-    publish_place_at(m->fs, m->b, d, 0, s->at_turn);
+    publish_place_at(m->fs, m->b, d, s->at_place, s->at_turn);
     meta_dentry_put(m->b, d);
 }
 

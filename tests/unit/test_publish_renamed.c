@@ -491,6 +491,23 @@ START_TEST(visible_files_of_two_directories_are_exchanged)
 }
 END_TEST
 
+/* What is left of a directory that becomes a file would be too much to be without. */
+START_TEST(directory_that_is_exchanged_with_a_file_is_there_before_its_old_objects_go)
+{
+    fs_fixture_object(&fx, "x", "1", 1);
+    fs_fixture_object(&fx, "d/f", "2", 1);
+    fs_fixture_object(&fx, "d/g", "3", 1);
+    if (_i == 0)
+        exchange("x", "d");
+    else
+        exchange("d", "x");
+    open_again();
+    assert_waits("d/f", "x/f");
+    assert_waits("d/g", "x/f");
+    assert_order("-x x/f x/g -d/f -d/g d");
+}
+END_TEST
+
 /* As content_seal() does where the kernel still has a mapping of the file to write from. */
 static struct inode *close_mapped(const char *path)
 {
@@ -569,6 +586,7 @@ int main(void)
     tcase_add_loop_test(tc, attributes_take_nothing_out_of_the_order, 0, 2);
     tcase_add_test(tc, visible_files_that_are_exchanged_wait_for_their_directory);
     tcase_add_test(tc, visible_files_of_two_directories_are_exchanged);
+    tcase_add_loop_test(tc, directory_that_is_exchanged_with_a_file_is_there_before_its_old_objects_go, 0, 2);
     tcase_add_loop_test(tc, mapped_file_blocks_nobody_when_it_is_renamed_or_linked, 0, 2);
     tcase_add_test(tc, file_that_a_start_closed_is_waited_for_after_the_next_one);
     suite_add_tcase(s, tc);
