@@ -117,7 +117,7 @@ static bool pubop_suffices(struct publisher *p, const struct meta_dentry *d, str
     bool ok = o && !o->running && o->rec.state != OPS_PARKED && o->rec.state != OPS_CONFLICT &&
               (why == PUBLISH_META || why == PUBLISH_MARKER ||
                (why == PUBLISH_CONTENT && o->why == PUBLISH_CONTENT && o->bytes > SMALL_KEEP_BYTES &&
-                o->based == next->based && g_strcmp0(o->base, next->base) == 0));
+                queue_is_last_locked(p, o) && o->based == next->based && g_strcmp0(o->base, next->base) == 0));
     if (o && !ok && why == PUBLISH_META) /* what o was to bring is to be brought still */
         next->why = o->why;
     if (o && !again)

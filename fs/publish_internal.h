@@ -164,6 +164,8 @@ struct op *queue_blocker_locked(struct publisher *p, const struct op *o) REQUIRE
 /* Of that: what the order says, and what it waits for whatever its place there. */
 struct op *queue_order_blocker_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
 struct op *queue_keeper_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
+/* Did nothing that a later close would have to wait for come after it? */
+bool queue_is_last_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
 /* Could it run but for the order? *wake, 0: none, becomes the time of a timed one that is earlier. */
 bool pubop_wants_run(const struct op *o, uint64_t now, uint64_t *wake);
 /* NULL: it is empty. */

@@ -572,18 +572,23 @@ static uint64_t delete_limit(struct publisher *p, const struct op *o)
     return n ? MIN(limit, first_place(n)) : limit;
 }
 
+/* Of what it may wait for; NULL: there is nothing. */
+static struct dirnode *order_node(struct publisher *p, const struct op *o)
+{
+    if (o->rec.kind == OP_DELETE || o->order != ORDER_ANCESTOR)
+        return link_root(p, o);
+    g_autofree char *prefix = g_strndup(o->key, queue_dir_len(o->key));
+    return g_hash_table_lookup(p->dirs, prefix);
+}
+
 struct op *queue_order_blocker_locked(struct publisher *p, const struct op *o)
 {
     mutex_assert_held(&p->mu);
     if (o->order == ORDER_NONE || o->hasty || o->why == PUBLISH_META || o->why == PUBLISH_MARKER)
         return NULL;
-    struct dirnode *n = link_root(p, o);
+    struct dirnode *n = order_node(p, o);
     if (o->rec.kind == OP_DELETE)
         return n && first_place(n) != UINT64_MAX ? older_pub(n, o, delete_limit(p, o)) : NULL;
-    if (o->order == ORDER_ANCESTOR) {
-        g_autofree char *prefix = g_strndup(o->key, queue_dir_len(o->key));
-        n = g_hash_table_lookup(p->dirs, prefix);
-    }
     if (!n)
         return NULL;
     struct op *here = older(n->here, turn_of, o, o->turn);
@@ -591,6 +596,19 @@ struct op *queue_order_blocker_locked(struct publisher *p, const struct op *o)
     struct op *b = here && (!below || here->place < below->place) ? here : below;
     /* A delete that waits for what this one succeeds waits for this one. */
     return b || o->past_deletes ? b : older(n->dels, place_of, o, o->place);
+}
+
+static struct op *last_of(GSequence *seq)
+{
+    return g_sequence_is_empty(seq) ? NULL : g_sequence_get(g_sequence_iter_prev(g_sequence_get_end_iter(seq)));
+}
+
+bool queue_is_last_locked(struct publisher *p, const struct op *o)
+{
+    mutex_assert_held(&p->mu);
+    const struct dirnode *n = o->order == ORDER_NONE ? NULL : order_node(p, o);
+    const struct op *here = n ? last_of(n->here) : NULL, *below = n ? last_of(n->below) : NULL;
+    return !(here && here->turn > o->turn) && !(below && below->place > below_limit(o));
 }
 
 /* Another op that copies from what this one would overwrite or delete; names of one file do not keep each other. */

@@ -546,6 +546,37 @@ START_TEST(file_that_a_start_closed_is_waited_for_after_the_next_one)
 }
 END_TEST
 
+static struct inode *write_big(struct inode *in)
+{
+    fs_fixture_pwrite(in, "1", 1, 33u << 20);
+    return in;
+}
+
+static uint64_t seq_at(const char *key)
+{
+    mutex_lock(&fx.fs->pub->mu);
+    const struct op *o = g_hash_table_lookup(fx.fs->pub->by_key, key);
+    ck_assert_ptr_nonnull(o);
+    uint64_t seq = o->rec.seq;
+    mutex_unlock(&fx.fs->pub->mu);
+    return seq;
+}
+
+START_TEST(large_file_that_is_closed_again_waits_for_what_was_closed_before)
+{
+    static const char *const others[] = {"y", "d/y"};
+    end_write(write_big(create_open("big")));
+    close_file(others[_i]);
+    end_write(write_big(begin_write("big")));
+    uint64_t seq = seq_at("big");
+    end_write(write_big(begin_write("big")));
+    ck_assert_uint_eq(seq_at("big"), seq); /* nothing came after it: it is not begun anew */
+    open_again();
+    g_autofree char *want = g_strconcat(others[_i], " big", NULL);
+    assert_order(want);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("publish_renamed");
@@ -589,6 +620,7 @@ int main(void)
     tcase_add_loop_test(tc, directory_that_is_exchanged_with_a_file_is_there_before_its_old_objects_go, 0, 2);
     tcase_add_loop_test(tc, mapped_file_blocks_nobody_when_it_is_renamed_or_linked, 0, 2);
     tcase_add_test(tc, file_that_a_start_closed_is_waited_for_after_the_next_one);
+    tcase_add_loop_test(tc, large_file_that_is_closed_again_waits_for_what_was_closed_before, 0, 2);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
