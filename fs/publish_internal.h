@@ -111,6 +111,7 @@ struct publisher {
     GHashTable *recent;       /* key or prefix deleted lately -> struct recent */
     uint64_t recent_pruned_ns, n_taken; /* n_taken: versions that the store took so far */
     uint64_t rest_until_ns;         /* nothing was found to run: no look before, unless what waits changed; 0: none */
+    uint64_t n_picks;               /* looks for an op so far */
     uint64_t looked_to, circles_to; /* seqs behind which the next look for an op, a circle, goes on */
     uint64_t look_wake_ns;          /* when the first timed op may run of those seen since looks began anew; 0: none */
     bool look_again;                /* one of those may run now */

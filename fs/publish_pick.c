@@ -10,11 +10,12 @@
 
 #define SCAN_LIMIT 1000
 /* A look that found nothing to run is rested from, for each op that it looked at: about twenty times what it took. */
-#define REST_NS     (20 * NS_PER_S / 1000000)
-#define REST_MAX_NS (250 * NS_PER_MS)
-#define LOOKED_ALL  UINT64_MAX                /* seq behind which nothing is */
-#define SKIP_SHARE  16u                       /* ops that want nothing cost that much less */
-#define CIRCLE_COST (SCAN_LIMIT * SKIP_SHARE) /* of a stretch that is looked through for circles */
+#define REST_NS      (20 * NS_PER_S / 1000000)
+#define REST_MAX_NS  (250 * NS_PER_MS)
+#define LOOKED_ALL   UINT64_MAX /* seq behind which nothing is */
+#define SKIP_SHARE   16u        /* ops that want nothing cost that much less */
+#define CIRCLE_EVERY 256u       /* picks: circles are looked for then, though there is something to run */
+#define CIRCLE_COST  (SCAN_LIMIT * SKIP_SHARE) /* of a stretch that is looked through for circles */
 
 static bool pubop_large(const struct op *o)
 {
@@ -253,6 +254,20 @@ static struct op *look(struct publisher *p, struct look *l) REQUIRES(p->mu)
     return o ? o : l->stage;
 }
 
+/* What waits for itself is not to wait until nobody has anything to do. */
+static void look_for_circles(struct publisher *p) REQUIRES(p->mu)
+{
+    struct look l = {0};
+    if (++p->n_picks % CIRCLE_EVERY != 0)
+        return;
+    if (p->circles_to == LOOKED_ALL)
+        p->circles_to = 0;
+    while (l.cost < CIRCLE_COST && break_circles(p, &l))
+        ;
+    p->look_again =
+        true; /* some may run now, and what was looked at here may be in a circle by the time nothing is found */
+}
+
 struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns)
 {
     mutex_assert_held(&p->mu);
@@ -265,6 +280,7 @@ struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns)
         begin_round(p);
     else if (p->looked_to == LOOKED_ALL && p->look_again)
         p->looked_to = 0; /* no circle was looked for while parts were sent */
+    look_for_circles(p);
     uint64_t looked_to = p->looked_to;
     struct op *o = look(p, &l);
     while (!o && l.cost < CIRCLE_COST && break_circles(p, &l)) { /* others need mu: more of them after a rest */

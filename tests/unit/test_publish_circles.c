@@ -53,6 +53,35 @@ START_TEST(circle_of_many_is_broken)
 }
 END_TEST
 
+/* There may be something else to do at all times. */
+START_TEST(circle_is_broken_while_others_are_published)
+{
+    fs_fixture_object(&fx, "g/x", "1", 1);
+    close_file("a.tmp");
+    drop("g/x");
+    ck_assert_int_eq(tree_rmdir(fx.fs, META_ROOT_INO, "g"), 0);
+    close_file("g");
+    move("a.tmp", "a");
+    for (int i = 0; i < 600; i++) {
+        g_autofree char *key = g_strdup_printf("p/%d", i);
+        close_file(key);
+    }
+    struct publisher *p = fx.fs->pub;
+    uint64_t wake = 0;
+    bool shown = false;
+    mutex_lock(&p->mu);
+    for (int i = 0; i < 300; i++) {
+        struct op *o = queue_pick_locked(p, &wake);
+        ck_assert_ptr_nonnull(o);
+        shown |= g_str_equal(o->key, "g");
+        queue_remove_locked(p, o);
+        queue_untake_locked(p, o);
+    }
+    mutex_unlock(&p->mu);
+    ck_assert(shown);
+}
+END_TEST
+
 /* ---- at random ---- */
 
 static bool exists(const char *path)
@@ -188,6 +217,7 @@ int main(void)
     tcase_add_test(tc, delete_goes_before_a_file_that_came_after_it);
     tcase_add_test(tc, delete_goes_before_a_directory_that_came_after_it);
     tcase_add_test(tc, circle_of_many_is_broken);
+    tcase_add_test(tc, circle_is_broken_while_others_are_published);
     TCase *at_random = tcase_create("at_random");
     tcase_add_checked_fixture(at_random, setup, teardown);
     tcase_set_timeout(at_random, 60);
