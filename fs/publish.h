@@ -7,6 +7,8 @@
  * Order (--order ancestor): an op's visible step waits for everything earlier in its directory or below, whatever it was renamed to since; a delete waits for every earlier publish of the
  * link, and for those that succeed them (written again, renamed over), so that what a marker names is not removed before the marker is replaced; ops on one key, or on a key that another op still copies from (a rename, or a file whose absent bytes are there), are serial; what goes to `a` waits until all that
  * leaves `a/...` has left, what goes to `a/...` until what leaves `a` has. Markers and metadata-only ops take no part in the order.
+ * A rename inside one directory, from a name that is not held, is no second close: the name has the turn of its close among what is beside it. So a file that says that others are whole
+ * is to be closed after them, or has a held name until then (--hold), or comes from another directory: those get their turn when they are renamed.
  * Failures are tried again for ever with capped backoff; what cannot succeed is parked and named. A copy from an object that was removed elsewhere, or archived, becomes an upload of what
  * is here, at the same place in the order.
  */
