@@ -14,6 +14,7 @@
 #define REST_MAX_NS  (250 * NS_PER_MS)
 #define LOOKED_ALL   UINT64_MAX /* seq behind which nothing is */
 #define SKIP_SHARE   16u        /* ops that want nothing cost that much less */
+#define FREE_STEPS   64u        /* from one that waits to the next, that cost no more than the first */
 #define CIRCLE_EVERY 256u       /* picks: circles are looked for then, though there is something to run */
 #define CIRCLE_COST  (SCAN_LIMIT * SKIP_SHARE) /* of a stretch that is looked through for circles */
 
@@ -158,7 +159,7 @@ static bool waits_for_itself(struct publisher *p, const struct op *o, unsigned *
             seen = b;
             next *= 2;
         }
-        *cost += SKIP_SHARE;
+        *cost += n < FREE_STEPS ? 0 : SKIP_SHARE;
         b = queue_blocker_locked(p, b);
     }
     return b == o;
