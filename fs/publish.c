@@ -8,6 +8,7 @@
 #include "ns_undo.h"
 #include "publish_internal.h"
 #include "publish_moved.h"
+#include "publish_sums.h"
 #include "rules.h"
 #include "states.h"
 
@@ -88,13 +89,23 @@ enum conflict_mode pubop_conflict(const struct op *o)
 }
 
 /* Did the name come, by a rename of its own, from somewhere that is not in its directory, or from where its content was held? Then it was not there before. What a directory's rename took
- * along is made in the order of its turns (tree_rename.c). */
-static bool name_came(struct fs *fs, const struct op *old, const struct meta_dentry *d, const char *key)
+ * along is made in the order of its turns (tree_rename.c). A name that has to wait for what is moved away from its key comes after that. */
+static bool name_came(struct publisher *p, const struct op *old, const struct meta_dentry *d, const char *key)
+    REQUIRES(p->mu)
 {
     if (g_str_equal(old->key, key))
         return false;
+    if (g_hash_table_contains(p->sources, key) || g_hash_table_contains(p->bases, key))
+        return true;
     bool along = old->rec.parent == d->parent && g_str_equal(old->rec.name, d->name);
-    return along || publish_is_held_name(fs, old->key) || strncmp(old->key, key, queue_dir_len(key)) != 0;
+    return along || publish_is_held_name(p->fs, old->key) || strncmp(old->key, key, queue_dir_len(key)) != 0;
+}
+
+/* A file that is closed but mapped blocks nobody (content.c): its record does not say so. */
+static void keep_open(const struct op *old, struct op *next)
+{
+    if (old->content == CONTENT_OPEN && next->content == CONTENT_CLOSING)
+        next->content = CONTENT_OPEN;
 }
 
 /* Does the present op of the name do for this reason too, or is `next`, with a new seq, needed? Then that succeeds it; again: it is closed again, not moved. */
@@ -107,11 +118,15 @@ static bool pubop_suffices(struct publisher *p, const struct meta_dentry *d, str
     bool ok = o && !o->running && o->rec.state != OPS_PARKED && o->rec.state != OPS_CONFLICT &&
               (why == PUBLISH_META || why == PUBLISH_MARKER ||
                (why == PUBLISH_CONTENT && o->why == PUBLISH_CONTENT && o->bytes > SMALL_KEEP_BYTES &&
-                o->based == next->based && g_strcmp0(o->base, next->base) == 0));
+                queue_is_last_locked(p, o) && o->based == next->based && g_strcmp0(o->base, next->base) == 0));
+    if (o && !ok && why == PUBLISH_META) /* what o was to bring is to be brought still */
+        next->why = o->why;
+    if (o && !again)
+        keep_open(o, next);
     if (o && !ok && again)
         queue_succeed_locked(p, o, next);
     else if (o && !ok)
-        queue_keep_place_locked(p, o, next, name_came(p->fs, o, d, next->key));
+        queue_keep_place_locked(p, o, next, name_came(p, o, d, next->key));
     mutex_unlock(&p->mu);
     return ok;
 }
@@ -231,11 +246,12 @@ void publish_linked(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
     const GPtrArray *a = g_hash_table_lookup(p->by_ino, &d->ino);
     for (unsigned i = 0; a && i < a->len; i++) {
         struct op *c = a->pdata[i];
+        keep_open(c, o);
         if (c->links->len > 0 && !pubop_aside(c) && (!first || c->place < first->place))
             first = c;
     }
     if (first)
-        queue_keep_place_locked(p, first, o, name_came(fs, first, d, o->key));
+        queue_keep_place_locked(p, first, o, name_came(p, first, d, o->key));
     mutex_unlock(&p->mu);
     moved_note_place(o);
     meta_op_put(b, &o->rec);

@@ -7,6 +7,8 @@
  * Order (--order ancestor): an op's visible step waits for everything earlier in its directory or below, whatever it was renamed to since; a delete waits for every earlier publish of the
  * link, and for those that succeed them (written again, renamed over), so that what a marker names is not removed before the marker is replaced; ops on one key, or on a key that another op still copies from (a rename, or a file whose absent bytes are there), are serial; what goes to `a` waits until all that
  * leaves `a/...` has left, what goes to `a/...` until what leaves `a` has. Markers and metadata-only ops take no part in the order.
+ * A rename inside one directory, from a name that is not held, is no second close: the name has the turn of its close among what is beside it. So a file that says that others are whole
+ * is to be closed after them, or has a held name until then (--hold), or comes from another directory: those get their turn when they are renamed.
  * Failures are tried again for ever with capped backoff; what cannot succeed is parked and named. A copy from an object that was removed elsewhere, or archived, becomes an upload of what
  * is here, at the same place in the order.
  */
@@ -45,7 +47,11 @@ void publish_moved(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, u
 /* The record that the name was given last is waited for by what waits for all before seq: a delete made meanwhile, say. */
 void publish_before(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d, uint64_t seq) REQUIRES(fs->ns);
 /* The content that the record just given to the name is to bring was visible before all that is queued: what replaces it where it was comes later. */
+#define PUBLISH_FIRST 1u /* that place and turn */
 void publish_first(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d) REQUIRES(fs->ns);
+/* Where the record that the name was given last stands in the order, if it was given one; 0: as it does. */
+void publish_place_at(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d, uint64_t place, uint64_t turn)
+    REQUIRES(fs->ns);
 /* When it is the turn of closed content that is to be sent from here, among what is in its directory: it grows. 0: the record is of something else, or of content that nobody waits for. */
 uint64_t publish_turn(struct fs *fs, uint64_t op_seq) REQUIRES(fs->ns);
 /* A loser's name that has gone back into the tree: its record is made anew with the same place in the order. */

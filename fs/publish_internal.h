@@ -112,7 +112,8 @@ struct publisher {
     GHashTable *recent;       /* key or prefix deleted lately -> struct recent */
     GHashTable *taken;        /* directory of a link, "" of none -> number of versions that this store took so far */
     uint64_t rest_until_ns;   /* nothing was found to run: no look before, unless what waits changed; 0: none */
-    uint64_t recent_pruned_ns, looked_to, circles_to; /* seqs behind which the next look for an op, a circle, goes on */
+    uint64_t recent_pruned_ns, n_picks; /* n_picks: looks for an op so far */
+    uint64_t looked_to, circles_to;     /* seqs behind which the next look for an op, a circle, goes on */
     uint64_t look_wake_ns; /* when the first timed op may run of those seen since looks began anew; 0: none */
     bool look_again;       /* one of those may run now */
 
@@ -165,6 +166,8 @@ struct op *queue_blocker_locked(struct publisher *p, const struct op *o) REQUIRE
 /* Of that: what the order says, and what it waits for whatever its place there. */
 struct op *queue_order_blocker_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
 struct op *queue_keeper_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
+/* Did nothing that a later close would have to wait for come after it? */
+bool queue_is_last_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);
 /* Could it run but for the order? *wake, 0: none, becomes the time of a timed one that is earlier. */
 bool pubop_wants_run(const struct op *o, uint64_t now, uint64_t *wake);
 /* NULL: it is empty. */
@@ -213,18 +216,11 @@ void pubop_finish(struct op *o, int r);
 /* publish_refused.c: the store took what the op brings; notes how a try failed, true: it is the key that the store does not want. */
 void pubop_note_taken(struct op *o);
 bool pubop_is_unwanted(struct op *o, int r);
+
 /* ---- publish_stale.c: another object stands where a file's was ---- */
 
 /* For cache_on_stale(): as note_newer(). Of what is somebody else's the name is brought up to date. Asks the store; no lock is held. */
 int publish_stale(void *fs, uint64_t vid, uint64_t ino, const char *key, struct etag *ret_etag) MUST_CHECK;
-
-/* ---- publish_sums.c ---- */
-
-/* A file was sealed: its checksums are due a little later. */
-void sums_note_locked(struct publisher *p, uint64_t ino) REQUIRES(p->mu);
-/* Takes and stores them now. 0 also when there is nothing to do; -EAGAIN: a writer came. */
-int sums_make(struct publisher *p, uint64_t ino) MUST_CHECK;
-void *sums_thread(void *publisher);
 
 /* ---- publish_done.c ---- */
 

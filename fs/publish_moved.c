@@ -45,7 +45,19 @@ void publish_first(struct fs *fs, struct meta_batch *b, const struct meta_dentry
     struct op *o = publish_added(fs, d);
     if (!o)
         return;
-    o->place = o->turn = 1;
+    o->place = o->turn = PUBLISH_FIRST;
+    moved_note_place(o);
+    meta_op_put(b, &o->rec);
+}
+
+void publish_place_at(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d, uint64_t place, uint64_t turn)
+{
+    mutex_assert_held(&fs->ns);
+    struct op *o = publish_added(fs, d);
+    if (!o)
+        return;
+    o->place = place ? place : o->place;
+    o->turn = turn ? turn : o->turn;
     moved_note_place(o);
     meta_op_put(b, &o->rec);
 }

@@ -9,13 +9,14 @@
 #include "publish_internal.h"
 
 #define SCAN_LIMIT 1000
-#define CIRCLE_MAX 64 /* ops that wait for each other in a circle, at most looked for */
 /* A look that found nothing to run is rested from, for each op that it looked at: about twenty times what it took. */
-#define REST_NS     (20 * NS_PER_S / 1000000)
-#define REST_MAX_NS (250 * NS_PER_MS)
-#define LOOKED_ALL  UINT64_MAX                /* seq behind which nothing is */
-#define SKIP_SHARE  16u                       /* ops that want nothing cost that much less */
-#define CIRCLE_COST (SCAN_LIMIT * SKIP_SHARE) /* of a stretch that is looked through for circles */
+#define REST_NS      (20 * NS_PER_S / 1000000)
+#define REST_MAX_NS  (250 * NS_PER_MS)
+#define LOOKED_ALL   UINT64_MAX /* seq behind which nothing is */
+#define SKIP_SHARE   16u        /* ops that want nothing cost that much less */
+#define FREE_STEPS   64u        /* from one that waits to the next, that cost no more than the first */
+#define CIRCLE_EVERY 256u       /* picks: circles are looked for then, though there is something to run */
+#define CIRCLE_COST  (SCAN_LIMIT * SKIP_SHARE) /* of a stretch that is looked through for circles */
 
 static bool pubop_large(const struct op *o)
 {
@@ -149,11 +150,18 @@ static struct op *pick_further(struct publisher *p, struct look *l, GSequenceIte
     return o;
 }
 
-static bool waits_for_itself(struct publisher *p, const struct op *o) REQUIRES(p->mu)
+/* What it waits for may wait in a circle that it is not in, which is seen by coming to `seen` again, one of that circle sooner or later (Brent). */
+static bool waits_for_itself(struct publisher *p, const struct op *o, unsigned *cost) REQUIRES(p->mu)
 {
-    const struct op *b = queue_blocker_locked(p, o);
-    for (unsigned n = 0; b && b != o && n < CIRCLE_MAX; n++)
+    const struct op *b = queue_blocker_locked(p, o), *seen = NULL;
+    for (uint64_t n = 0, next = 1; b && b != o && b != seen; n++) {
+        if (n == next) {
+            seen = b;
+            next *= 2;
+        }
+        *cost += n < FREE_STEPS ? 0 : SKIP_SHARE;
         b = queue_blocker_locked(p, b);
+    }
     return b == o;
 }
 
@@ -161,7 +169,7 @@ static bool be_late(struct publisher *p, struct op *o, enum late late, unsigned 
 {
     bool can = o->place != o->rec.seq && o->late < late && o->links->len > 0;
     *cost += can ? SKIP_SHARE : 1;
-    if (!can || !waits_for_itself(p, o))
+    if (!can || !waits_for_itself(p, o, cost))
         return false;
     o->late = late;
     return true;
@@ -187,7 +195,7 @@ static bool let_past_deletes(struct publisher *p, struct op *o, unsigned *cost) 
     *cost += could ? SKIP_SHARE : 1;
     const struct op *b = could ? queue_order_blocker_locked(p, o) : NULL;
     bool can = b && b->rec.kind == OP_DELETE;
-    o->past_deletes |= can && waits_for_itself(p, o);
+    o->past_deletes |= can && waits_for_itself(p, o, cost);
     return can && o->past_deletes;
 }
 
@@ -247,6 +255,20 @@ static struct op *look(struct publisher *p, struct look *l) REQUIRES(p->mu)
     return o ? o : l->stage;
 }
 
+/* What waits for itself is not to wait until nobody has anything to do. */
+static void look_for_circles(struct publisher *p) REQUIRES(p->mu)
+{
+    struct look l = {0};
+    if (++p->n_picks % CIRCLE_EVERY != 0)
+        return;
+    if (p->circles_to == LOOKED_ALL)
+        p->circles_to = 0;
+    while (l.cost < CIRCLE_COST && break_circles(p, &l))
+        ;
+    p->look_again =
+        true; /* some may run now, and what was looked at here may be in a circle by the time nothing is found */
+}
+
 struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns)
 {
     mutex_assert_held(&p->mu);
@@ -259,6 +281,7 @@ struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns)
         begin_round(p);
     else if (p->looked_to == LOOKED_ALL && p->look_again)
         p->looked_to = 0; /* no circle was looked for while parts were sent */
+    look_for_circles(p);
     uint64_t looked_to = p->looked_to;
     struct op *o = look(p, &l);
     while (!o && l.cost < CIRCLE_COST && break_circles(p, &l)) { /* others need mu: more of them after a rest */

@@ -477,49 +477,7 @@ static bool waits_itself(const struct op *c, const struct op *o)
     return queue_dir_len(o->key) == len ? o->turn < c->turn : o->place < below_limit(c);
 }
 
-/* Has o, which waits for what comes before limit, not to wait for c though that does? Deletes do not let go what comes before themselves but for a name that they are in the way of. */
-static bool is_let_go(const struct op *c, const struct op *o, uint64_t limit)
-{
-    if (c->late == LATE_NOT || c->rec.seq < limit)
-        return false;
-    if (o->rec.kind == OP_DELETE)
-        return c->late == LATE_ALL && limit < o->rec.seq;
-    return c->late == LATE_ALL || waits_itself(c, o);
-}
-
-static uint64_t place_of(const struct op *o)
-{
-    return o->place;
-}
-
-static uint64_t turn_of(const struct op *o)
-{
-    return o->turn;
-}
-
-/* The first other op of the sequence, which is in the order of what `at` gives, that is before the limit, or NULL. */
-static struct op *older(GSequence *seq, uint64_t (*at)(const struct op *o), const struct op *o, uint64_t limit)
-{
-    GSequenceIter *it = g_sequence_get_begin_iter(seq);
-    for (; !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
-        struct op *c = g_sequence_get(it);
-        if (at(c) >= limit)
-            return NULL;
-        if (c != o && !is_let_go(c, o, limit))
-            return c;
-    }
-    return NULL;
-}
-
-/* The same of all publishes of the node, by place. */
-static struct op *older_pub(const struct dirnode *n, const struct op *o, uint64_t limit)
-{
-    struct op *b = older(n->again, place_of, o, limit);
-    b = b ? b : older(n->here, turn_of, o, limit);
-    return b ? b : older(n->below, place_of, o, limit);
-}
-
-/* The place of the first one of them. */
+/* The place of the first publish of the node. */
 static uint64_t first_place(const struct dirnode *n)
 {
     GSequence *const all[] = {n->again, n->here, n->below};
@@ -557,6 +515,55 @@ static struct op *ordered_at(struct publisher *p, const char *key)
     return o && o->links->len > 0 ? o : NULL;
 }
 
+/* Does a name beside it, above or below, wait for the delete? */
+static bool keeps_a_name(struct publisher *p, const struct op *o)
+{
+    const struct dirnode *n = node_below(p, o->key);
+    return each_name_above(p, o->key, ordered_at) || (n && first_place(n) != UINT64_MAX);
+}
+
+/* Has o, which waits for what comes before limit, not to wait for c though that does? Deletes do not let go what comes before themselves but for a name that they are in the way of. */
+static bool is_let_go(const struct op *c, const struct op *o, uint64_t limit)
+{
+    if (c->late == LATE_NOT || c->rec.seq < limit)
+        return false;
+    if (o->rec.kind == OP_DELETE)
+        return c->late == LATE_ALL && keeps_a_name(o->p, o);
+    return c->late == LATE_ALL || waits_itself(c, o);
+}
+
+static uint64_t place_of(const struct op *o)
+{
+    return o->place;
+}
+
+static uint64_t turn_of(const struct op *o)
+{
+    return o->turn;
+}
+
+/* The first other op of the sequence, which is in the order of what `at` gives, that is before the limit, or NULL. */
+static struct op *older(GSequence *seq, uint64_t (*at)(const struct op *o), const struct op *o, uint64_t limit)
+{
+    GSequenceIter *it = g_sequence_get_begin_iter(seq);
+    for (; !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
+        struct op *c = g_sequence_get(it);
+        if (at(c) >= limit)
+            return NULL;
+        if (c != o && !is_let_go(c, o, limit))
+            return c;
+    }
+    return NULL;
+}
+
+/* The same of all publishes of the node, by place. */
+static struct op *older_pub(const struct dirnode *n, const struct op *o, uint64_t limit)
+{
+    struct op *b = older(n->again, place_of, o, limit);
+    b = b ? b : older(n->here, turn_of, o, limit);
+    return b ? b : older(n->below, place_of, o, limit);
+}
+
 /* What a delete waits for has a place before this: before itself, and before what waits for it because of its name. See leaver_in_the_way(). */
 static uint64_t delete_limit(struct publisher *p, const struct op *o)
 {
@@ -567,18 +574,23 @@ static uint64_t delete_limit(struct publisher *p, const struct op *o)
     return n ? MIN(limit, first_place(n)) : limit;
 }
 
+/* Of what it may wait for; NULL: there is nothing. */
+static struct dirnode *order_node(struct publisher *p, const struct op *o)
+{
+    if (o->rec.kind == OP_DELETE || o->order != ORDER_ANCESTOR)
+        return link_root(p, o);
+    g_autofree char *prefix = g_strndup(o->key, queue_dir_len(o->key));
+    return g_hash_table_lookup(p->dirs, prefix);
+}
+
 struct op *queue_order_blocker_locked(struct publisher *p, const struct op *o)
 {
     mutex_assert_held(&p->mu);
     if (o->order == ORDER_NONE || o->hasty || o->why == PUBLISH_META || o->why == PUBLISH_MARKER)
         return NULL;
-    struct dirnode *n = link_root(p, o);
+    struct dirnode *n = order_node(p, o);
     if (o->rec.kind == OP_DELETE)
         return n && first_place(n) != UINT64_MAX ? older_pub(n, o, delete_limit(p, o)) : NULL;
-    if (o->order == ORDER_ANCESTOR) {
-        g_autofree char *prefix = g_strndup(o->key, queue_dir_len(o->key));
-        n = g_hash_table_lookup(p->dirs, prefix);
-    }
     if (!n)
         return NULL;
     struct op *here = older(n->here, turn_of, o, o->turn);
@@ -586,6 +598,19 @@ struct op *queue_order_blocker_locked(struct publisher *p, const struct op *o)
     struct op *b = here && (!below || here->place < below->place) ? here : below;
     /* A delete that waits for what this one succeeds waits for this one. */
     return b || o->past_deletes ? b : older(n->dels, place_of, o, o->place);
+}
+
+static struct op *last_of(GSequence *seq)
+{
+    return g_sequence_is_empty(seq) ? NULL : g_sequence_get(g_sequence_iter_prev(g_sequence_get_end_iter(seq)));
+}
+
+bool queue_is_last_locked(struct publisher *p, const struct op *o)
+{
+    mutex_assert_held(&p->mu);
+    const struct dirnode *n = o->order == ORDER_NONE ? NULL : order_node(p, o);
+    const struct op *here = n ? last_of(n->here) : NULL, *below = n ? last_of(n->below) : NULL;
+    return !(here && here->turn > o->turn) && !(below && below->place > below_limit(o));
 }
 
 /* Another op that copies from what this one would overwrite or delete; names of one file do not keep each other. */

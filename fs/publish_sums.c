@@ -5,6 +5,8 @@
  * A file's turn comes sums_delay_ns after its seal. What was published by then, which is nearly all while the store answers, costs nothing; what is being uploaded is looked
  * at again later. Its bytes are then mostly still in memory.
  */
+#include "publish_sums.h"
+
 #include "cache_sums.h"
 #include "publish_internal.h"
 

@@ -85,10 +85,26 @@ static int take_size(struct fs *fs, struct meta_inode *rec)
     return r;
 }
 
-static int collect_unjournalled(void *ctx, const struct meta_dentry *d)
+static int collect_name(void *ctx, const struct meta_dentry *d)
 {
-    if (d->op_seq == 0 && d->parent != META_ASIDE_INO)
+    if (d->parent != META_ASIDE_INO)
         meta_dentry_collect(ctx, d);
+    return 0;
+}
+
+/* What the publisher does with a file that is closed (publish_note_closed()): what was closed later waits for it, also when it is opened again. */
+static int note_closed(struct fs *fs, struct meta_batch *b, uint64_t op_seq)
+{
+    struct meta_op op = {0};
+    int r = meta_op_get(fs->meta, op_seq, &op);
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    if (op.place == 0 || op.unclosed) {
+        op.place = op.place ? op.place : op.seq;
+        op.unclosed = false;
+        meta_op_put(b, &op);
+    }
+    meta_op_clear(&op);
     return 0;
 }
 
@@ -96,9 +112,13 @@ static int collect_unjournalled(void *ctx, const struct meta_dentry *d)
 static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino)
 {
     g_autoptr(GPtrArray) names = meta_dentry_array();
-    int r = meta_link_each(fs->meta, ino, collect_unjournalled, names);
+    int r = meta_link_each(fs->meta, ino, collect_name, names);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         struct meta_dentry *d = names->pdata[i];
+        if (d->op_seq) {
+            r = note_closed(fs, b, d->op_seq);
+            continue;
+        }
         struct meta_op op = {
             .seq = meta_next_seq(fs->meta),
             .kind = OP_SYNC,

@@ -398,6 +398,10 @@ static int move_name(struct move *m) NO_TSA /* under ns */
         set_dir_place(m, m->in, m->p2, m->n2);
     m->unseen = enters || (m->dst.id && (!goes_upstream(&m->src) || local_is(fs, new_key)));
     relocate(m, &m->src, old_key, new_key, have_dest, &dest, false);
+    bool waited_for = m->dst.id && S_ISREG(m->src.type) && publish_turn(fs, replaced_seq) != 0;
+    if (waited_for &&
+        !m->src.op_seq) /* of a file that was never closed, which is waited for now as one that is open again */
+        publish_name(fs, m->b, &m->src, PUBLISH_PLACE);
     if (replaced_seq)
         publish_succeed(fs, m->b, &m->src, replaced_seq);
     meta_dentry_put(m->b, &m->src);
@@ -413,7 +417,8 @@ static int move_name(struct move *m) NO_TSA /* under ns */
 struct swap {
     struct meta_dentry d;
     char *old_key, *new_key;
-    uint64_t turn; /* in the order of which content enters its new place */
+    uint64_t turn;              /* in the order of which content enters its new place */
+    uint64_t at_place, at_turn; /* for publish_place_at() */
 };
 
 static void swap_free(void *arg)
@@ -463,6 +468,24 @@ static int collect_below(struct move *m, GPtrArray *all, uint64_t dir, const cha
     return r;
 }
 
+/* Was what the name shows visible when the exchange began? */
+static bool was_shown(struct move *m, const struct meta_dentry *d) NO_TSA /* under ns */
+{
+    return d->op_seq == 0 || publish_turn(m->fs, d->op_seq) == PUBLISH_FIRST;
+}
+
+/* A file that was visible is at its new place before what is not yet so replaces it. Where nothing does, it waits for what was closed in the directory that it comes to;
+ * and that which changes places with a directory for what is below that: its object goes first, as it is one and those are many. */
+static void set_order(struct move *m, struct swap *s, const struct meta_dentry *other) NO_TSA /* under ns */
+{
+    if (!S_ISREG(s->d.type) || !was_shown(m, &s->d))
+        return;
+    if (S_ISDIR(other->type))
+        s->at_place = s->at_turn = PUBLISH_FIRST + 1;
+    else if (was_shown(m, other))
+        s->at_turn = m->wave;
+}
+
 /* What the name has upstream is to be deleted, unless somebody enters its place. */
 static void leave_place(struct move *m, struct swap *s) NO_TSA /* under ns */
 {
@@ -483,6 +506,7 @@ static void enter_place(struct move *m, struct swap *s) NO_TSA /* under ns */
     if (dir || closed || waited_for)
         publish_name(m->fs, m->b, d, dir ? PUBLISH_MARKER : PUBLISH_PLACE);
     publish_before(m->fs, m->b, d, m->wave); /* it is there before what it leaves goes */
+    publish_place_at(m->fs, m->b, d, s->at_place, s->at_turn);
     meta_dentry_put(m->b, d);
 }
 
@@ -505,6 +529,7 @@ static int exchange_names(struct move *m, struct inode *other) NO_TSA /* under n
         bool dir = S_ISDIR(d->type);
         struct swap *s =
             swap_add(m, all, d, tree_key(fs, d->parent, d->name, dir), tree_key(fs, to->parent, to->name, dir));
+        set_order(m, s, to);
         r = dir ? collect_below(m, all, d->ino, s->old_key, s->new_key, 0) : 0;
         s->d.parent = to->parent;
         g_free(s->d.name);

@@ -225,6 +225,7 @@ struct meta_op {
 void meta_op_clear(struct meta_op *op);
 void meta_op_put(struct meta_batch *b, const struct meta_op *op);
 void meta_op_del(struct meta_batch *b, uint64_t seq);
+int meta_op_get(struct meta *m, uint64_t seq, struct meta_op *ret) MUST_CHECK; /* -ENOENT */
 int meta_op_each(struct meta *m, int (*fn)(void *ctx, const struct meta_op *op), void *ctx)
     MUST_CHECK; /* ascending seq */
 

@@ -1,6 +1,16 @@
 /* The journal of what upstream still needs, ordered by sequence number: thin layer over meta_db, see meta.h. Any thread. */
 #include "meta_db.h"
 
+int meta_op_get(struct meta *m, uint64_t seq, struct meta_op *ret)
+{
+    META_VAL v = {0};
+    int r = meta_db_get(m->db, meta_key1(TAG_OP, seq, NULL), &v);
+    if (r < 0)
+        return r;
+    r = meta_dec_op(seq, v.data, v.len, ret);
+    return r < 0 ? meta_db_bad(meta_key1(TAG_OP, seq, NULL), r) : 0;
+}
+
 void meta_op_put(struct meta_batch *b, const struct meta_op *op)
 {
     meta_db_put(b, meta_key1(TAG_OP, op->seq, NULL), meta_enc_op(op));

@@ -4,6 +4,7 @@
 #include "fs/fsck.h"
 #include "fs/links.h"
 #include "fs/publish_internal.h"
+#include "fs/publish_sums.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
 #include "tests/support/checks.h"

@@ -3,6 +3,7 @@
 #include "cache/cache_sums.h"
 #include "fs/content.h"
 #include "fs/publish_internal.h"
+#include "fs/publish_sums.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
 #include "tests/support/checks.h"
