@@ -18,7 +18,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LEASE_FILE "lease" /* what leases are tried on */
+#define LEASE_FILE  "lease" /* what leases are tried on */
+#define LEASE_TRIES 20u
 
 /* ---- writing ourselves ---- */
 
@@ -174,6 +175,8 @@ bool cache_file_shows_writers(struct cfile *cf)
 
 bool cache_file_has_writers(struct cfile *cf)
 {
+    if (__atomic_load_n(&cfile_tier(cf)->leases, __ATOMIC_RELAXED) == LEASES_NONE)
+        return false; /* some such disks answer that there are, of any file */
     int fd = cfile_fd(cf), r = fd < 0 ? fd : RET_ERRNO(fcntl(fd, F_SETLEASE, F_RDLCK));
     if (r < 0 && r != -EAGAIN)
         log_debug("cache", "a lease could not be had: mappings that outlive their close are not seen vid=%lu r=%s",
@@ -185,6 +188,18 @@ bool cache_file_has_writers(struct cfile *cf)
     return false;
 }
 
+/* Another thread that tries may have the file open for a moment. */
+static int lease_of(int fd)
+{
+    int r = -EAGAIN;
+    for (unsigned i = 0; r == -EAGAIN && i < LEASE_TRIES; i++) {
+        if (i > 0)
+            g_usleep(1000);
+        r = RET_ERRNO(fcntl(fd, F_SETLEASE, F_RDLCK));
+    }
+    return r == -EAGAIN ? -ENOLCK : r; /* network file systems that would have to ask their server first */
+}
+
 /* -EAGAIN: nothing can be said now. */
 static int try_lease(struct cache_tier *t)
 {
@@ -193,7 +208,7 @@ static int try_lease(struct cache_tier *t)
         return -EAGAIN;
     (void)close(steal_fd(&made));
     CLEANUP_FD int fd = RET_ERRNO(openat(t->dir_fd, LEASE_FILE, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-    int r = fd < 0 ? -EAGAIN : tier_fault_is(t, "nolease") ? -EINVAL : RET_ERRNO(fcntl(fd, F_SETLEASE, F_RDLCK));
+    int r = fd < 0 ? -EAGAIN : tier_fault_is(t, "nolease") ? -EINVAL : lease_of(fd);
     (void)unlinkat(t->dir_fd, LEASE_FILE, 0); /* the next one may find it */
     return r;
 }

@@ -117,8 +117,10 @@ void cache_file_cut_end(struct cfile *cf, bool ok)
 {
     mutex_lock(&cf->mu);
     cf->n_cuts--;
-    if (ok)
+    if (ok) {
         cf->cut_bad = 0;
+        cf->n_bad = cf->unchecked ? cf->n_bad : 0;
+    }
     bool written = cf->dirty_chunks.n_set > 0 || cf->dirty_unknown;
     unsigned bad = cf->n_cuts == 0 && !written ? cf->cut_bad : 0;
     mutex_unlock(&cf->mu);

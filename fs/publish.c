@@ -88,19 +88,6 @@ enum conflict_mode pubop_conflict(const struct op *o)
     return policy.conflict;
 }
 
-/* Did the name come, by a rename of its own, from somewhere that is not in its directory, or from where its content was held? Then it was not there before. What a directory's rename took
- * along is made in the order of its turns (tree_rename.c). A name that has to wait for what is moved away from its key comes after that. */
-static bool name_came(struct publisher *p, const struct op *old, const struct meta_dentry *d, const char *key)
-    REQUIRES(p->mu)
-{
-    if (g_str_equal(old->key, key))
-        return false;
-    if (g_hash_table_contains(p->sources, key) || g_hash_table_contains(p->bases, key))
-        return true;
-    bool along = old->rec.parent == d->parent && g_str_equal(old->rec.name, d->name);
-    return along || publish_is_held_name(p->fs, old->key) || strncmp(old->key, key, queue_dir_len(key)) != 0;
-}
-
 /* A file that is closed but mapped blocks nobody (content.c): its record does not say so. */
 static void keep_open(const struct op *old, struct op *next)
 {
@@ -126,7 +113,7 @@ static bool pubop_suffices(struct publisher *p, const struct meta_dentry *d, str
     if (o && !ok && again)
         queue_succeed_locked(p, o, next);
     else if (o && !ok)
-        queue_keep_place_locked(p, o, next, name_came(p, o, d, next->key));
+        queue_keep_place_locked(p, o, next, moved_came_locked(p, o, d, next->key));
     mutex_unlock(&p->mu);
     return ok;
 }
@@ -251,7 +238,7 @@ void publish_linked(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
             first = c;
     }
     if (first)
-        queue_keep_place_locked(p, first, o, name_came(p, first, d, o->key));
+        queue_keep_place_locked(p, first, o, moved_came_locked(p, first, d, o->key));
     mutex_unlock(&p->mu);
     moved_note_place(o);
     meta_op_put(b, &o->rec);

@@ -15,6 +15,28 @@ void moved_note_place(struct op *o)
     rec->turn = o->turn != rec->seq && o->turn != rec->wave ? o->turn : 0;
 }
 
+/* Does another file still need what stands at the key? */
+static bool is_left(struct publisher *p, const struct op *old, const char *key) REQUIRES(p->mu)
+{
+    const struct op *src = g_hash_table_lookup(p->sources, key);
+    const GPtrArray *a = g_hash_table_lookup(p->bases, key);
+    bool other = src && src != old;
+    for (unsigned i = 0; !other && a && i < a->len; i++)
+        other = ((const struct op *)a->pdata[i])->ino != old->ino;
+    return other;
+}
+
+bool moved_came_locked(struct publisher *p, const struct op *old, const struct meta_dentry *d, const char *key)
+{
+    mutex_assert_held(&p->mu);
+    if (g_str_equal(old->key, key))
+        return false;
+    if (is_left(p, old, key))
+        return true;
+    bool along = old->rec.parent == d->parent && g_str_equal(old->rec.name, d->name);
+    return along || publish_is_held_name(p->fs, old->key) || strncmp(old->key, key, queue_dir_len(key)) != 0;
+}
+
 void publish_moved(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, uint64_t wave)
 {
     mutex_assert_held(&fs->ns);

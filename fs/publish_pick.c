@@ -42,6 +42,14 @@ static bool stands_in_the_way(struct publisher *p, const struct op *src, const s
     return src->rec.seq > o->rec.seq && !queue_eligible_locked(p, src);
 }
 
+/* Is src, which keeps o, to do without the object that it copies from? */
+static bool is_tangle(struct publisher *p, const struct op *src, const struct op *o, uint64_t now) REQUIRES(p->mu)
+{
+    return src && src->rec.kind != OP_DELETE && !pubop_copying(src) && !src->hasty && src->rec.state != OPS_PARKED &&
+           src->rec.state != OPS_CONFLICT && (!queue_busy_locked(p, src) || src->at_gate) &&
+           !queue_order_blocker_locked(p, o) && stands_in_the_way(p, src, o, now);
+}
+
 /*
  * The op that copies from what o, whose turn it is, would overwrite or cannot stand beside, if it has to do without that object: of a file that a writer has open nobody knows for how long.
  * A copy that is being made is waited for. One that runs and waits at its gate, maybe o itself, is told: it leaves and runs again.
@@ -49,9 +57,7 @@ static bool stands_in_the_way(struct publisher *p, const struct op *src, const s
 static struct op *find_tangle(struct publisher *p, const struct op *o, uint64_t now, uint64_t *wake) REQUIRES(p->mu)
 {
     struct op *src = queue_keeper_locked(p, o);
-    if (!src || src->rec.kind == OP_DELETE || pubop_copying(src) || src->hasty || src->rec.state == OPS_PARKED ||
-        src->rec.state == OPS_CONFLICT || (queue_busy_locked(p, src) && !src->at_gate) ||
-        queue_order_blocker_locked(p, o) || !stands_in_the_way(p, src, o, now))
+    if (!is_tangle(p, src, o, now))
         return NULL;
     if (src->at_gate) {
         src->untangle = true;
@@ -187,6 +193,31 @@ static bool make_late_for_all(struct publisher *p, struct op *o, unsigned *cost)
     return be_late(p, o, LATE_ALL, cost);
 }
 
+/* Is the circle of o one that looks for something to run undo themselves? */
+static bool is_tangled(struct publisher *p, const struct op *o) REQUIRES(p->mu)
+{
+    uint64_t now = clock_mono_ns();
+    const struct op *b = o;
+    do {
+        if (is_tangle(p, queue_keeper_locked(p, b), b, now))
+            return true;
+        b = queue_blocker_locked(p, b);
+    } while (b && b != o);
+    return false;
+}
+
+/* That while others are published: their looks may not have come to the tangle yet. */
+static bool make_late_unless_tangled(struct publisher *p, struct op *o, unsigned *cost) REQUIRES(p->mu)
+{
+    unsigned looked = 0;
+    bool could = o->place != o->rec.seq && o->late < LATE_ALL && o->links->len > 0;
+    if (could && waits_for_itself(p, o, &looked) && is_tangled(p, o)) {
+        *cost += looked + SKIP_SHARE;
+        return false;
+    }
+    return make_late_for_all(p, o, cost);
+}
+
 /* A file appears before something older is deleted. */
 static bool let_past_deletes(struct publisher *p, struct op *o, unsigned *cost) REQUIRES(p->mu)
 {
@@ -201,12 +232,12 @@ static bool let_past_deletes(struct publisher *p, struct op *o, unsigned *cost) 
 
 /*
  * True if ops waited for each other, as none do whose place is their seq, and now do no more: all of a stretch, as nothing may run before many are done; but one at a time where others lose by
- * it. What a delete waits for stays: an object that may still be named by a marker is the last thing to go.
+ * it. What a delete waits for stays: an object that may still be named by a marker is the last thing to go. busy: others may be published meanwhile.
  */
-static bool break_circles(struct publisher *p, struct look *l) REQUIRES(p->mu)
+static bool break_circles(struct publisher *p, struct look *l, bool busy) REQUIRES(p->mu)
 {
-    static bool (*const ways[])(struct publisher * p, struct op * o, unsigned *cost) = {make_late, let_past_deletes,
-                                                                                        make_late_for_all};
+    bool (*const ways[])(struct publisher * p, struct op * o, unsigned *cost) = {
+        make_late, let_past_deletes, busy ? make_late_unless_tangled : make_late_for_all};
     uint64_t to = LOOKED_ALL;
     for (unsigned i = 0; i < G_N_ELEMENTS(ways); i++) {
         bool broken = false, one = ways[i] != make_late;
@@ -263,7 +294,7 @@ static void look_for_circles(struct publisher *p) REQUIRES(p->mu)
         return;
     if (p->circles_to == LOOKED_ALL)
         p->circles_to = 0;
-    while (l.cost < CIRCLE_COST && break_circles(p, &l))
+    while (l.cost < CIRCLE_COST && break_circles(p, &l, true))
         ;
     p->look_again =
         true; /* some may run now, and what was looked at here may be in a circle by the time nothing is found */
@@ -284,7 +315,7 @@ struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns)
     look_for_circles(p);
     uint64_t looked_to = p->looked_to;
     struct op *o = look(p, &l);
-    while (!o && l.cost < CIRCLE_COST && break_circles(p, &l)) { /* others need mu: more of them after a rest */
+    while (!o && l.cost < CIRCLE_COST && break_circles(p, &l, false)) { /* others need mu: more of them after a rest */
         p->looked_to = looked_to;
         p->look_again = true; /* some of those before that may run now */
         o = look(p, &l);

@@ -82,6 +82,36 @@ START_TEST(circle_is_broken_while_others_are_published)
 }
 END_TEST
 
+/* Nobody loses by it then: M waits on for what takes the name of what is sent from here. */
+START_TEST(circle_that_is_to_be_untangled_is_left_to_that)
+{
+    fs_fixture_object(&fx, "d/s/p", "1", 1);
+    for (int i = 0; i < 300; i++) {
+        g_autofree char *key = g_strdup_printf("p/%d", i);
+        close_file(key);
+    }
+    close_file("d/s/tmp");
+    close_file("d/M");
+    move("d/s/p", "d/q");
+    move("d/s/tmp", "d/s/p");
+    move("d/q", "d/q2");
+    struct publisher *p = fx.fs->pub;
+    uint64_t wake = 0;
+    bool other = false;
+    mutex_lock(&p->mu);
+    while (!other) {
+        struct op *o = queue_pick_locked(p, &wake);
+        ck_assert_ptr_nonnull(o);
+        other = !g_str_has_prefix(o->key, "p/");
+        ck_assert_str_ne(o->key, "d/M");
+        if (!other)
+            queue_remove_locked(p, o);
+        queue_untake_locked(p, o);
+    }
+    mutex_unlock(&p->mu);
+}
+END_TEST
+
 /* ---- at random ---- */
 
 static bool exists(const char *path)
@@ -218,6 +248,7 @@ int main(void)
     tcase_add_test(tc, delete_goes_before_a_directory_that_came_after_it);
     tcase_add_test(tc, circle_of_many_is_broken);
     tcase_add_test(tc, circle_is_broken_while_others_are_published);
+    tcase_add_test(tc, circle_that_is_to_be_untangled_is_left_to_that);
     TCase *at_random = tcase_create("at_random");
     tcase_add_checked_fixture(at_random, setup, teardown);
     tcase_set_timeout(at_random, 60);

@@ -434,6 +434,19 @@ START_TEST(what_takes_a_name_that_is_being_moved_waits_for_that_and_not_the_reve
 }
 END_TEST
 
+/* Nothing but the file itself is in the way of its coming back. */
+START_TEST(file_that_goes_and_comes_back_keeps_its_turn)
+{
+    fs_fixture_object(&fx, "run/a", "1", 1);
+    close_again("run/a");
+    close_file("run/m");
+    move("run/a", "run/b");
+    move("run/b", "run/a");
+    assert_waits("run/m", "run/a");
+    assert_order("run/a run/m");
+}
+END_TEST
+
 static void park(const char *key)
 {
     struct publisher *p = fx.fs->pub;
@@ -614,6 +627,7 @@ int main(void)
     tcase_add_test(tc, file_that_is_open_is_waited_for_when_it_replaces_a_closed_one);
     tcase_add_test(tc, file_that_is_open_blocks_nobody_when_it_replaces_one_that_is_visible);
     tcase_add_loop_test(tc, what_takes_a_name_that_is_being_moved_waits_for_that_and_not_the_reverse, 0, 2);
+    tcase_add_test(tc, file_that_goes_and_comes_back_keeps_its_turn);
     tcase_add_loop_test(tc, attributes_take_nothing_out_of_the_order, 0, 2);
     tcase_add_test(tc, visible_files_that_are_exchanged_wait_for_their_directory);
     tcase_add_test(tc, visible_files_of_two_directories_are_exchanged);
