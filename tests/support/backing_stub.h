@@ -25,13 +25,14 @@ int ioctl(int fd, unsigned long request, ...)
     void *arg = va_arg(ap, void *);
     va_end(ap);
     if (request == BACKING_OPEN) {
-        __atomic_store_n(&shared->closed[++shared->last_id], false, __ATOMIC_SEQ_CST);
-        return shared->last_id;
+        int made = __atomic_add_fetch(&shared->last_id, 1, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&shared->closed[made], false, __ATOMIC_SEQ_CST);
+        return made;
     }
     if (request != BACKING_CLOSE)
         return (int)syscall(SYS_ioctl, fd, request, arg);
     int id = *(const int *)arg;
-    if (id > shared->last_id || backing_is_closed(id)) {
+    if (id > __atomic_load_n(&shared->last_id, __ATOMIC_SEQ_CST) || backing_is_closed(id)) {
         errno = ENOENT;
         return -1;
     }
