@@ -205,6 +205,10 @@ void queue_note_deleted_locked(struct publisher *p, const char *key) REQUIRES(p-
 enum conflict_mode pubop_conflict(const struct op *o);
 /* The op that the batch now being built gave to the name; NULL: none, or something was queued since. Under ns. */
 struct op *publish_added(struct fs *fs, const struct meta_dentry *d);
+/* publish_moved.c: is the name, which had the op old, new in its directory: renamed from another one, from where its content was held, or to a key whose object is still to be
+ * moved away? Not what a directory's rename took along. */
+bool moved_came_locked(struct publisher *p, const struct op *old, const struct meta_dentry *d, const char *key)
+    REQUIRES(p->mu);
 
 /* ---- publish_run.c ---- */
 
