@@ -203,7 +203,10 @@ bool mount_is_dead(const char *canonical)
     pid_t pid = fork();
     if (pid == 0) {
         struct statfs st;
-        _exit(statfs(canonical, &st) < 0 && errno == ENOTCONN ? 0 : 1);
+        int r = statfs(canonical, &st);
+        for (unsigned i = 0; r < 0 && errno == ECONNABORTED && i < 10; i++) /* it died while it was asked */
+            r = statfs(canonical, &st);
+        _exit(r < 0 && errno == ENOTCONN ? 0 : 1);
     }
     if (pid < 0)
         return false;
