@@ -2,7 +2,7 @@
 #include "order_fixture.h"
 
 /* The delete of g/x has to go before g comes, and must not wait for what waits for that. */
-START_TEST(delete_goes_before_a_file_that_came_after_it)
+static void make_circle_with_a_delete(void)
 {
     fs_fixture_object(&fx, "g/x", "1", 1);
     close_file("a.tmp");
@@ -10,6 +10,11 @@ START_TEST(delete_goes_before_a_file_that_came_after_it)
     ck_assert_int_eq(tree_rmdir(fx.fs, META_ROOT_INO, "g"), 0);
     close_file("g");
     move("a.tmp", "a");
+}
+
+START_TEST(delete_goes_before_a_file_that_came_after_it)
+{
+    make_circle_with_a_delete();
     open_again();
     assert_order("-g/x g a");
 }
@@ -56,12 +61,7 @@ END_TEST
 /* There may be something else to do at all times. */
 START_TEST(circle_is_broken_while_others_are_published)
 {
-    fs_fixture_object(&fx, "g/x", "1", 1);
-    close_file("a.tmp");
-    drop("g/x");
-    ck_assert_int_eq(tree_rmdir(fx.fs, META_ROOT_INO, "g"), 0);
-    close_file("g");
-    move("a.tmp", "a");
+    make_circle_with_a_delete();
     for (int i = 0; i < 600; i++) {
         g_autofree char *key = g_strdup_printf("p/%d", i);
         close_file(key);

@@ -360,18 +360,29 @@ START_TEST(kernel_of_a_new_mount_trusts_nothing_yet)
 }
 END_TEST
 
+/* A reference. */
+static struct inode *known_to_kernel(const char *path)
+{
+    struct inode *in = fs_fixture_inode(&fx, path);
+    inode_kernel_ref(in);
+    return in;
+}
+
+static void tell_kernel_that_expires(void)
+{
+    fx.fs->notify_fd = kernel.ends[0];
+    atomic_store(&fx.fs->fuse_caps, FUSE_CAP_EXPIRE_ONLY);
+}
+
 /* What came while nobody listened, and what is lost of a directory: the kernel trusts names for as long as it was told to. */
 START_TEST(kernel_trusts_no_names_for_lost_events)
 {
     takeover_run(takeover_nothing, false);
     takeover_open(false);
     fs_fixture_write(&fx, "d/f", "1", 1);
-    INODE_REF d = fs_fixture_inode(&fx, "d");
-    INODE_REF f = fs_fixture_inode(&fx, "d/f");
-    inode_kernel_ref(d);
-    inode_kernel_ref(f);
-    fx.fs->notify_fd = kernel.ends[0];
-    atomic_store(&fx.fs->fuse_caps, FUSE_CAP_EXPIRE_ONLY);
+    INODE_REF d = known_to_kernel("d");
+    INODE_REF f = known_to_kernel("d/f");
+    tell_kernel_that_expires();
     struct told all = {0}, one = {0};
     struct events *ev = open_events();
     take_notes(d->ino, f->ino, &all);
@@ -396,12 +407,9 @@ START_TEST(directory_that_is_doubted_again_and_again_is_looked_at_once)
     g_mutex_init(&held);
     takeover_open(false);
     fs_fixture_object(&fx, "d/f", "1", 1);
-    INODE_REF d = fs_fixture_inode(&fx, "d");
-    INODE_REF f = fs_fixture_inode(&fx, "d/f");
-    inode_kernel_ref(d);
-    inode_kernel_ref(f);
-    fx.fs->notify_fd = kernel.ends[0];
-    atomic_store(&fx.fs->fuse_caps, FUSE_CAP_EXPIRE_ONLY);
+    INODE_REF d = known_to_kernel("d");
+    INODE_REF f = known_to_kernel("d/f");
+    tell_kernel_that_expires();
     for (unsigned i = 0; i < 2; i++) { /* what was looked at is doubted anew */
         struct told told = {0};
         g_mutex_lock(&held);
