@@ -58,6 +58,14 @@ START_TEST(circle_of_many_is_broken)
 }
 END_TEST
 
+/* As if it had been published. */
+static void be_done_locked(struct publisher *p, struct op *o) REQUIRES(p->mu)
+{
+    queue_remove_locked(p, o);
+    queue_untake_locked(p, o);
+    pubop_free(o);
+}
+
 /* There may be something else to do at all times. */
 START_TEST(circle_is_broken_while_others_are_published)
 {
@@ -74,8 +82,7 @@ START_TEST(circle_is_broken_while_others_are_published)
         struct op *o = queue_pick_locked(p, &wake);
         ck_assert_ptr_nonnull(o);
         shown |= g_str_equal(o->key, "g");
-        queue_remove_locked(p, o);
-        queue_untake_locked(p, o);
+        be_done_locked(p, o);
     }
     mutex_unlock(&p->mu);
     ck_assert(shown);
@@ -104,9 +111,10 @@ START_TEST(circle_that_is_to_be_untangled_is_left_to_that)
         ck_assert_ptr_nonnull(o);
         other = !g_str_has_prefix(o->key, "p/");
         ck_assert_str_ne(o->key, "d/M");
-        if (!other)
-            queue_remove_locked(p, o);
-        queue_untake_locked(p, o);
+        if (other)
+            queue_untake_locked(p, o);
+        else
+            be_done_locked(p, o);
     }
     mutex_unlock(&p->mu);
 }
