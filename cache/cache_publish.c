@@ -568,6 +568,7 @@ int cache_publish(struct cfile *cf, const struct publish_req *req, struct publis
     u->sums = req->sums;
     u->streaming = false;
     u->size = size;
+    cond_broadcast(&u->changed); /* what the stream held back goes on */
     mutex_unlock(&u->mu);
     metric_inc(M_uploading);
     int r = still || req->snapshot ? publish(&p, &result) : -EAGAIN;

@@ -76,7 +76,8 @@ struct upload {
     uint64_t front;       /* everything before it was written */
     uint32_t next_part;   /* first part not yet queued by the stream */
     uint64_t retry_at_ns; /* nothing is streamed before, after a failure */
-    uint32_t window_8ths; /* parts that may be active, in eighths: at least one, never less than before */
+    uint32_t n_sending;   /* parts of the stream on their way to the store */
+    uint32_t window_8ths; /* how many may be, in eighths: at least one, never less than before */
     uint64_t fastest_ns;  /* of the parts it sent */
     uint32_t n_ahead;
     struct upload_span ahead[UPLOAD_SPANS_MAX]; /* written beyond the front, ascending, disjoint */
@@ -182,6 +183,8 @@ void upload_pool_push(struct upload *u, uint32_t i);
 void upload_pool_take_back(struct upload *u, GArray *out);
 /* Aborts a recorded upload behind; takes over the record's strings. */
 void upload_pool_abort_later(struct upload_pool *pool, struct meta_upload *rec);
+/* More than half of the workers have nothing to do. Called with u->mu held. */
+bool upload_pool_is_idle(struct upload_pool *pool);
 /* Memory for n bytes of a part out of the one budget; waits its turn. NULL: out of memory or stopping. */
 void *upload_buf_get(struct upload_pool *pool, size_t n);
 void upload_buf_put(struct upload_pool *pool, void *buf, size_t n);
@@ -193,7 +196,11 @@ uint64_t upload_pool_budget_bytes(struct upload_pool *pool);
 
 /* Queues the parts that lie a part behind the front. */
 void upload_stream_advance_locked(struct upload *u) REQUIRES(u->mu);
-/* A part was sent in that time: perhaps more of them may be active at once. */
+/* Before a part of the stream is sent: waits until fewer are on their way than may be, which one of these ends, or until it is no stream any more. The next one may be read then. */
+void upload_stream_enter(struct upload *u) EXCLUDES(u->mu);
+/* After it. */
+void upload_stream_leave(struct upload *u) EXCLUDES(u->mu);
+/* A part was sent in that time: perhaps more of them may be on their way at once. */
 void upload_stream_widen_locked(struct upload *u, uint64_t took_ns) REQUIRES(u->mu);
 /* Takes note of a write for the front. */
 void upload_stream_note_locked(struct upload *u, uint64_t off, uint64_t len) REQUIRES(u->mu);

@@ -22,7 +22,7 @@
 struct job { /* one run of a part: what was true when it began, then what came of it */
     uint32_t i;
     uint64_t off, len, writes;
-    uint64_t began_ns;
+    uint64_t sending_ns; /* when it was begun to be sent */
     const char *key, *upload_id; /* borrowed: the session keeps them while a part is active */
     GBytes *sums;                /* the same, NULL: none */
     bool may_copy, only_copy, streaming;
@@ -104,15 +104,9 @@ static bool copy_same(struct upload *u, struct job *j, uint32_t crc)
     return j->same;
 }
 
-static int send_part(struct upload *u, struct job *j, const void *buf, uint32_t crc)
+/* sha256 NULL: not known. */
+static int send_bytes(struct upload *u, struct job *j, const void *buf, uint32_t crc, const uint8_t *sha256)
 {
-    const uint8_t *sha256 = NULL;
-    if (upload_delta_wanted(u)) {
-        objstore_digest(buf, j->len, j->sha256);
-        sha256 = j->sha256;
-        if (copy_same(u, j, crc))
-            return 0;
-    }
     for (int attempt = 0;; attempt++) {
         j->part = (struct obj_part){.number = j->i + 1, .size = j->len, .sha256 = sha256};
         int r = objstore_mpu_part(u->cf->c->store, j->key, j->upload_id, buf, &j->part);
@@ -124,6 +118,32 @@ static int send_part(struct upload *u, struct job *j, const void *buf, uint32_t 
         if (attempt > 0)
             return -EBADMSG;
     }
+    return 0;
+}
+
+static int send_in_turn(struct upload *u, struct job *j, const void *buf, uint32_t crc, const uint8_t *sha256)
+{
+    if (j->streaming)
+        upload_stream_enter(u);
+    j->sending_ns = clock_mono_ns();
+    int r = send_bytes(u, j, buf, crc, sha256);
+    if (j->streaming)
+        upload_stream_leave(u);
+    return r;
+}
+
+static int send_part(struct upload *u, struct job *j, const void *buf, uint32_t crc)
+{
+    const uint8_t *sha256 = NULL;
+    if (upload_delta_wanted(u)) {
+        objstore_digest(buf, j->len, j->sha256);
+        sha256 = j->sha256;
+        if (copy_same(u, j, crc))
+            return 0;
+    }
+    int r = send_in_turn(u, j, buf, crc, sha256);
+    if (r < 0)
+        return r;
     j->sent = true;
     if (etag_is_set(&j->old.etag))
         metric_inc(M_parts_resent);
@@ -242,7 +262,6 @@ static int run(struct upload *u, struct job *j)
 /* Takes the part from queued to sending. False: nothing to do any more. */
 static bool begin(struct upload *u, struct job *j)
 {
-    j->began_ns = clock_mono_ns();
     mutex_lock(&u->mu);
     struct upload_part *p = upload_part_locked(u, j->i);
     upload_part_move(p, PART_SENDING);
@@ -263,7 +282,7 @@ static bool begin(struct upload *u, struct job *j)
 
 static void end(struct upload *u, struct job *j, int r)
 {
-    uint64_t took_ns = clock_mono_ns() - j->began_ns;
+    uint64_t took_ns = clock_mono_ns() - j->sending_ns;
     mutex_lock(&u->mu);
     struct upload_part *p = upload_part_locked(u, j->i);
     if (r == 0 && j->stored) {

@@ -27,8 +27,9 @@ struct upload_pool {
     struct cond work; /* ready or aborts filled, stop */
     struct cond room; /* memory came back or the turn changed, stop */
     /* guarded by mu */
-    GQueue ready;  /* struct upload, borrowed: they have active parts */
-    GQueue aborts; /* struct meta_upload, owned */
+    GQueue ready;    /* struct upload, borrowed: they have active parts */
+    GQueue aborts;   /* struct meta_upload, owned */
+    unsigned n_idle; /* workers that wait for either */
     bool stop;
     uint64_t used_bytes, peak_bytes;
     uint64_t next_ticket, turn;
@@ -56,8 +57,10 @@ static void *worker(void *arg)
         struct meta_upload *rec = NULL;
         struct upload *u = NULL;
         uint32_t i = 0;
+        pool->n_idle++;
         while (!pool->stop && g_queue_is_empty(&pool->ready) && g_queue_is_empty(&pool->aborts))
             cond_wait(&pool->work, &pool->mu);
+        pool->n_idle--;
         if (pool->stop)
             break;
         u = g_queue_pop_head(&pool->ready);
@@ -186,6 +189,14 @@ void upload_pool_abort_later(struct upload_pool *pool, struct meta_upload *rec)
     g_queue_push_tail(&pool->aborts, own);
     cond_signal(&pool->work);
     mutex_unlock(&pool->mu);
+}
+
+bool upload_pool_is_idle(struct upload_pool *pool)
+{
+    mutex_lock(&pool->mu);
+    bool idle = pool->n_idle > g_queue_get_length(&pool->ready) + pool->n_threads / 2;
+    mutex_unlock(&pool->mu);
+    return idle;
 }
 
 static bool room_locked(const struct upload_pool *pool, size_t n)

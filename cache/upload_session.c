@@ -361,6 +361,7 @@ bool upload_begin_drop_locked(struct upload *u)
         cond_wait(&u->changed, &u->mu);
     u->streaming = false;
     u->dropping = !u->publishing;
+    cond_broadcast(&u->changed);
     return u->dropping;
 }
 

@@ -10,7 +10,8 @@
  * A stream begins with one part. Each that is stored as fast as the fastest so far lets one more be sent beside it: the time goes into waiting, as with a
  * store far away. Parts that take longer for being more share what is full already, the link, the store or this machine: they would all end late, none
  * of a file written in a second would be stored when it is closed, and reading and summing them would keep the writer from its CPU. Then only
- * every WIDEN_SLOWLY-th adds one, so that a long stream comes to use all that there is.
+ * every WIDEN_SLOWLY-th adds one, so that a long stream comes to use all that there is. One more is read and summed meanwhile
+ * while most workers have nothing to do: it is sent at once when its turn comes.
  *
  * After a failure the stream rests for a few seconds and begins again at the first part that is not stored. An upload that the store
  * lost (-ENOENT) is left to publishing.
@@ -72,6 +73,12 @@ void upload_stream_note_locked(struct upload *u, uint64_t off, uint64_t len)
     }
 }
 
+static uint32_t may_be_active_locked(struct upload *u) REQUIRES(u->mu)
+{
+    uint32_t window = u->window_8ths / WIDEN_SLOWLY;
+    return u->n_active == window && upload_pool_is_idle(u->pool) ? window + 1 : window;
+}
+
 void upload_stream_advance_locked(struct upload *u)
 {
     mutex_assert_held(&u->mu);
@@ -80,7 +87,7 @@ void upload_stream_advance_locked(struct upload *u)
     if (u->front <= 2 * u->layout.part_bytes)
         return;
     g_assert(u->window_8ths >= WIDEN_SLOWLY);
-    for (; u->next_part < u->layout.parts_max && u->n_active < u->window_8ths / WIDEN_SLOWLY; u->next_part++) {
+    for (; u->next_part < u->layout.parts_max && u->n_active < may_be_active_locked(u); u->next_part++) {
         uint64_t end = upload_part_offset(&u->layout, u->next_part) + upload_part_bytes(&u->layout, u->next_part);
         if (end + upload_part_bytes(&u->layout, u->next_part) > u->front)
             return;
@@ -91,6 +98,25 @@ void upload_stream_advance_locked(struct upload *u)
             return;
         }
     }
+}
+
+void upload_stream_enter(struct upload *u)
+{
+    mutex_lock(&u->mu);
+    while (u->streaming && u->n_sending >= u->window_8ths / WIDEN_SLOWLY)
+        cond_wait(&u->changed, &u->mu);
+    u->n_sending++;
+    upload_stream_advance_locked(u);
+    mutex_unlock(&u->mu);
+}
+
+void upload_stream_leave(struct upload *u)
+{
+    mutex_lock(&u->mu);
+    g_assert(u->n_sending > 0);
+    u->n_sending--;
+    cond_broadcast(&u->changed);
+    mutex_unlock(&u->mu);
 }
 
 void upload_stream_widen_locked(struct upload *u, uint64_t took_ns)

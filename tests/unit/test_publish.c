@@ -96,11 +96,20 @@ START_TEST(parts_are_stored_before_publish_and_invisible)
 }
 END_TEST
 
-static uint32_t n_on_their_way(struct cfile *cf)
+static uint32_t n_active(struct cfile *cf)
 {
     struct upload *u = upload_of(cf);
     mutex_lock(&u->mu);
     uint32_t n = u->n_active;
+    mutex_unlock(&u->mu);
+    return n;
+}
+
+static uint32_t n_on_their_way(struct cfile *cf)
+{
+    struct upload *u = upload_of(cf);
+    mutex_lock(&u->mu);
+    uint32_t n = u->n_sending;
     mutex_unlock(&u->mu);
     return n;
 }
@@ -129,6 +138,41 @@ START_TEST(a_stream_begins_with_one_part_and_widens_while_that_costs_no_time)
     fault("");
     EVENTUALLY(cache_uploaded_bytes(cf) == 11 * PART);
     cache_file_unref(cf);
+}
+END_TEST
+
+/* It is sent at once when the one before it is stored, and when the stream ends. */
+START_TEST(a_stream_reads_one_part_ahead_of_those_it_sends)
+{
+    fault("op=part,action=delay:2s");
+    struct cfile *cf = streamed("a", 8);
+    EVENTUALLY(n_on_their_way(cf) == 1 && n_active(cf) == 2);
+    g_usleep(50000);
+    ck_assert_uint_eq(n_on_their_way(cf), 1);
+    ck_assert_uint_eq(n_active(cf), 2);
+    fault("");
+    EVENTUALLY(cache_uploaded_bytes(cf) == 7 * PART);
+    ck_assert_uint_eq(n_on_their_way(cf), 0);
+    ck_assert_int_eq(publish(cf, "a"), 0);
+    assert_published(cf, "a");
+    cache_file_unref(cf);
+}
+END_TEST
+
+/* What other files have to send needs a worker too. */
+START_TEST(streams_read_ahead_while_half_of_the_workers_are_idle)
+{
+    fault("op=part,action=delay:2s");
+    struct cfile *first = streamed("a", 8);
+    EVENTUALLY(n_on_their_way(first) == 1 && n_active(first) == 2);
+    struct cfile *second = streamed("b", 8);
+    EVENTUALLY(n_on_their_way(second) == 1);
+    g_usleep(50000);
+    ck_assert_uint_eq(n_active(second), 1);
+    fault("");
+    EVENTUALLY(cache_uploaded_bytes(first) == 7 * PART && cache_uploaded_bytes(second) == 7 * PART);
+    cache_file_unref(first);
+    cache_file_unref(second);
 }
 END_TEST
 
@@ -610,6 +654,8 @@ static void add_plain(Suite *s)
     tc = add_case(s, "stream");
     tcase_add_test(tc, parts_are_stored_before_publish_and_invisible);
     tcase_add_test(tc, a_stream_begins_with_one_part_and_widens_while_that_costs_no_time);
+    tcase_add_test(tc, a_stream_reads_one_part_ahead_of_those_it_sends);
+    tcase_add_test(tc, streams_read_ahead_while_half_of_the_workers_are_idle);
     tcase_add_test(tc, a_stream_widens_slowly_where_parts_take_longer_for_being_more);
     tcase_add_test(tc, a_stream_goes_on_after_a_part_that_failed);
     tcase_add_test(tc, a_file_of_two_parts_creates_no_upload);
