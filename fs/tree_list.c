@@ -1,5 +1,6 @@
 /*
- * Listing a directory from the store: one listing however many callers wait, run by the list queue, applied page by page.
+ * Listing a directory from the store: one listing however many callers wait, run by the list queue, applied page by page. A large directory comes by several threads of the store's, its
+ * pages in any order: none of them may take for granted that a name that comes later is behind it.
  *
  * How long what it showed counts, and how long callers wait for the next one: tree_fresh.c. Objects whose
  * type a listing cannot tell (zero bytes: it may be a symbolic link) are asked by HEAD, many at a time; so are those of which a listing cannot tell whether they
@@ -329,6 +330,13 @@ static int on_entry(void *ctx, const struct obj_entry *e)
     return l->rows->len >= ROWS_PER_BATCH ? flush_page(l) : 0;
 }
 
+/* Rows of different pages may come in any order: what shadow() looks for is not in one batch with others. */
+static int on_page(void *ctx)
+{
+    struct listing *l = ctx;
+    return l->rows->len > 0 ? flush_page(l) : 0;
+}
+
 static int note_marker(struct listing *l, struct meta_batch *b);
 
 /* Kept for `sluice info`. */
@@ -489,11 +497,11 @@ static int listing_do(struct listing *l)
 {
     struct fs *fs = l->fs;
     int r = listing_begin(l);
-    struct obj_list_req req = {.prefix = l->prefix, .delimiter = true};
+    const struct obj_wide_list req = {.prefix = l->prefix, .row = on_entry, .page = on_page, .ctx = l};
     if (r == 0 && l->given)
         r = take_given(l);
     else if (r == 0)
-        r = objstore_list(fs->store, &req, on_entry, l, NULL);
+        r = objstore_list_wide(fs->store, &req);
     if (r == 0)
         r = flush_rows(l);
     if (r < 0)

@@ -247,6 +247,19 @@ int objstore_copy_with(struct objstore *st, const struct obj_copy *copy, struct 
 int objstore_list(struct objstore *st, const struct obj_list_req *req, obj_list_fn *fn, void *ctx, bool *ret_truncated)
     MUST_CHECK;
 
+struct obj_wide_list {
+    const char *prefix;     /* as in struct obj_list_req; with delimiter */
+    obj_list_fn *row;       /* -errno ends the listing */
+    int (*page)(void *ctx); /* what was given so far is not to wait for what comes; the same */
+    void *ctx;
+};
+/*
+ * The same for all of a prefix that may hold very many rows: by several chains of pages once it is known to (wide_list.c). Each row is given once; rows come in key order at first, then a
+ * page from here and a page from there, with a call of `page` behind each. Both functions are called by one thread at a time, but not always by the caller's, with no lock held.
+ * Ends when all threads have ended, with the first error of any.
+ */
+int objstore_list_wide(struct objstore *st, const struct obj_wide_list *req) MUST_CHECK;
+
 /* ---- multipart ---- */
 
 int objstore_mpu_create(struct objstore *st, const char *key, const struct obj_meta *meta, char **ret_upload_id)
