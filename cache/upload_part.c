@@ -126,7 +126,9 @@ static int send_in_turn(struct upload *u, struct job *j, const void *buf, uint32
     if (j->streaming)
         upload_stream_enter(u);
     j->sending_ns = clock_mono_ns();
-    int r = send_bytes(u, j, buf, crc, sha256);
+    int r = patience_over(); /* it may have waited long */
+    if (r == 0)
+        r = send_bytes(u, j, buf, crc, sha256);
     if (j->streaming)
         upload_stream_leave(u);
     return r;

@@ -76,7 +76,8 @@ void upload_stream_note_locked(struct upload *u, uint64_t off, uint64_t len)
 static uint32_t may_be_active_locked(struct upload *u) REQUIRES(u->mu)
 {
     uint32_t window = u->window_8ths / WIDEN_SLOWLY;
-    return u->n_active == window && upload_pool_is_idle(u->pool) ? window + 1 : window;
+    bool ahead = u->upload_id && u->n_active == window && upload_pool_is_idle(u->pool);
+    return ahead ? window + 1 : window;
 }
 
 void upload_stream_advance_locked(struct upload *u)
@@ -87,9 +88,9 @@ void upload_stream_advance_locked(struct upload *u)
     if (u->front <= 2 * u->layout.part_bytes)
         return;
     g_assert(u->window_8ths >= WIDEN_SLOWLY);
-    for (; u->next_part < u->layout.parts_max && u->n_active < may_be_active_locked(u); u->next_part++) {
+    for (; u->next_part < u->layout.parts_max; u->next_part++) {
         uint64_t end = upload_part_offset(&u->layout, u->next_part) + upload_part_bytes(&u->layout, u->next_part);
-        if (end + upload_part_bytes(&u->layout, u->next_part) > u->front)
+        if (end + upload_part_bytes(&u->layout, u->next_part) > u->front || u->n_active >= may_be_active_locked(u))
             return;
         if (upload_part_locked(u, u->next_part)->state == PART_NONE)
             upload_queue_part_locked(u, u->next_part);

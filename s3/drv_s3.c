@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define LIST_CHAINS       8u /* more of them at once are of no use: rows are taken in one by one */
 #define SETTLE_TIMEOUT_NS (10 * NS_PER_S)
 #define S3_SSE            "x-amz-server-side-encryption"
 
@@ -407,6 +408,11 @@ static void s3_close(struct objstore *st)
     g_free(d);
 }
 
+static uint32_t connections(const struct objstore_config *cfg)
+{
+    return cfg->max_connections ? cfg->max_connections : 64;
+}
+
 static int open_parts(struct drv_s3 *d, const struct objstore_config *cfg, struct s3_source *src, char **ret_msg)
 {
     d->base.source = s3_source_format(src);
@@ -426,7 +432,7 @@ static int open_parts(struct drv_s3 *d, const struct objstore_config *cfg, struc
     }
     d->base.identity = g_strdup_printf("%s%s%s %s/%s", d->ep.tls ? "https://" : "http://", d->ep.host, d->ep.base_path,
                                        d->bucket, d->prefix);
-    uint32_t n = cfg->max_connections ? cfg->max_connections : 64;
+    uint32_t n = connections(cfg);
     struct http_pool_config pool = {.ca_bundle = s3_cred_ca_bundle(d->cred),
                                     .max_connections = n,
                                     .upload_limit_bps = cfg->upload_limit_bps,
@@ -451,6 +457,7 @@ static int s3_open(const struct objstore_config *cfg, struct objstore **ret_stor
     struct drv_s3 *d = g_new0(struct drv_s3, 1);
     d->base.drv = &drv_s3;
     d->base.limits = (struct objstore_limits){
+        .list_chains = CLAMP(connections(cfg) / 4, 1, LIST_CHAINS), /* readers want the others */
         .part_min_bytes = 5ull << 20,
         .part_max_bytes = 5ull << 30,
         .put_max_bytes = 5ull << 30,

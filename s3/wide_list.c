@@ -22,8 +22,8 @@
 
 #define PAGE_ROWS   1000u           /* what stores give at once */
 #define FIRST_ROWS  (4 * PAGE_ROWS) /* from one chain, before there are more */
-#define HELPERS     7u              /* threads of one listing beside the caller's */
-#define HELPERS_MAX 32u             /* of all listings */
+#define HELPERS     7u              /* threads of one listing beside the caller's, at most */
+#define HELPERS_MAX (2 * HELPERS)   /* of all listings */
 #define IN_VAIN_MAX 200u            /* ranges without a name: the guesses are no good */
 #define PAST_END    1               /* a name that is another range's */
 
@@ -42,10 +42,13 @@ struct wide {
     /* immutable once there are helpers */
     struct objstore *st;
     const struct obj_wide_list *req;
+    unsigned chains; /* at most */
     pthread_t helpers[HELPERS];
     unsigned n_threads;
-    /* the caller's thread's, before */
-    unsigned n_first;
+    /* the caller's thread's */
+    unsigned n_first; /* rows before there are */
+    struct patience own;
+    bool has_own; /* else it has another one, or needs none */
 
     struct mutex mu; /* WIDE_LIST */
     struct cond changed;
@@ -53,7 +56,7 @@ struct wide {
     GPtrArray *ranges; /* struct range, owned: those that are listed now */
     struct wide_alphabet alphabet;
     bool giving;    /* a thread is in the caller's functions */
-    bool split_off; /* what does not begin as the first pages do was */
+    bool split_off; /* what does not begin as one page does was */
     unsigned in_vain;
     int err;
     int give_up; /* atomic: helpers' requests end soon */
@@ -272,16 +275,24 @@ static struct range *cut_widest_locked(struct wide *w) REQUIRES(w->mu)
     return widest ? cut_at_locked(w, widest, at) : NULL;
 }
 
+/* What does not begin as one page does, once. */
+static struct range *split_off_locked(struct wide *w) REQUIRES(w->mu)
+{
+    for (guint i = 0; i < w->ranges->len && !w->split_off; i++) {
+        struct range *r = w->ranges->pdata[i];
+        const struct wide_range names = names_of(r);
+        g_autofree char *at = r->first ? wide_split_off(&names) : NULL;
+        w->split_off = at != NULL;
+        if (at)
+            return cut_at_locked(w, r, at);
+    }
+    return NULL;
+}
+
 static struct range *cut_locked(struct wide *w) REQUIRES(w->mu)
 {
-    struct range *all = w->ranges->pdata[0];
-    g_autofree char *at = NULL;
-    if (!w->split_off) {
-        const struct wide_range names = names_of(all);
-        at = wide_split_off(&names);
-    }
-    w->split_off = true;
-    return at ? cut_at_locked(w, all, at) : cut_widest_locked(w);
+    struct range *r = split_off_locked(w);
+    return r ? r : cut_widest_locked(w);
 }
 
 /* Lists what others left, until nothing is left of them. */
@@ -312,15 +323,29 @@ static void *helper_main(void *arg)
     return NULL;
 }
 
+/* The caller's request ends as well when one of the others failed. */
+static void end_with_others(struct wide *w)
+{
+    struct patience *its = patience_set(NULL);
+    w->has_own = !its;
+    if (its)
+        (void)patience_set(its);
+    else
+        patience_begin(&w->own, 0, clock_mono_ns(), 0);
+    w->own.stop = &w->give_up;
+}
+
 static void start_helpers(struct wide *w)
 {
-    for (; w->n_threads < HELPERS; w->n_threads++) {
+    for (; w->n_threads < MIN(HELPERS, w->chains - 1); w->n_threads++) {
         if (atomic_fetch_add(&n_helpers, 1) >= HELPERS_MAX ||
             thread_start(&w->helpers[w->n_threads], "list", helper_main, w) < 0) {
             atomic_fetch_sub(&n_helpers, 1);
             break;
         }
     }
+    if (w->n_threads > 0)
+        end_with_others(w);
     log_debug("list", "by several chains prefix='%s' threads=%u", w->req->prefix, w->n_threads + 1);
 }
 
@@ -331,11 +356,11 @@ static void join_helpers(struct wide *w)
     atomic_fetch_sub(&n_helpers, w->n_threads);
 }
 
-/* The first name of all, then the last one of those that come before there are others: as if these were one page. */
+/* The first and the last name of the page after which there are others. */
 static void note_first(struct wide *w, struct range *r, const struct obj_entry *e)
 {
     mutex_lock(&w->mu);
-    g_autofree char *first = g_strdup(r->first ? r->first : e->name);
+    g_autofree char *first = r->first ? g_strdup(r->first) : g_strndup(e->name, e->name_len);
     note_page_locked(w, r, &(struct obj_entry){.name = first, .name_len = strlen(first)}, e);
     mutex_unlock(&w->mu);
 }
@@ -348,10 +373,10 @@ static int on_first_row(void *ctx, const struct obj_entry *e)
     if (w->n_threads > 0)
         return on_row(ctx, e);
     int err = w->req->row(w->req->ctx, e);
-    if (err || w->n_first > FIRST_ROWS)
+    if (err || w->n_first > FIRST_ROWS || w->chains <= 1)
         return err;
     w->n_first++;
-    if (w->n_first == 1 || w->n_first == FIRST_ROWS)
+    if (w->n_first == FIRST_ROWS - PAGE_ROWS + 1 || w->n_first == FIRST_ROWS)
         note_first(w, c->range, e);
     if (w->n_first < FIRST_ROWS)
         return 0;
@@ -364,15 +389,19 @@ static int on_first_row(void *ctx, const struct obj_entry *e)
 
 int objstore_list_wide(struct objstore *st, const struct obj_wide_list *req)
 {
-    struct wide w = {.st = st, .req = req, .ranges = g_ptr_array_new_with_free_func(range_free)};
+    struct wide w = {.st = st,
+                     .req = req,
+                     .chains = objstore_limits_of(st, req->prefix).list_chains,
+                     .ranges = g_ptr_array_new_with_free_func(range_free)};
     mutex_init(&w.mu, LOCK_WIDE_LIST);
     cond_init(&w.changed);
     int err = list_range(&w, range_new_locked(&w, NULL, NULL), on_first_row);
     if (err == 0 && w.n_threads > 0)
         help(&w);
     join_helpers(&w);
-    if (err == 0)
-        err = w.err; /* there is no other thread */
+    if (w.has_own)
+        patience_end();
+    err = w.err; /* there is no other thread */
     g_assert(err != 0 || w.ranges->len == 0);
     g_ptr_array_unref(w.ranges);
     cond_fini(&w.changed);

@@ -88,8 +88,16 @@ static int list_counted(struct objstore *st, const struct obj_list_req *req, obj
     return r;
 }
 
-static const struct objstore_driver driver = {.list = list_counted};
+static int64_t never(const struct objstore *st)
+{
+    (void)st;
+    return 0;
+}
+
+static const struct objstore_driver driver = {.list = list_counted, .offline_since_ns = never};
 static struct objstore store = {.drv = &driver};
+
+#define CHAINS 8u
 
 static int compare(const void *a, const void *b)
 {
@@ -103,6 +111,7 @@ static void setup(void)
     atomic_store(&most, 0);
     fail_at = 0;
     pause_us = 3000;
+    store.limits.list_chains = CHAINS;
 }
 
 static void teardown(void)
@@ -225,6 +234,27 @@ START_TEST(names_with_much_in_common)
 }
 END_TEST
 
+/* A directory's marker, and files that come before the others, have nothing in common with them. */
+START_TEST(names_with_much_in_common_but_the_first)
+{
+    add_counted("d/a-dataset-with-a-very-long-name-that-all-of-them-have-%06u.tar", MANY);
+    g_ptr_array_add(keys, g_strdup("d/"));
+    g_ptr_array_add(keys, g_strdup("d/.keep"));
+    assert_all("d/", MANY + 2);
+    assert_wide_and_cheap(MANY);
+}
+END_TEST
+
+START_TEST(one_chain_where_the_store_has_no_use_for_more)
+{
+    add_counted("d/%06u", MANY);
+    store.limits.list_chains = _i ? 1 : 0;
+    assert_all("d/", MANY);
+    ck_assert_uint_eq(atomic_load(&most), 1);
+    ck_assert_uint_eq(atomic_load(&n_pages), MANY / PAGE);
+}
+END_TEST
+
 START_TEST(directories)
 {
     for (unsigned i = 0; i < MANY; i++) {
@@ -342,7 +372,7 @@ START_TEST(many_at_once_share_the_threads)
         ck_assert_uint_eq(got[i].n, FEW);
         g_hash_table_unref(got[i].names);
     }
-    ck_assert_uint_le(atomic_load(&most), G_N_ELEMENTS(threads) + 32);
+    ck_assert_uint_le(atomic_load(&most), G_N_ELEMENTS(threads) + 2 * (CHAINS - 1));
 }
 END_TEST
 
@@ -407,6 +437,8 @@ int main(void)
     tcase_add_test(tc, numbers_without_zeros);
     tcase_add_test(tc, hashes);
     tcase_add_test(tc, names_with_much_in_common);
+    tcase_add_test(tc, names_with_much_in_common_but_the_first);
+    tcase_add_loop_test(tc, one_chain_where_the_store_has_no_use_for_more, 0, 2);
     tcase_add_test(tc, directories);
     tcase_add_loop_test(tc, names_of_all_bytes, 0, 8);
     tcase_add_test(tc, uneven_names);
