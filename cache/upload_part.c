@@ -22,7 +22,7 @@
 struct job { /* one run of a part: what was true when it began, then what came of it */
     uint32_t i;
     uint64_t off, len, writes;
-    uint64_t sending_ns; /* when it was begun to be sent */
+    uint64_t sending_ns;         /* when it was begun to be sent */
     const char *key, *upload_id; /* borrowed: the session keeps them while a part is active */
     GBytes *sums;                /* the same, NULL: none */
     bool may_copy, only_copy, streaming;

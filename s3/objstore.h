@@ -56,8 +56,9 @@ struct objstore_limits {
         summed_bytes; /* up to this size what came of a whole object is to be compared with its ETag; 0: nothing is gained by it, the way is safe */
     uint32_t parts_max;
     uint32_t key_max_bytes; /* prefix included */
-    uint32_t list_chains; /* a large prefix is listed faster by so many chains of pages at once; 0: it does not come in pages */
-    bool one_name;          /* there is no object "a" beside one "a/b" */
+    uint32_t
+        list_chains; /* a large prefix is listed faster by so many chains of pages at once; 0: it does not come in pages */
+    bool one_name; /* there is no object "a" beside one "a/b" */
 };
 
 #define OBJ_SYMLINK_MAX 4095 /* what readlink() can give */
