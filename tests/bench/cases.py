@@ -90,6 +90,7 @@ def publish(bench, side, row):
         sample = io("write", side.root / key, size, MIB)
         written = time.monotonic()
         side.settle()
+        side.wait_visible(key, size)
         return dict(sample, seconds=sample["seconds"] + time.monotonic() - written)
 
     side.cold(row.link, row.options)
@@ -137,7 +138,7 @@ def torch(bench, side, row):
     try:
         took = {"save": measured(side, lambda: client("save"))}
         if "pin" in row.args:
-            side.pin(key)
+            side.pin(key, mib * MIB)
         took["load"] = measured(side, lambda: client("load"))
     finally:
         side.forget(key)
@@ -178,4 +179,4 @@ def metadata(bench, side, row):
 def idle(_bench, side, row):
     side.cold(row.link, row.options)
     time.sleep(1)
-    return {"": {"MiB": memory_mib(side.pids(), "VmRSS"), "mode": side.mode()}}
+    return {"": {"MiB": memory_mib(side.pids(), "VmRSS")}}

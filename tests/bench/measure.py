@@ -114,6 +114,7 @@ def reset_peak(pids):
 def measured(side, work):
     """work() gives a dict with at least seconds (or a value of another unit); this adds what the side's daemon spent and its mode."""
     pids = side.pids()
+    side.begin()
     pages.machine.settle()
     reset_peak(pids)
     cpu = cpu_seconds(pids)
@@ -121,7 +122,7 @@ def measured(side, work):
     if pids:
         sample["daemon_cpu"] = round(cpu_seconds(pids) - cpu, 3)
         sample["daemon_peak_mib"] = memory_mib(pids, "VmHWM")
-    sample["mode"] = side.mode()
+    sample["mode"] = side.mode(sample)
     return sample
 
 

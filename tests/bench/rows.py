@@ -64,6 +64,7 @@ class Row:
     requires: tuple = ()   # (verb, text of its --help): else the row is skipped
     raw: Raw | None = None
     unit: str = "s"        # or "MiB": the daemon's memory
+    past_daemon: bool = False  # its bytes go by passthrough where the mount can: else the run has failed
 
     def group(self):
         return (self.case, self.args, self.link, self.options) if self.sides else self.name
@@ -74,6 +75,7 @@ PAGES = "page cache, cache disk, dentries"
 DISK = "cache disk; page cache and dentries dropped"
 PEERS = ("s3fs", "rclone")
 FIRST = {"also": PEERS, "also_bar": 1}
+PAST = {"past_daemon": True}
 BUSY = "native+put"  # the upload goes on while Sluice writes: the disk is measured with one beside it that sends as many bytes a second
 
 
@@ -83,11 +85,11 @@ def issue_rows(s):
     ranges, files = Raw("get", s.part, s.big, (8,)), Raw("get", s.small, s.small * s.small_n, (16,))
     tree, read = ("tree",), ("big",)
     yield Row("write-close", f"write {big} by 1 MiB, until close returns", "write", "close", NEW, args=("big", MIB),
-              sides=(*MOUNTED, BUSY), base=(BUSY,), bar=0.9, **FIRST)
+              sides=(*MOUNTED, BUSY), base=(BUSY,), bar=0.9, **FIRST, **PAST)
     yield Row("write-visible", f"write {big}, until the object is visible", "write", "visible", NEW, args=("big", MIB),
               sides=MOUNTED[1:], base=("raw",), bar=0.87, raw=Raw("put-part", s.part, s.big, (8,)), **FIRST)
     yield Row("read-cold", f"read {big} by 1 MiB, cold", "read", "cold", NEW, read, read, base=("raw",), bar=0.91, raw=ranges, **FIRST)
-    yield Row("read-warm", f"read {big} by 1 MiB again", "read", "warm", PAGES, read, read, base=("native",), bar=0.95, **FIRST)
+    yield Row("read-warm", f"read {big} by 1 MiB again", "read", "warm", PAGES, read, read, base=("native",), bar=0.95, **FIRST, **PAST)
     yield Row("ls-cold", f"ls -lR of {s.tree_n} files, cold", "ls", "cold", NEW, tree, tree, base=PEERS, bar=1)
     yield Row("ls-warm", f"ls -lR of {s.tree_n} files again", "ls", "warm", PAGES, tree, tree, base=PEERS, bar=1)
     yield Row("small-cold", f"read {few} one after the other, cold", "small", "cold", NEW, ("small",), base=PEERS, bar=1, also=("raw",),
@@ -102,7 +104,7 @@ def issue_rows(s):
 
 def file_rows(s):
     """One big file: warm reads, writes, publishing, random reads of a cold one."""
-    huge, ours = f"{s.huge // MIB} MiB", {"sides": OURS, "base": ("native",)}
+    huge, ours = f"{s.huge // MIB} MiB", {"base": ("native",), **FIRST, **PAST}
     for key, title, warm, bar in (("seq", f"read {huge} by 1 MiB", PAGES, 0.95), ("mmap", f"mmap and scan {huge}", PAGES, 0.95),
                                   ("rand-128k", f"{s.rand_128k} random reads of 128 KiB", PAGES, 0.9),
                                   ("rand-4k", f"{s.rand_4k} random reads of 4 KiB", PAGES, 0.75),
@@ -110,37 +112,38 @@ def file_rows(s):
         yield Row("warm-" + key, title, "warm", key, warm, ("huge",), bar=bar, **ours)
     for name, block, bar in (("1m", MIB, 0.9), ("64k", 64 * KIB, 0.75), ("4k", 4 * KIB, 0.7)):
         yield Row("write-" + name, f"write {huge} by {block // KIB} KiB, until close returns", "write", "close", NEW, args=("huge", block),
-                  sides=(*OURS, BUSY), base=(BUSY,), bar=bar, also=("native",), stored=0.5, raw=Raw("put-part", s.part, s.huge, (8,)))
+                  sides=(*MOUNTED, BUSY), base=(BUSY,), bar=bar, stored=0.5, raw=Raw("put-part", s.part, s.huge, (8,)), **FIRST, **PAST)
     yield Row("publish", f"write {s.big // MIB} MiB, from the first write until visible and verified", "publish", "verified", NEW,
-              args=("big",), sides=OURS, base=("slowest", "native", "raw"), bar=0.87, raw=Raw("put-part", s.part, s.big, (8,)))
+              args=("big",), base=("slowest", "native", "raw"), bar=0.87, raw=Raw("put-part", s.part, s.big, (8,)), **FIRST)
     for link, tail in (("near", ""), ("far", ", 30 ms away")):
         yield Row("preads" + ("" if link == "near" else "-far"), f"{s.preads} random reads of 64 KiB, cold{tail}", "preads", "", NEW,
                   ("big",), sides=MOUNTED[1:], base=("raw",), bar=0.77, fetch=4, link=link, **FIRST,
                   raw=Raw("get", 64 * KIB, 64 * KIB * s.preads, (1,)))
     yield Row("mixed", f"16 writers and 16 readers of {s.mixed // MIB} MiB each", "mixed", "", "the file read: " + PAGES, ("big",),
-              sides=(*OURS, BUSY), base=(BUSY,), bar=0.9, also=("native",))
+              sides=(*MOUNTED, BUSY), base=(BUSY,), bar=0.9, **FIRST, **PAST)
     yield Row("mixed-memory", f"peak memory of the daemon under 16 writers and 16 readers of {s.mixed // MIB} MiB each", "mixed", "memory",
               "the file read: " + PAGES, ("big",), sides=("sluice",), limit=512, unit="MiB")
 
 
 def torch_rows(s):
     saved = f"a checkpoint of {s.torch_mib} MiB"
-    yield Row("torch-save", f"torch.save of {saved}, until it returns", "torch", "save", NEW, base=("native",), bar=0.91, also=PEERS, also_bar=1.5)
-    yield Row("torch-load", f"torch.load of {saved} just saved", "torch", "load", "the file as saved", base=("native",), bar=0.95, **FIRST)
+    yield Row("torch-save", f"torch.save of {saved}, until it returns", "torch", "save", NEW, base=("native",), bar=0.91, also=PEERS, also_bar=1.5, **PAST)
+    yield Row("torch-load", f"torch.load of {saved} just saved", "torch", "load", "the file as saved", base=("native",), bar=0.95, **FIRST, **PAST)
     memory = ("--memory-cache", f"{2 * s.torch_mib}M")
     yield Row("torch-load-pinned", f"torch.load of {saved} pinned in memory", "torch", "load", "sluice: memory tier, page cache dropped; native: page cache",
-              args=("pin",), sides=OURS, base=("native",), bar=0.95, options=memory, requires=("mount", "--memory-cache"))
+              args=("pin",), sides=OURS, base=("native",), bar=0.95, options=memory, requires=("mount", "--memory-cache"), **PAST)
 
 
 def tree_rows(s):
     """Many files: epochs over small ones, and their metadata."""
-    title, ours = f"an epoch of {s.epoch_n} x 100 KiB, shuffled, 4 threads", {"sides": OURS, "base": ("native",)}
+    title, ours = f"an epoch of {s.epoch_n} x 100 KiB, shuffled, 4 threads", {"base": ("native",), **FIRST}
     variants = (("epoch", "", PAGES, (), (), (), 0.45),
                 ("epoch-stale", ", --metadata-ttl 1s run out", PAGES + "; listings too old", ("stale",), ("--metadata-ttl", "1s"), (), 0.45),
                 ("epoch-immutable", ", --immutable", PAGES, (), ("--immutable",), ("mount", "--immutable"), 0.9),
                 ("epoch-memory", ", half of it fits into memory", DISK, ("limited",), (), (), 0.45))
     for name, tail, warm, args, options, requires, bar in variants:
-        yield Row(name, title + tail, "epoch", "", warm, ("small",), args, options=options, requires=requires, bar=bar, **ours)
+        others = {} if name == "epoch" else {"sides": OURS, "also": (), "also_bar": 0}  # they have no such options
+        yield Row(name, title + tail, "epoch", "", warm, ("small",), args, options=options, requires=requires, bar=bar, **{**ours, **others})
     known = "metadata of all files known, dentries"
     yield Row("stat", f"stat of {s.many_n} known files", "metadata", "stat", known, ("many",), ("many",), bar=0.95, **ours)
     yield Row("readdir", f"readdir of {s.many_n} known files", "metadata", "readdir", known, ("many",), ("many",), bar=1, **ours)

@@ -12,6 +12,21 @@ import pages
 from measure import IO, SLUICE, Failed, gone, is_mounted, run
 
 
+PASSTHROUGH, SOME, DAEMON = "passthrough", "partly through the daemon", "through the daemon"
+REQUEST_MOST = 1 << 20  # bytes that one request of the kernel reads or writes
+
+
+def mode_of(before, now, sample):
+    """Where the bytes of a sample went, by what the daemon counted meanwhile: PASSTHROUGH if it neither read nor, by the number of requests, wrote any."""
+    if not now["passthrough"]:
+        return DAEMON
+    read = sum(now[k] - before[k] for k in ("hit_bytes", "miss_bytes"))
+    size, requests = sample.get("bytes", 0), now["fuse_requests"] - before["fuse_requests"]
+    large = size >= 64 * REQUEST_MOST * (sample.get("files") or 1)  # of small ones the opens alone are as many
+    wrote = large and requests >= size // REQUEST_MOST
+    return PASSTHROUGH if not read and not wrote else DAEMON if wrote or read >= size else SOME
+
+
 class Side:
     name = None
     filesystem = True
@@ -70,7 +85,11 @@ class Side:
     def pids(self):
         return [self.process.pid] if self.process else []
 
-    def mode(self):
+    def begin(self):
+        """Right before the work that mode() is asked of."""
+
+    def mode(self, _sample):
+        """How the bytes of the sample went."""
         return None
 
     def settle(self):
@@ -89,7 +108,7 @@ class Side:
         files = [pathlib.Path(where) / name for where, _, names in os.walk(self.cache) for name in names]
         sample["downloaded_bytes"] = sum(f.stat().st_blocks * 512 for f in files)
 
-    def pin(self, key):
+    def pin(self, key, _size):
         """Keeps a file in memory; here it is in the page cache, where it was written."""
 
     def wait_visible(self, key, size):
@@ -170,6 +189,7 @@ class Rclone(Side):
 class Sluice(Side):
     name = "sluice"
     daemon = ()  # its processes, while there are any
+    before = {}  # its status when the work began
 
     def mount(self):
         run(SLUICE, "mount", f"s3://{self.lake.bucket}", self.root, "--endpoint-url", self.lake.links[self.link], "--cache-dir",
@@ -196,8 +216,11 @@ class Sluice(Side):
         status = self.status()
         return [p for p in (status["supervisor_pid"], status["pid"]) if p]
 
-    def mode(self):
-        return "passthrough" if self.status()["passthrough"] else "through the daemon"
+    def begin(self):
+        self.before = self.status()
+
+    def mode(self, sample):
+        return mode_of(self.before, self.status(), sample)
 
     def note_upload(self, sample):
         """From the file of counters: a command would take longer to start than parts to be sent after the close."""
@@ -210,9 +233,14 @@ class Sluice(Side):
     def note_download(self, sample):
         sample["downloaded_bytes"] = self.status()["downloaded_bytes"]
 
-    def pin(self, key):
+    def pin(self, key, size):
         self.settle()
-        run(SLUICE, "pin", self.root / key)
+        run(SLUICE, "pin", "--memory", self.root / key)
+        until = time.monotonic() + 60
+        while sum(t["used_bytes"] for t in self.status()["tiers"] if t["kind"] == "memory") < size:
+            if time.monotonic() > until:
+                raise Failed(f"{key} did not come into the memory tier: {self.status()['tiers']}")
+            time.sleep(0.1)
         pages.machine.drop()  # it is not the page cache of the disk that serves it
 
     def settle(self):

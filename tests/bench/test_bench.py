@@ -13,9 +13,11 @@ import xml.etree.ElementTree
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import bench  # noqa: E402
 import lake  # noqa: E402
 import pages  # noqa: E402
 import report  # noqa: E402
+import sides  # noqa: E402
 from measure import DELAY, MIB, Failed, io  # noqa: E402
 from rows import FULL, QUICK, Raw, Row, all_rows  # noqa: E402
 
@@ -70,8 +72,29 @@ def test_every_row_with_peers_asks_to_be_first():
     for row in rows.values():
         if {"s3fs", "rclone"} <= set(row.sides) and row.unit == "s":
             assert (row.bar if row.base == ("s3fs", "rclone") else row.also == ("s3fs", "rclone") and row.also_bar) >= 1, row.name
+    alone = {"torch-load-pinned", "epoch-stale", "epoch-immutable", "epoch-memory"}  # by options that only we have
+    assert {r.name for r in rows.values() if "native" in r.sides and "s3fs" not in r.sides} == alone
     assert rows["torch-save"].also_bar == 1.5 and rows["preads"].fetch == rows["preads-far"].fetch == 4
     assert rows["write-1m"].stored == rows["write-64k"].stored == rows["write-4k"].stored == 0.5
+
+
+def test_mode_is_what_the_daemon_counted():
+    def mode(size, files=1, can=True, **delta):
+        before = {"passthrough": can, "hit_bytes": 5, "miss_bytes": 7, "fuse_requests": 11}
+        return sides.mode_of(before, {k: v if k == "passthrough" else v + delta.get(k, 0) for k, v in before.items()}, {"bytes": size, "files": files})
+    assert mode(64 * MIB, fuse_requests=10) == mode(100, 1, fuse_requests=5) == sides.PASSTHROUGH
+    assert mode(64 * MIB, fuse_requests=64) == mode(MIB, miss_bytes=MIB) == mode(MIB, can=False) == sides.DAEMON
+    assert mode(64 * MIB, hit_bytes=4096) == mode(100 << 10, 1, hit_bytes=1000, fuse_requests=4) == sides.SOME
+    assert mode(2000 * 100 << 10, 2000, fuse_requests=6000) == sides.PASSTHROUGH
+
+
+def test_bytes_that_did_not_go_past_the_daemon_fail_the_run():
+    row, side = dataclasses.replace(ROW, past_daemon=True), types.SimpleNamespace(name="sluice", before={"passthrough": True})
+    good, bad = {"seconds": 1, "mode": sides.PASSTHROUGH}, {"seconds": 1, "mode": sides.SOME}
+    assert bench.checked(row, side, good) == good and bench.checked(ROW, side, bad) == bad
+    assert bench.checked(row, side, bad) == {"error": "the bytes went partly through the daemon"}
+    side.before["passthrough"] = False  # it cannot, and the report says so
+    assert bench.checked(row, side, {"mode": sides.DAEMON}) == {"mode": sides.DAEMON}
 
 
 def test_modes_of_all_runs_are_shown():
