@@ -134,6 +134,12 @@ class Loop:
     def worker(self):
         return self.m.status()
 
+    def check_nobody_else(self):
+        """Nobody but this mount is at the bucket: nothing in it may be taken for somebody else's."""
+        rows = [line.split() for line in (self.m.path / ".stats").read_text().splitlines()]
+        found = [n for name, n in (row for row in rows if len(row) == 2) if name == "sluice_remote_changes_total"]
+        assert found == ["0"], f"our own objects were taken for somebody else's: {found}"
+
     def wait_fired(self, seconds):
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -145,6 +151,7 @@ class Loop:
     def kill(self, point, nth, both):
         """True if the point did it."""
         status = self.worker()
+        self.check_nobody_else()
         if both:
             self.dying.set()
         at_start = point in AT_START
@@ -216,6 +223,7 @@ class Loop:
             p.check()
         self.check_bucket()
         self.check_log()
+        self.check_nobody_else()
         self.cycles += 1
         self.counted += dirty > 0
 
