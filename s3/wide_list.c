@@ -20,12 +20,14 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define PAGE_ROWS   1000u           /* what stores give at once */
-#define FIRST_ROWS  (4 * PAGE_ROWS) /* from one chain, before there are more */
-#define HELPERS     7u              /* threads of one listing beside the caller's, at most */
-#define HELPERS_MAX (2 * HELPERS)   /* of all listings */
-#define IN_VAIN_MAX 200u            /* ranges without a name: the guesses are no good */
-#define PAST_END    1               /* a name that is another range's */
+#define PAGE_ROWS 1000u /* what stores give at once */
+#define FIRST_ROWS                                                                                                     \
+    (10 *                                                                                                              \
+     PAGE_ROWS) /* from one chain, before there are more: what is guessed costs a dozen requests, as much as these */
+#define HELPERS     7u            /* threads of one listing beside the caller's, at most */
+#define HELPERS_MAX (2 * HELPERS) /* of all listings */
+#define IN_VAIN_MAX 200u          /* ranges without a name: the guesses are no good */
+#define PAST_END    1             /* a name that is another range's */
 
 static atomic_uint n_helpers;
 

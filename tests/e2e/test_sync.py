@@ -29,24 +29,6 @@ def make_lake(store, dirs=DIRS, files=FILES):
     return keys
 
 
-def test_many_names_in_one_directory(make_mount, store):
-    """Of a store that gives pages they come from several places at once: first here and there, then all of them, each once."""
-    keys = make_lake(store, 1, 4500 if QUICK else 7000)
-    m = make_mount(metadata_ttl="1h")
-    seen = os.listdir(m.path / "set/d000")
-    assert len(seen) == len(set(seen)) and {f"set/d000/{name}" for name in seen} == set(keys)
-    assert [line["changed"] for line in sync(m)] == [0]
-    gone, new = keys[::500], [f"set/d000/{name}" for name in ("!", "f", "f0005-b", "zz", "\u00fc")]
-    for key in gone:
-        store.delete(key)
-    for key in new:
-        store.put(key, b"x")
-    (line,) = sync(m)
-    assert (line["state"], line["errors"], line["changed"]) == ("done", 0, 1), line
-    assert names(m) == sorted(set(keys) - set(gone) | set(new))
-    assert (m.path / keys[1]).stat().st_size == 1 and not (m.path / gone[1]).exists()
-
-
 def requests(m):
     r = m.status()["requests"]
     return r["list"] + r["head"] + r["get"]

@@ -276,7 +276,7 @@ START_TEST(names_of_all_bytes)
     g_autoptr(GHashTable) once = g_hash_table_new(g_str_hash, g_str_equal);
     unsigned top = _i % 2 ? 256 : 128;
     pause_us = 500;
-    for (unsigned i = 0; i < 20000; i++) {
+    for (unsigned i = 0; i < 40000; i++) {
         GString *key = g_string_new("d/");
         unsigned len = (unsigned)g_rand_int_range(rng, 1, 9);
         for (unsigned k = 0; k < len; k++) {
@@ -311,11 +311,11 @@ END_TEST
 
 START_TEST(few_names_come_in_order_from_the_callers_thread)
 {
-    for (unsigned i = 0; i < 3999; i++)
+    for (unsigned i = 0; i < 9999; i++)
         g_ptr_array_add(keys, g_strdup_printf("d/%05u", i));
-    assert_all("d/", 3999);
+    assert_all("d/", 9999);
     ck_assert_uint_eq(atomic_load(&most), 1);
-    ck_assert_uint_eq(atomic_load(&n_pages), 4);
+    ck_assert_uint_eq(atomic_load(&n_pages), 10);
 }
 END_TEST
 
@@ -327,7 +327,7 @@ END_TEST
 
 /* ---- ends ---- */
 
-#define FEW 15000u
+#define FEW 25000u
 
 START_TEST(page_that_fails_ends_all_of_it)
 {
@@ -343,7 +343,7 @@ END_TEST
 START_TEST(caller_ends_it)
 {
     add_counted("d/%06u", FEW);
-    struct got g = {.stop_at = (unsigned)_i * 700 + 1};
+    struct got g = {.stop_at = (unsigned)_i * 1200 + 1};
     ck_assert_int_eq(list("d/", &g), -ECANCELED);
     ck_assert_uint_eq(g.n, g.stop_at);
     g_hash_table_unref(g.names);
@@ -447,7 +447,7 @@ int main(void)
     suite_add_tcase(s, tc);
     tc = tcase_create("ends");
     tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_loop_test(tc, page_that_fails_ends_all_of_it, 1, 14);
+    tcase_add_loop_test(tc, page_that_fails_ends_all_of_it, 1, 24);
     tcase_add_loop_test(tc, caller_ends_it, 0, 20);
     tcase_add_test(tc, many_at_once_share_the_threads);
     suite_add_tcase(s, tc);
