@@ -27,6 +27,7 @@ void warm_names_clear(struct warm_names *wn)
 {
     if (wn->spool)
         (void)fclose(wn->spool); /* it has no name and goes with this */
+    warm_sources_clear(&wn->sources);
     mount_point_clear(&wn->mount);
     g_free(wn->base);
     g_free(wn->json_base);
@@ -96,32 +97,26 @@ static void add_path(struct warm_names *wn, const char *shown, const char *path)
         wn->mount = mp;
 }
 
-/* What is left of url below the source of a mount ("s3://bucket/prefix"), NULL: it is not below it. */
-static const char *below_source(const char *url, const char *source)
+static void wrong_url(struct warm_names *wn, const char *shown)
 {
-    size_t len = strlen(source);
-    while (len > 0 && source[len - 1] == '/')
-        len--;
-    bool below = strncmp(url, source, len) == 0 && (url[len] == '/' || url[len] == '\0');
-    return below ? url + len + strspn(url + len, "/") : NULL;
+    const char *silent = wn->sources.silent;
+    g_autofree char *hint =
+        silent ? g_strdup_printf("; the links of %s are not known: its daemon was not reached", silent) : NULL;
+    if (wn->mount.path)
+        wrong(wn, EXIT_FAILED, "'%s' lies neither in the source of %s nor in those of its links%s", shown,
+              wn->mount.path, hint ? hint : "");
+    else
+        wrong(wn, EXIT_FAILED, "'%s' lies in the source of no sluice mount, and of none of their links%s", shown,
+              hint ? hint : "");
 }
 
 static void add_url(struct warm_names *wn, const char *shown, const char *url)
 {
-    g_autoptr(GPtrArray) mounts = wn->mount.path ? NULL : mount_list();
-    const struct mount_point *found = wn->mount.path ? &wn->mount : NULL;
-    const char *relative = found ? below_source(url, found->source) : NULL;
-    for (unsigned i = 0; mounts && !relative && i < mounts->len; i++) {
-        found = mounts->pdata[i];
-        relative = below_source(url, found->source);
-    }
-    if (!relative) {
-        wrong(wn, EXIT_FAILED, "'%s' lies in the source of no sluice mount%s%s", shown, wn->mount.path ? " but " : "",
-              wn->mount.path ? wn->mount.path : "");
-        return;
-    }
-    g_autofree char *path = g_build_filename(found->path, relative, NULL);
-    add_path(wn, shown, path);
+    g_autofree char *path = warm_sources_find(&wn->sources, url, wn->mount.path ? &wn->mount : NULL);
+    if (path)
+        add_path(wn, shown, path);
+    else
+        wrong_url(wn, shown);
 }
 
 /* The URL in "pipe:aws s3 cp s3://... -", NULL: none. */

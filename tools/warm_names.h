@@ -5,6 +5,7 @@
 #pragma once
 #include "tools/ctl_client.h"
 #include "tools/manifest.h"
+#include "tools/warm_sources.h"
 
 #define WARM_NAMED 20 /* of names that are wrong or not there */
 
@@ -13,7 +14,8 @@ struct warm_names {
     char *base;               /* owned: relative names are below it */
     char *json_base;          /* owned: those of the JSON document that is read */
     bool base_given;
-    FILE *spool; /* paths relative to the mount, a NUL behind each */
+    struct warm_sources sources; /* what URLs lie in */
+    FILE *spool;                 /* paths relative to the mount, a NUL behind each */
     uint64_t n, bytes, n_bad;
     int code; /* the worst so far */
 };

@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 import threading
+import time
 
 import pytest
 import stores
@@ -435,3 +436,33 @@ def test_a_link_is_listed_as_its_sync_says(make_mount, other):
     run("link", "set", "--sync", "lazy", m.path / "again")
     run("link", "rm", m.path / "again")
     assert "once" in synced()
+
+
+def test_an_immutable_link_is_listed_once(make_mount, other):
+    """What was looked at stays as it was, over a remount too, and asks neither the store nor, but for opens, the daemon again; until a sync of the link."""
+    m, one = make_mount(), other("one")
+    one.put("d/f", b"old")
+    add(m, one, "still", "--immutable")
+    top = m.path / "still/d"
+
+    def look(dir_fd):
+        for _ in range(20):
+            assert os.stat("f", dir_fd=dir_fd).st_size == 3
+        assert os.listdir(top) == ["f"] and not (top / "new").exists() and (top / "f").read_bytes() == b"old"
+
+    dir_fd = os.open(top, os.O_RDONLY)
+    look(dir_fd)
+    one.put("d/f", b"longer")
+    one.put("d/new", b"1")
+    time.sleep(1.5)  # elsewhere names, and that there is none, count for a second
+    before = m.status()
+    look(dir_fd)
+    after = m.status()
+    os.close(dir_fd)
+    for verb in ("get", "head", "list"):
+        assert after["requests"][verb] == before["requests"][verb]
+    assert after["fuse_requests"] - before["fuse_requests"] < 20, "stat asks the daemon"
+    m.remount()
+    assert os.listdir(top) == ["f"] and m.status()["requests"]["list"] == 0
+    run("link", "sync", m.path / "still")
+    assert sorted(os.listdir(top)) == ["f", "new"] and (top / "f").read_bytes() == b"longer"

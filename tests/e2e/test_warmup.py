@@ -349,6 +349,44 @@ def test_shards_of_webdataset(mount, store, base):
     assert done.returncode == 1 and "lies in the source of no sluice mount" in done.stderr
 
 
+def test_urls_of_linked_buckets(make_mount, store, base):
+    """Of a mount that has links only and of one with a bucket itself, where the longest source counts. What a link hides is shown by none."""
+    one, two = (type(store)(base / name) for name in ("one", "two"))
+    endpoint = ["--endpoint-url", store.endpoint] if store.endpoint else []
+    fill(one, ["p/a.tar", "p/d/b.tar", "q/c.tar"])
+    fill(two, ["x-000.tar", "x-001.tar"], b"1234567")
+    only = make_mount("only", start=False)
+    run(*[a for a in only.arguments({"endpoint_url": None}) if a != only.source], env=only.env)
+    run("link", "add", *endpoint, f"{one.source}/p", only.path / "deep/one")
+    run("link", "add", *endpoint, two.source, only.path / "two")
+    shards = base / "shards"
+    shards.write_text(f"{one.source}/p/d/b.tar\n{two.source}/x-{{000..001}}.tar\npipe:aws s3 cp {one.source}/p/a.tar -\n")
+    p = totals("-f", shards)
+    assert (p["files_total"], p["bytes_fetched"], p["missing"]) == (4, 24, 0)
+    assert only.info("deep/one/d/b.tar")["cached_bytes"] == 5 and only.info("two/x-001.tar")["cached_bytes"] == 7
+    for url in (f"{one.source}/q/c.tar", f"{one.source}/pp/a.tar", "s3://nobody/x.tar"):
+        shards.write_text(f"{two.source}/x-000.tar\n{url}\n")
+        done = run("warmup", "-f", shards, check=False)
+        assert done.returncode == 1 and f"'{url}' lies neither in the source of {only.path} nor" in done.stderr, done.stderr
+    own = make_mount("own", source=one.source)
+    run("link", "add", *endpoint, f"{one.source}/p/d", own.path / "again")
+    run("link", "add", *endpoint, two.source, own.path / "two")
+    fill(one, ["two/hidden.tar"])
+    shards.write_text(f"{one.source}/q/c.tar\n{one.source}/p/d/b.tar\n{two.source}/x-000.tar\n")
+    assert totals("-f", shards)["bytes_fetched"] == 17
+    assert own.info("again/b.tar")["cached_bytes"] == 5 and own.info("p/d/b.tar")["cached_bytes"] == 0
+    shards.write_text(f"{one.source}/two/hidden.tar\n")
+    done = run("warmup", "-f", shards, check=False)
+    assert done.returncode == 1 and "and of none of their links" in done.stderr, done.stderr
+    only.kill()
+    shards.write_text("s3://nobody/x.tar\n")
+    done = run("warmup", "-f", shards, check=False)
+    assert "are not known: its daemon was not reached" in done.stderr, done.stderr
+    only.detach()
+    for s in (one, two):
+        s.remove()
+
+
 @pytest.mark.parametrize("args,why", [
     (["--nodes", "3/3"], "--nodes '3/3': not I/N"),
     (["--nodes", "1"], "--nodes '1': not I/N"),
