@@ -83,5 +83,5 @@ json_t *rules_json(const struct rule_set *set);
 json_t *rules_list_json(struct fs *fs);
 
 /* An object appeared at key, or became another one, by what a listing or an event of the store told: --on-create may want it here. Any lock above ON_CREATE may be held; the
- * work is done behind. */
-void rules_on_create(struct fs *fs, const char *key);
+ * work is done behind. False: it does not. */
+bool rules_on_create(struct fs *fs, const char *key);

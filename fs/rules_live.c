@@ -104,10 +104,10 @@ static void warm_created(void *arg)
     pin_fetch(fs, (const char *const *)paths);
 }
 
-void rules_on_create(struct fs *fs, const char *key)
+bool rules_on_create(struct fs *fs, const char *key)
 {
     if (fs->rules->on_create->len == 0 || !fs->jobs || !rules_warms(fs->rules, key))
-        return;
+        return false;
     char *path = g_strndup(key, strlen(key) - g_str_has_suffix(key, "/"));
     mutex_lock(&fs->created_mu);
     bool push = !fs->created;
@@ -122,4 +122,5 @@ void rules_on_create(struct fs *fs, const char *key)
     g_free(path);
     if (push)
         (void)workq_push(fs->jobs->pin_q, false, warm_created, fs); /* refused only while stopping */
+    return true;
 }
