@@ -106,9 +106,12 @@ static void warm_created(void *arg)
 
 bool rules_on_create(struct fs *fs, const char *key)
 {
-    if (fs->rules->on_create->len == 0 || !fs->jobs || !rules_warms(fs->rules, key))
+    bool dir = g_str_has_suffix(key, "/");
+    if (fs->rules->on_create->len == 0 || !fs->jobs)
         return false;
-    char *path = g_strndup(key, strlen(key) - g_str_has_suffix(key, "/"));
+    if (!rules_warms(fs->rules, key) && !(dir && rules_warms_below(fs->rules, key)))
+        return false;
+    char *path = g_strndup(key, strlen(key) - dir);
     mutex_lock(&fs->created_mu);
     bool push = !fs->created;
     if (push)

@@ -236,6 +236,78 @@ START_TEST(what_is_new_is_fetched_once_however_many_events_tell_of_it)
 }
 END_TEST
 
+static void list_now(const char *path)
+{
+    INODE_REF dir = fs_fixture_inode(&fx, path);
+    ck_assert_int_eq(tree_refresh(fx.fs, dir, true), 0);
+}
+
+static bool is_listed(const char *path)
+{
+    INODE_REF dir = fs_fixture_inode(&fx, path);
+    return tree_is_listed(dir);
+}
+
+/* _i: by a listing, or by the event of one of its files. */
+START_TEST(new_directory_is_looked_through_for_what_the_rule_means)
+{
+    fs_fixture_object(&fx, "models/old/c.st", "1", 1);
+    start("models/**/*.st=warm");
+    ck_assert_uint_ne(ino_of("models/old/c.st"), 0);
+    fs_fixture_object(&fx, "models/new/a.st", "1", 1);
+    fs_fixture_object(&fx, "models/new/a.bin", "1", 1);
+    fs_fixture_object(&fx, "models/new/deep/er/b.st", "1", 1);
+    int64_t had = metric_get(M_downloaded_bytes);
+    if (_i)
+        ck_assert_int_eq(look("models/new/a.bin", true), EVENT_APPLIED);
+    else
+        list_now("models");
+    EVENTUALLY(metric_get(M_downloaded_bytes) >= had + 2); /* and nobody looks */
+    EVENTUALLY(is_cached("models/new/a.st") && is_cached("models/new/deep/er/b.st"));
+    ck_assert(!is_cached("models/new/a.bin"));
+    ck_assert(!is_cached("models/old/c.st"));
+}
+END_TEST
+
+START_TEST(new_directory_is_listed_only_as_far_as_a_rule_reaches)
+{
+    fs_fixture_object(&fx, "models/old", "1", 1);
+    start("models/*/w/*.st=warm\n*.idx=warm");
+    ck_assert_uint_ne(ino_of("models/old"), 0);
+    fs_fixture_object(&fx, "models/new/w/a.st", "1", 1);
+    fs_fixture_object(&fx, "models/new/w/far/a.st", "1", 1);
+    fs_fixture_object(&fx, "models/new/huge/a.st", "1", 1);
+    fs_fixture_object(&fx, "other/a.idx", "1", 1);
+    list_now("models");
+    list_now("");
+    EVENTUALLY(is_cached("models/new/w/a.st"));
+    ck_assert(!is_listed("models/new/huge"));
+    ck_assert(!is_listed("models/new/w/far"));
+    ck_assert(!is_listed("other"));
+}
+END_TEST
+
+static bool has_failed(void)
+{
+    struct warm_progress p;
+    g_autoptr(GPtrArray) jobs = warm_list_jobs(fx.fs);
+    return jobs->len > 0 && warm_progress_get(jobs->pdata[0], &p) == WARM_FAILED;
+}
+
+START_TEST(new_directory_is_looked_through_again_after_the_store_failed)
+{
+    fs_fixture_object(&fx, "models/old", "1", 1);
+    start("models/**/*.st=warm");
+    ck_assert_uint_ne(ino_of("models/old"), 0);
+    fs_fixture_object(&fx, "models/new/a.st", "1", 1);
+    fault("op=get,action=error:-EACCES");
+    list_now("models");
+    EVENTUALLY(has_failed());
+    fault("op=get,nth=1000000,action=error:-EIO");
+    EVENTUALLY(is_cached("models/new/a.st"));
+}
+END_TEST
+
 /* Each of what comes at once is fetched, in whatever order its event, its listing and the fetches of the others are. */
 START_TEST(all_of_a_model_that_is_told_of_at_once_is_warmed)
 {
@@ -270,6 +342,9 @@ int main(void)
     tcase_add_test(tc, what_others_make_in_a_directory_made_here_is_warmed);
     tcase_add_test(tc, file_that_a_rule_means_is_warmed_with_its_new_directory);
     tcase_add_test(tc, what_is_new_is_fetched_once_however_many_events_tell_of_it);
+    tcase_add_loop_test(tc, new_directory_is_looked_through_for_what_the_rule_means, 0, 2);
+    tcase_add_test(tc, new_directory_is_listed_only_as_far_as_a_rule_reaches);
+    tcase_add_test(tc, new_directory_is_looked_through_again_after_the_store_failed);
     tcase_add_test(tc, all_of_a_model_that_is_told_of_at_once_is_warmed);
     suite_add_tcase(s, tc);
     return run_suite(s);
