@@ -1,7 +1,8 @@
 /*
  * What an event makes of a name. The event itself is believed only in this: that somebody may have changed what stands at the key. The store is asked (a HEAD, or for
  * a directory a LIST of one key) and what it says goes the way of a row of a listing (tree_apply.h): new names appear, changed ones get a new inode, those that are
- * gone go, and what is local and not published wins. So forged, repeated and late events cost a request at most.
+ * gone go, and what is local and not published wins. So forged, repeated and late events cost a request at most, or what
+ * --on-create means is fetched though it is old.
  * Nothing is asked where the answer is known: the object has the etag that the name has (our own publishes, above all), and where nobody has looked: names of directories that were
  * never listed are found when they are, or when --on-create fetches what was made there, which asks for the path as anybody does.
  */
