@@ -4,6 +4,7 @@
 #include "ns_undo.h"
 #include "pin.h"
 #include "publish.h"
+#include "rules.h"
 #include "tree_drop.h"
 #include "tree_list.h"
 
@@ -276,9 +277,11 @@ static int appear(struct fs *fs, const struct spot *s, struct list_row *row, str
         c->changed = true;
         int r = open_made_here(fs, s->made_here);
         notify_entry(fs, s->dir, s->name);
+        if (r == 0 && row->told)
+            (void)rules_on_create(fs, row->told); /* wanted or not */
         return r;
     }
-    struct list_row dir = {.is_dir = true};
+    struct list_row dir = {.is_dir = true, .told = row->told};
     dir.name = row->name = s->name;
     row->settled_ns = 0;
     dir.stamp = row->stamp = meta_next_seq(fs->meta);
@@ -297,9 +300,9 @@ static int vanish(struct fs *fs, const struct spot *s, struct change *c)
     return r == 0 && c->changed ? drop_empty_dirs(fs, s->dir) : r;
 }
 
-static int look_there(struct fs *fs, const char *key, const struct spot *s)
+static int look_there(struct fs *fs, const char *key, const struct spot *s, const char *told)
 {
-    struct list_row row = {0};
+    struct list_row row = {.told = told};
     bool there = false;
     struct change c = {.dir = s->dir, .name = s->name, .stamp = meta_last_seq(fs->meta)};
     c.first_id = meta_next_ino(fs->meta);
@@ -310,6 +313,8 @@ static int look_there(struct fs *fs, const char *key, const struct spot *s)
     obj_info_clear(&row.info);
     if (r < 0)
         return r;
+    if (told && there && !c.changed && !(s->d.id && s->last))
+        (void)rules_on_create(fs, told); /* a listing was faster */
     if (c.changed) {
         const char *slash = strrchr(key, '/');
         g_autofree char *dir = slash ? g_strndup(key, (size_t)(slash + 1 - key)) : g_strdup("/");
@@ -318,14 +323,49 @@ static int look_there(struct fs *fs, const char *key, const struct spot *s)
     return c.changed ? EVENT_APPLIED : EVENT_NOTHING;
 }
 
+/* ---- --on-create ---- */
+
+/* Is the key that of an object, not of a directory's marker? What lies below that has events of its own. */
+static bool is_file(const char *key)
+{
+    bool ok = true;
+    for (const char *at = key, *end; ok && at; at = *end ? end + 1 : NULL) {
+        end = at + strcspn(at, "/");
+        ok = tree_name_ok(at, (size_t)(end - at));
+    }
+    return ok;
+}
+
+/* The name is as a listing showed it, maybe the first one, which tells of nothing new; and its content is not here. */
+static bool is_only_listed(struct fs *fs, const struct meta_dentry *d)
+{
+    struct meta_inode rec;
+    if (d->stamp != 0 || d->op_seq != 0 || !S_ISREG(d->type) || meta_inode_get(fs->meta, d->ino, &rec) < 0)
+        return false;
+    bool absent = pin_is_absent(fs, &rec);
+    meta_inode_clear(&rec);
+    return absent;
+}
+
+/* What was made, and is no news to the names: nobody has looked there, or a listing was faster than the event. */
+static void warm_made(struct fs *fs, const char *key, const struct spot *s, int r)
+{
+    bool same = (r == EVENT_KNOWN || r == EVENT_NOTHING) && s->d.id && s->last;
+    if (r == EVENT_UNSEEN || (same && is_only_listed(fs, &s->d)))
+        (void)rules_on_create(fs, key); /* the store is asked when it is fetched */
+}
+
 int event_look(struct fs *fs, const char *key, const struct etag *etag, bool created)
 {
     struct spot s;
     int r = find_spot(fs, key, &s);
+    const char *told = created && fs->rules->on_create->len > 0 && is_file(key) ? key : NULL;
     if (r == 0)
         r = (int)look_here(fs, key, &s, etag, created);
     if (r == EVENT_APPLIED)
-        r = look_there(fs, key, &s);
+        r = look_there(fs, key, &s, told);
+    if (told)
+        warm_made(fs, told, &s, r);
     spot_clear(&s);
     return r;
 }

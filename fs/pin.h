@@ -41,8 +41,9 @@ struct pin_tick {
     void *ctx;
 };
 int pin_tree_told(struct fs *fs, uint64_t ino, enum cache_pin pin, const struct pin_tick *tick) MUST_CHECK;
-/* Fetches what is absent below the paths (NULL-terminated), of a pinned one what is pinned, in the background: a few warm-ups at a time, and none for a path that another is on; it is looked at
- * again after that. What fails, but for names that are gone, is tried again later, PIN_FETCH_TRIES times in all within about an hour. Any thread; no ranked lock may be held. */
+/* Fetches what is absent below the paths (NULL-terminated), of a pinned one what is pinned, of a directory that --on-create looks through (rules_warms_below()) what it means, in the
+ * background: a few warm-ups at a time, and none for a path that another is on; it is looked at again after that. What fails, but for names that are gone, is tried again later,
+ * PIN_FETCH_TRIES times in all within about an hour. Any thread; no ranked lock may be held. */
 #define PIN_FETCH_TRIES 12u
 void pin_fetch(struct fs *fs, const char *const *paths);
 /* Something may be missing here: a directory that was not listed, or a clean file that is not complete. */

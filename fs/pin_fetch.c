@@ -140,7 +140,8 @@ static bool is_wanted(struct fs *fs, const char *path)
 {
     struct meta_inode rec;
     uint64_t ino;
-    if (rules_warms(fs->rules, path))
+    g_autofree char *dir = g_strconcat(path, "/", NULL);
+    if (rules_warms(fs->rules, path) || rules_warms_below(fs->rules, dir))
         return true;
     if (pin_resolve_known(fs, path, NULL, &ino) < 0 || meta_inode_get(fs->meta, ino, &rec) < 0)
         return false;

@@ -195,11 +195,14 @@ static bool retry_across(struct retry *stars)
     return slash;
 }
 
-bool rule_glob_matches(const char *glob, const char *path)
+/* begins: it is enough that something longer than path, which begins with it, would match. */
+static bool glob_matches(const char *glob, const char *path, bool begins)
 {
     const char *p = glob, *s = path;
     struct retry star = {0}, stars = {0};
     while (*p || *s) {
+        if (begins && *p && !*s)
+            return true;
         if (p[0] == '*' && p[1] == '*') {
             bool first = p == glob || p[-1] == '/';
             p += strspn(p, "*");
@@ -223,6 +226,11 @@ bool rule_glob_matches(const char *glob, const char *path)
         }
     }
     return true;
+}
+
+bool rule_glob_matches(const char *glob, const char *path)
+{
+    return glob_matches(glob, path, false);
 }
 
 /* NULL: good. Static storage. */
@@ -559,5 +567,15 @@ bool rules_warms(const struct rules *r, const char *path)
     for (unsigned i = 0; i < r->on_create->len; i++)
         if (rule_glob_matches(r->on_create->pdata[i], path))
             return true;
+    return false;
+}
+
+bool rules_warms_below(const struct rules *r, const char *dir)
+{
+    for (unsigned i = 0; i < r->on_create->len; i++) {
+        const char *glob = r->on_create->pdata[i];
+        if (memchr(glob, '/', strcspn(glob, "*?[\\")) && glob_matches(glob, dir, true))
+            return true;
+    }
     return false;
 }

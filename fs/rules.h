@@ -68,6 +68,8 @@ void rules_free(struct rules *r); /* NULL allowed */
 /* What applies to path ("a/b", of a directory "a/b/"). Never NULL. Cheap where there are no rules, else one comparison a rule. */
 const struct rule_set *rules_match(const struct rules *r, const char *path);
 bool rules_warms(const struct rules *r, const char *path);
+/* May it be so of something below dir ("a/b/"), by a glob that begins with a folder? Others would have every new directory looked through. */
+bool rules_warms_below(const struct rules *r, const char *dir);
 
 /* ---- rules_live.c ---- */
 
@@ -82,6 +84,6 @@ json_t *rules_json(const struct rule_set *set);
 /* All rules of the mount, as given. */
 json_t *rules_list_json(struct fs *fs);
 
-/* An object appeared at key, or became another one, by what a listing or an event of the store told: --on-create may want it here. Any lock above ON_CREATE may be held; the
- * work is done behind. */
-void rules_on_create(struct fs *fs, const char *key);
+/* An object appeared at key, or became another one, by what a listing or an event of the store told: --on-create may want it, or some of a directory ("a/b/"), here. Any lock
+ * above ON_CREATE may be held; the work is done behind. False: it does not. */
+bool rules_on_create(struct fs *fs, const char *key);

@@ -104,11 +104,14 @@ static void warm_created(void *arg)
     pin_fetch(fs, (const char *const *)paths);
 }
 
-void rules_on_create(struct fs *fs, const char *key)
+bool rules_on_create(struct fs *fs, const char *key)
 {
-    if (fs->rules->on_create->len == 0 || !fs->jobs || !rules_warms(fs->rules, key))
-        return;
-    char *path = g_strndup(key, strlen(key) - g_str_has_suffix(key, "/"));
+    bool dir = g_str_has_suffix(key, "/");
+    if (fs->rules->on_create->len == 0 || !fs->jobs)
+        return false;
+    if (!rules_warms(fs->rules, key) && !(dir && rules_warms_below(fs->rules, key)))
+        return false;
+    char *path = g_strndup(key, strlen(key) - dir);
     mutex_lock(&fs->created_mu);
     bool push = !fs->created;
     if (push)
@@ -122,4 +125,5 @@ void rules_on_create(struct fs *fs, const char *key)
     g_free(path);
     if (push)
         (void)workq_push(fs->jobs->pin_q, false, warm_created, fs); /* refused only while stopping */
+    return true;
 }

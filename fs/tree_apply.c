@@ -151,7 +151,7 @@ static void note_shadowed(struct fs *fs, struct meta_batch *b, struct meta_dentr
     metric_inc(M_hidden_keys);
 }
 
-/* For --on-create: something of a directory that was listed before is new. What a first listing shows was there. */
+/* For --on-create: something of a directory that was listed before is new, or an event says so. What a first listing shows was there. */
 static void note_created(struct fs *fs, uint64_t dir, const struct list_row *row) REQUIRES(fs->ns)
 {
     INODE_REF in = NULL;
@@ -161,8 +161,8 @@ static void note_created(struct fs *fs, uint64_t dir, const struct list_row *row
     bool listed = in->rec.flags & INODE_DIR_LISTED;
     mutex_unlock(&in->mu);
     g_autofree char *key = listed ? tree_key(fs, dir, row->name, row->is_dir) : NULL;
-    if (key)
-        rules_on_create(fs, key);
+    if (!(key && rules_on_create(fs, key)) && row->told)
+        (void)rules_on_create(fs, row->told); /* wanted or not */
 }
 
 static int replace_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, const struct inode *old,

@@ -15,6 +15,7 @@ struct list_row {
     struct etag etag;     /* bare, or when has_info that of info */
     struct obj_info info; /* when has_info */
     uint64_t stamp;       /* for the record of the name: listings begun before it know less; 0 of a listing */
+    const char *told;     /* borrowed; key that an event said was made, of the row or below it; NULL: none */
 };
 void list_row_free(struct list_row *row); /* NULL allowed */
 

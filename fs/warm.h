@@ -30,7 +30,7 @@ struct warm_req {
     int64_t until_ns;   /* wall clock: begins no further file; 0: none */
     bool background;    /* nobody takes events: they are only counted, the first WARM_PROBLEMS kept */
     bool keep;          /* in the database; needs a list, which is kept too, and no paths */
-    bool for_pins;      /* below a path that is pinned only what is pinned too */
+    bool for_pins;      /* below a path that is pinned only what is pinned too; see pin_fetch() */
     /* once it has ended, if it was started; on one of its threads, no lock held; NULL: none. w is borrowed */
     void (*ended)(void *ctx, struct warm *w);
     void *ended_ctx;

@@ -2,6 +2,7 @@
  * The walk of a warm-up: once to count, once to feed the queue, where the cache is short of room once more to look. Depth first, a page of names at a time, so that a directory of a million names
  * or a tree of a million directories costs a page of memory for each level.
  */
+#include "rules.h"
 #include "tree.h"
 #include "warm_internal.h"
 
@@ -13,6 +14,7 @@ struct walk {
     struct warm *w;
     bool feed;
     bool pinned_only;       /* at the path that it is on */
+    bool created_only;      /* the same: of a directory that --on-create does not mean, only what it means below */
     uint64_t offline_ns;    /* for tree_refresh_sure() */
     struct warm_look *look; /* NULL: counts or feeds */
 };
@@ -55,6 +57,8 @@ static int visit_file(struct walk *k, uint64_t ino, const char *path)
     struct meta_inode rec;
     if (w->n_nodes && warm_share(path, w->n_nodes) != w->node)
         return 0;
+    if (k->created_only && !rules_warms(w->fs->rules, path))
+        return 0;
     if (k->feed && !k->pinned_only)
         return warm_feed(w, ino, path);
     if (meta_inode_get(w->fs->meta, ino, &rec) < 0)
@@ -93,6 +97,15 @@ static void hint_dirs(struct warm *w, GPtrArray *page)
 
 static int walk_dir(struct walk *k, uint64_t ino, const char *path, unsigned depth);
 
+/* Is something below what the walk is for? */
+static bool may_hold(const struct walk *k, const char *path)
+{
+    if (!k->created_only)
+        return true;
+    g_autofree char *dir = g_strconcat(path, "/", NULL);
+    return rules_warms_below(k->w->fs->rules, dir);
+}
+
 static int walk_page(struct walk *k, GPtrArray *page, const char *path, unsigned depth)
 {
     int r = 0;
@@ -100,7 +113,7 @@ static int walk_page(struct walk *k, GPtrArray *page, const char *path, unsigned
         const struct page_name *n = page->pdata[i];
         g_autofree char *below = *path ? g_strconcat(path, "/", n->name, NULL) : g_strdup(n->name);
         if (S_ISDIR(n->type))
-            r = walk_dir(k, n->ino, below, depth + 1);
+            r = may_hold(k, below) ? walk_dir(k, n->ino, below, depth + 1) : 0;
         else if (S_ISREG(n->type))
             r = visit_file(k, n->ino, below);
     }
@@ -132,7 +145,7 @@ static int walk_names(struct walk *k, uint64_t ino, const char *path, unsigned d
             return r;
         if (page->len > 0)
             *after = ((struct page_name *)page->pdata[page->len - 1])->id;
-        if (!k->feed && !k->look)
+        if (!k->feed && !k->look && !k->created_only)
             hint_dirs(k->w, page);
         r = walk_page(k, page, path, depth);
     }
@@ -190,6 +203,15 @@ static bool is_pinned(struct inode *in)
     return pinned;
 }
 
+/* Is it a directory, not what a link that --on-create means leads to, that appeared for the sake of what may be below? */
+static bool is_for_created(struct walk *k, const char *asked, const char *path)
+{
+    const struct rules *rules = k->w->fs->rules;
+    g_autofree char *dir = g_strconcat(path, "/", NULL);
+    return k->w->for_pins && !k->pinned_only && g_str_equal(asked, path) && !rules_warms(rules, dir) &&
+           rules_warms_below(rules, dir);
+}
+
 /* One of the paths that were asked for. -ECANCELED: no further one. */
 static int walk_path(struct walk *k, const char *asked)
 {
@@ -197,6 +219,7 @@ static int walk_path(struct walk *k, const char *asked)
     g_autofree char *path = NULL;
     int r = warm_stopped(k->w) ? -ECANCELED : tree_follow(k->w->fs, asked, NULL, &path, &in);
     k->pinned_only = r == 0 && k->w->for_pins && is_pinned(in);
+    k->created_only = r == 0 && inode_is_dir(in) && is_for_created(k, asked, path);
     if (r == 0 && inode_is_dir(in))
         r = walk_dir(k, in->ino, path, 0);
     else if (r == 0)

@@ -130,6 +130,21 @@ def test_what_appears_in_the_store_is_warmed(make_mount, store):
     assert eventually(lambda: m.info("models/old.bin")["cached_bytes"] == 15)
 
 
+def test_new_directory_is_looked_through_for_what_a_rule_means(make_mount, store):
+    store.put("models/old/a.safetensors", b"was there")
+    m = make_mount(on_create="models/**/*.safetensors=warm", metadata_ttl="0", negative_ttl="0")
+    assert os.listdir(m.path / "models") == ["old"]
+    store.put("models/new/a.safetensors", os.urandom(MIB))
+    store.put("models/new/step/b.safetensors", os.urandom(MIB))
+    store.put("models/new/a.log", os.urandom(MIB))
+    assert sorted(os.listdir(m.path / "models")) == ["new", "old"]
+    assert eventually(lambda: m.status()["downloaded_bytes"] >= 2 * MIB)  # nobody looks into it
+    assert m.info("models/new/a.safetensors")["cached_bytes"] == MIB
+    assert m.info("models/new/step/b.safetensors")["cached_bytes"] == MIB
+    assert m.info("models/new/a.log")["cached_bytes"] == 0
+    assert m.info("models/old/a.safetensors")["cached_bytes"] == 0
+
+
 @pytest.mark.slow
 def test_of_very_many_the_newest_are_shown_and_what_is_pinned(make_mount):
     m = make_mount(rule="many/**=local-only")

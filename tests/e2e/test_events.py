@@ -102,6 +102,19 @@ def test_new_changed_and_removed_objects_are_seen_at_once(daemon):
     assert sorted(os.listdir(path)) == ["d", "deep"]
 
 
+def test_what_is_made_where_nobody_has_looked_is_warmed(make_mount, base, store):
+    store.put("models/llama/old.bin", b"was there")
+    daemon = Daemon(make_mount, base, on_create="models/**=warm")
+    for key in ("models/llama/part-1", "models/llama/part-2", "other/part-1"):
+        store.put(key, os.urandom(1 << 20))
+        daemon.tell(key)
+    assert eventually(lambda: daemon.mount.status()["downloaded_bytes"] >= 2 << 20)  # nobody asks for a path
+    assert daemon.mount.info("models/llama/part-1")["cached_bytes"] == 1 << 20
+    assert daemon.mount.info("models/llama/part-2")["cached_bytes"] == 1 << 20
+    assert daemon.mount.info("models/llama/old.bin")["cached_bytes"] == 0
+    assert daemon.mount.info("other/part-1")["cached_bytes"] == 0
+
+
 def test_forged_malformed_and_foreign_events_change_nothing(daemon):
     store, path = daemon.store, daemon.path
     store.put("d/f", b"one")

@@ -1,12 +1,14 @@
 /* Events over a lake in a folder, without FUSE: what becomes of names, what is asked of the store, what is left to the next listing. */
 #include "fs/content.h"
 #include "fs/event_apply.h"
+#include "fs/event_place.h"
 #include "fs/events.h"
 #include "fs/links.h"
 #include "fs/publish.h"
 #include "fs/tree_apply.h"
 #include "fs/tree_list.h"
 #include "fs_fixture.h"
+#include "http_stub.h"
 #include "tests/support/checks.h"
 
 #include <check.h>
@@ -639,6 +641,57 @@ START_TEST(same_object_is_not_looked_at_again_after_a_writer)
 }
 END_TEST
 
+/* Of a mount of s3://bucket/p with a link to s3://other/a/b at "la"; "" in paths: nowhere. */
+static const struct {
+    const char *bucket, *key;
+    bool vague;
+    const char *paths;
+} placed[] = {
+    {"bucket", "p/x", false, "x "},   {"bucket", "p/d/x", false, "d/x "},  {"bucket", "p/p/x", false, "p/x "},
+    {"bucket", "p/d/", false, "d/ "}, {"bucket", "px", false, ""},         {"bucket", "px/y", false, ""},
+    {"bucket", "p", false, ""},       {"bucket", "p/", false, ""}, /* the marker of the root */
+    {"bucket", "q/x", false, ""},     {"bucket", "x", false, ""},          {"bucket", "", false, ""},
+    {"bucket", "q/p/x", false, ""},   {"bucket", "P/x", false, ""},        {"bucke", "p/x", false, ""},
+    {"bucket2", "p/x", false, ""},    {"bucket", "p/la/x", false, ""}, /* hidden by the link */
+    {"bucket", "a/b/x", false, ""},   {"other", "p/x", false, ""},         {"other", "a/b/x", false, "la/x "},
+    {"other", "a/b/", false, ""},     {"other", "a/bx", false, ""},        {"other", "a/x", false, ""},
+    {"bucket", "p/d/", true, "d/ "},  {"bucket", "p/", true, " "},         {"bucket", "", true, " "},
+    {"bucket", "px/", true, ""},      {"bucket", "q/", true, ""},          {"other", "a/", true, "la/ "},
+    {"other", "a/b/", true, "la/ "},  {"other", "a/b/d/", true, "la/d/ "}, {"other", "a/c/", true, ""},
+    {"third", "", true, ""},
+};
+
+static void take_place(void *paths, const char *path)
+{
+    g_string_append_printf(paths, "%s ", path);
+}
+
+START_TEST(keys_are_placed_by_the_prefixes_of_sources)
+{
+    static const char empty[] = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
+    struct http_stub *stub = http_stub_new();
+    http_stub_always(stub, 200, "", empty, strlen(empty));
+    g_free(fx.cfg.source);
+    fx.cfg.source = g_strdup("s3://bucket/p");
+    fx.cfg.endpoint_url = g_strdup(http_stub_url(stub));
+    fx.cfg.no_sign_request = true;
+    fx.cfg.op_timeout_ns = NS_PER_S;
+    fs_fixture_open(&fx);
+    links_add_file(fx.fs, "links", "s3://other/a/b la endpoint-url=http://127.0.0.1:1 no-sign-request\n");
+    struct event_places *places = event_places_new(fx.fs);
+    for (unsigned i = 0; i < G_N_ELEMENTS(placed); i++) {
+        g_autoptr(GString) paths = g_string_new(NULL);
+        bool any = event_places_each(places, placed[i].bucket, placed[i].key, placed[i].vague, take_place, paths);
+        ck_assert_msg(g_str_equal(paths->str, placed[i].paths), "%s %s: '%s'", placed[i].bucket, placed[i].key,
+                      paths->str);
+        ck_assert_int_eq(any, *placed[i].paths != '\0');
+    }
+    event_places_free(places);
+    fs_fixture_close(&fx);
+    http_stub_free(stub);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("events");
@@ -672,6 +725,7 @@ int main(void)
     tcase_add_test(tc, doubt_ends_with_a_listing_though_the_clock_was_set_back);
     tcase_add_test(tc, start_without_a_secret_doubts_only_after_events);
     tcase_add_test(tc, same_object_is_not_looked_at_again_after_a_writer);
+    tcase_add_test(tc, keys_are_placed_by_the_prefixes_of_sources);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }

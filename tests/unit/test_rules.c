@@ -272,12 +272,35 @@ START_TEST(layers_replace_what_they_give)
 }
 END_TEST
 
+static const struct {
+    const char *glob, *dir;
+    bool below;
+} lower[] = {
+    {"m/**/*.st", "m/", true},       {"m/**/*.st", "m/a/", true},    {"m/**/*.st", "m/a/b/", true},
+    {"m/**/*.st", "n/", false},      {"m/**/*.st", "mm/", false},    {"m/**.st", "m/a/", true},
+    {"m/a**b", "m/a/", true},        {"m/a**b", "m/zab/", false},    {"m/*.st", "m/", true},
+    {"m/*.st", "m/a/", false},       {"m/*.st", "m/a.st/", false},   {"m/*/w/*", "m/a/", true},
+    {"m/*/w/*", "m/a/w/", true},     {"m/*/w/*", "m/a/x/", false},   {"m/*/w/*", "m/a/w/x/", false},
+    {"m/a/b/c", "m/a/", true},       {"m/a/b/c", "m/b/", false},     {"m/", "m/a/", true},
+    {"m/[ab]/**/x", "m/a/c/", true}, {"m/[ab]/**/x", "m/c/", false}, {"*.st", "m/", false}, /* of no folder */
+    {"**/*.st", "m/", false},        {"m*/x", "m/", false},          {"/*.st", "m/", false},
+};
+
+START_TEST(directories_are_known_below_which_something_is_warmed)
+{
+    cfg.on_create = g_strconcat(lower[_i].glob, "=warm", NULL);
+    compile();
+    ck_assert_msg(rules_warms_below(rules, lower[_i].dir) == lower[_i].below, "%s %s", lower[_i].glob, lower[_i].dir);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("rules");
     TCase *tc = tcase_create("rules");
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_loop_test(tc, globs_match_as_described, 0, (int)G_N_ELEMENTS(globs));
+    tcase_add_loop_test(tc, directories_are_known_below_which_something_is_warmed, 0, (int)G_N_ELEMENTS(lower));
     tcase_add_loop_test(tc, bad_rules_are_refused_by_name, 0, (int)G_N_ELEMENTS(bad));
     tcase_add_test(tc, rule_says_what_it_says_and_the_options_the_rest);
     tcase_add_test(tc, most_specific_rule_applies);
