@@ -38,6 +38,7 @@ struct range {
     char *until;        /* owned; the last name that is of it, NULL: there is no end */
     GArray *rows;       /* struct row: not given yet */
     char *first, *last; /* owned; names of the latest page, NULL: none came */
+    bool all_came;      /* nothing is left of it */
 };
 
 struct wide {
@@ -224,6 +225,9 @@ static int list_range(struct wide *w, struct range *r, obj_list_fn *fn)
     g_autofree char *after = r->after ? g_strconcat(w->req->prefix, r->after, NULL) : NULL;
     const struct obj_list_req req = {.prefix = w->req->prefix, .delimiter = true, .start_after = after};
     int err = objstore_list(w->st, &req, fn, &c, NULL);
+    mutex_lock(&w->mu);
+    r->all_came = true; /* what came may have to wait long for its turn */
+    mutex_unlock(&w->mu);
     if (err == 0 || err == PAST_END)
         err = give(w, r);
     mutex_lock(&w->mu);
@@ -256,6 +260,11 @@ static struct wide_range names_of(const struct range *r)
     return (struct wide_range){r->first, last_of(r), r->until};
 }
 
+static bool may_be_cut(const struct range *r)
+{
+    return r->first && !r->all_came;
+}
+
 /* The second half of the range of which most is left; NULL: none is worth a chain of its own. */
 static struct range *cut_widest_locked(struct wide *w) REQUIRES(w->mu)
 {
@@ -266,7 +275,7 @@ static struct range *cut_widest_locked(struct wide *w) REQUIRES(w->mu)
         struct range *r = w->ranges->pdata[i];
         const struct wide_range names = names_of(r);
         double pages = 0;
-        g_autofree char *text = r->first ? wide_split(&w->alphabet, &names, &pages) : NULL;
+        g_autofree char *text = may_be_cut(r) ? wide_split(&w->alphabet, &names, &pages) : NULL;
         if (!text || pages <= most)
             continue;
         most = pages;
@@ -283,7 +292,7 @@ static struct range *split_off_locked(struct wide *w) REQUIRES(w->mu)
     for (guint i = 0; i < w->ranges->len && !w->split_off; i++) {
         struct range *r = w->ranges->pdata[i];
         const struct wide_range names = names_of(r);
-        g_autofree char *at = r->first ? wide_split_off(&names) : NULL;
+        g_autofree char *at = may_be_cut(r) ? wide_split_off(&names) : NULL;
         w->split_off = at != NULL;
         if (at)
             return cut_at_locked(w, r, at);

@@ -14,9 +14,10 @@
 
 static GPtrArray *keys; /* owned strings, ascending */
 static atomic_uint n_pages, n_chains, most,
-    seed;                   /* pages that were asked for; chains under way, and most of them at once */
-static unsigned fail_at;    /* that page fails; 0: none */
-static useconds_t pause_us; /* before a page, at most */
+    seed;                    /* pages that were asked for; chains under way, and most of them at once */
+static unsigned fail_at;     /* that page fails; 0: none */
+static useconds_t pause_us;  /* before a page, at most */
+static useconds_t taking_us; /* what the caller does with one */
 
 /* ---- the store ---- */
 
@@ -111,6 +112,7 @@ static void setup(void)
     atomic_store(&most, 0);
     fail_at = 0;
     pause_us = 3000;
+    taking_us = 0;
     store.limits.list_chains = CHAINS;
 }
 
@@ -145,6 +147,8 @@ static int on_page(void *ctx)
     struct got *g = ctx;
     ck_assert_int_eq(atomic_fetch_add(&g->inside, 1), 0);
     g->pages++;
+    if (taking_us)
+        g_usleep(taking_us);
     atomic_fetch_sub(&g->inside, 1);
     return 0;
 }
@@ -231,6 +235,17 @@ START_TEST(names_with_much_in_common)
     add_counted("d/a-dataset-with-a-very-long-name-that-all-of-them-have-%06u.tar", MANY);
     assert_all("d/", MANY + 1);
     assert_wide_and_cheap(MANY);
+}
+END_TEST
+
+/* Of what has come nothing is left, however long it waits for its turn. */
+START_TEST(slow_caller_costs_no_requests)
+{
+    add_counted("d/a-dataset-with-a-very-long-name-that-all-of-them-have/shard-%06u.tar", 10);
+    add_counted("d/a-dataset-with-a-very-long-name-that-all-of-them-have-%06u.tar", MANY / 2);
+    taking_us = 20000;
+    assert_all("d/", MANY / 2 + 1);
+    assert_wide_and_cheap(MANY / 2);
 }
 END_TEST
 
@@ -437,6 +452,7 @@ int main(void)
     tcase_add_test(tc, numbers_without_zeros);
     tcase_add_test(tc, hashes);
     tcase_add_test(tc, names_with_much_in_common);
+    tcase_add_test(tc, slow_caller_costs_no_requests);
     tcase_add_test(tc, names_with_much_in_common_but_the_first);
     tcase_add_loop_test(tc, one_chain_where_the_store_has_no_use_for_more, 0, 2);
     tcase_add_test(tc, directories);
