@@ -2,7 +2,7 @@
 # run.sh [-j LANES] [quick|night|SUITE...] - installs what is missing, builds, runs the suites side by side and sums up.
 #
 # Without names: all suites of the default list in tests/suites.sh. `quick`: lint, the unit tests without the slowest and a short end-to-end run on
-# the file store, under two minutes. `night`: what is named, or all, with longer loops (10,000 kills, a million steps of the model, 30 minutes of
+# the file store, some minutes. `night`: what is named, or all, with longer loops (10,000 kills, a million steps of the model, 30 minutes of
 # soak, 10 minutes a fuzz target). The output of a suite appears when it ends, at once if it is the only one. The last line is
 # "N passed, N failed, N skipped" over all counted tests; exit 1 if any failed or a suite could not run, 2 for a wrong argument.
 #
@@ -33,7 +33,7 @@ say() { printf '== %s %s\n' "$(date +%H:%M:%S)" "$*"; }
 usage() {
     sed -n '2,/^[^#]/s/^# \{0,1\}//p' tests/run.sh
     echo "Default list: ${all_suites[*]}"
-    echo "By name only: ${named_suites[*]}"
+    echo "By name only: ${named_suites[*]}, of which \`night\` takes ${night_suites[*]} as well"
 }
 
 wrong() {
@@ -53,7 +53,7 @@ parse() {
         esac
         shift || true
     done
-    [ ${#suites[@]} -gt 0 ] || suites=("${all_suites[@]}")
+    [ ${#suites[@]} -gt 0 ] || suites=("${all_suites[@]}" ${SLUICE_NIGHT:+"${night_suites[@]}"})
     [ -n "$lanes" ] || lanes=$(($(nproc) < 4 ? $(nproc) : 4))
     case $lanes in *[!0-9]* | 0*) wrong "'$lanes' is not a number of lanes" ;; esac
 }

@@ -8,6 +8,7 @@
 # Those that must run before those that may be left out for want of time (SLUICE_MINUTES).
 all_suites=(coverage crash tsan lint fault asan posix power fuzz model bench-smoke e2e-asan)
 named_suites=(unit unit-quick e2e-quick e2e-file e2e-ceph e2e-tsan) # coverage has the tests of unit and e2e-ceph
+night_suites=(e2e-file e2e-tsan) # `night` without names has these as well
 gateways=(coverage e2e-ceph fault bench-smoke) # who takes one
 py=/usr/bin/python3
 clang=$(command -v ccache >/dev/null && echo "ccache ")clang # for gcc meson looks itself

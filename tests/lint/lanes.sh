@@ -13,12 +13,14 @@ cp tests/ceph/down.sh "$top/tests/ceph/"
 sed '/^# ---- unit tests/,$d' tests/suites.sh >"$top/tests/suites.sh"
 cat >>"$top/tests/suites.sh" <<'SUITES'
 all_suites=(slow good bad)
-named_suites=(gone hangs mute)
+named_suites=(gone hangs mute more)
+night_suites=(more)
 needs_ceph() { return 1; }
 suite_slow() { sleep 0.5; echo "slow says"; sleep 0.5; echo "two lines"; count 3 0 0; }
 suite_good() { sleep 0.7; echo "good says this"; count 2 0 1; }
 suite_bad() { count 1 1 0; }
 suite_gone() { exit 0; }
+suite_more() { count 1 0 0; }
 suite_mute() { count; }
 suite_hangs() { setsid sleep 611 & echo $! >"$results/pid"; mkdir "$TMPDIR/mnt"; mount -t tmpfs none "$TMPDIR/mnt" 2>/dev/null; sleep 612; }
 SUITES
@@ -41,6 +43,8 @@ fail() {
     bad=1
 }
 
+expect 1 "7 passed, 1 failed, 1 skipped" -j 2 night
+expect 0 "3 passed, 0 failed, 0 skipped" night slow
 expect 1 "6 passed, 1 failed, 1 skipped" -j 2
 [[ $out == *$'\nslow says\ntwo lines\n'* && $out == *$'\ngood says this\n'* ]] || fail "what suites say is mixed or missing"
 expect 0 "5 passed, 0 failed, 1 skipped" -j2 slow good
