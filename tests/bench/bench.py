@@ -97,7 +97,7 @@ class Bench:
 
 def checked(row, side, sample):
     """A row whose bytes are to go past the daemon has not measured what it says where they do not, although the mount can."""
-    ours = side.name == row.of and row.past_daemon and "mode" in sample
+    ours = side.name == row.of and row.past_daemon and sample.get("mode")
     if not ours or sample["mode"] == PASSTHROUGH or sample["mode"] == DAEMON and not side.before["passthrough"]:
         return sample
     return {"error": f"the bytes went {sample['mode']}"}

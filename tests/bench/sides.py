@@ -17,14 +17,13 @@ REQUEST_MOST = 1 << 20  # bytes that one request of the kernel reads or writes
 
 
 def mode_of(before, now, sample):
-    """Where the bytes of a sample went, by what the daemon counted meanwhile: PASSTHROUGH if it neither read nor, by the number of requests, wrote any."""
+    """Where the bytes of a sample went, by the number of requests that the daemon got meanwhile. None: of small files the opens alone are as many."""
+    size, requests = sample.get("bytes", 0), now["fuse_requests"] - before["fuse_requests"]
     if not now["passthrough"]:
         return DAEMON
-    read = sum(now[k] - before[k] for k in ("hit_bytes", "miss_bytes"))
-    size, requests = sample.get("bytes", 0), now["fuse_requests"] - before["fuse_requests"]
-    large = size >= 64 * REQUEST_MOST * (sample.get("files") or 1)  # of small ones the opens alone are as many
-    wrote = large and requests >= size // REQUEST_MOST
-    return PASSTHROUGH if not read and not wrote else DAEMON if wrote or read >= size else SOME
+    if size < 64 * REQUEST_MOST * (sample.get("files") or 1):
+        return None
+    return DAEMON if requests >= size // REQUEST_MOST else SOME if 2 * requests >= size // REQUEST_MOST else PASSTHROUGH
 
 
 class Side:

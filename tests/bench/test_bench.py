@@ -79,13 +79,11 @@ def test_every_row_with_peers_asks_to_be_first():
 
 
 def test_mode_is_what_the_daemon_counted():
-    def mode(size, files=1, can=True, **delta):
-        before = {"passthrough": can, "hit_bytes": 5, "miss_bytes": 7, "fuse_requests": 11}
-        return sides.mode_of(before, {k: v if k == "passthrough" else v + delta.get(k, 0) for k, v in before.items()}, {"bytes": size, "files": files})
-    assert mode(64 * MIB, fuse_requests=10) == mode(100, 1, fuse_requests=5) == sides.PASSTHROUGH
-    assert mode(64 * MIB, fuse_requests=64) == mode(MIB, miss_bytes=MIB) == mode(MIB, can=False) == sides.DAEMON
-    assert mode(64 * MIB, hit_bytes=4096) == mode(100 << 10, 1, hit_bytes=1000, fuse_requests=4) == sides.SOME
-    assert mode(2000 * 100 << 10, 2000, fuse_requests=6000) == sides.PASSTHROUGH
+    def mode(size, requests, files=1, can=True):
+        return sides.mode_of({"passthrough": can, "fuse_requests": 11}, {"passthrough": can, "fuse_requests": 11 + requests}, {"bytes": size, "files": files})
+    assert [mode(64 * MIB, n) for n in (10, 31, 32, 63, 64, 9999)] == [sides.PASSTHROUGH] * 2 + [sides.SOME] * 2 + [sides.DAEMON] * 2
+    assert mode(16 * 64 * MIB, 100, 16) == sides.PASSTHROUGH and mode(MIB, 0, can=False) == sides.DAEMON
+    assert mode(64 * MIB - 1, 0) is mode(2000 * 100 << 10, 6000, 2000) is None
 
 
 def test_bytes_that_did_not_go_past_the_daemon_fail_the_run():

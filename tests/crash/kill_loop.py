@@ -287,8 +287,8 @@ class Loop:
         shutil.rmtree(self.m.cache)
         self.m.mount()
         for p in self.programs:
-            p.check()
             p.forget_links()
+            p.check()
 
     def out_of_time(self):
         return DEADLINE and time.time() > DEADLINE
