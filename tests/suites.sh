@@ -268,7 +268,7 @@ suite_bench_smoke() {
     run_pytest tests/bench
     local again
     for again in '' --resume; do # the second measures nothing: all is there
-        SLUICE_SKIP_SETUP=1 timeout 300 tests/bench/run.sh --quick --out "$results/bench" $again \
+        SLUICE_SKIP_SETUP=1 timeout 900 tests/bench/run.sh --quick --out "$results/bench" $again \
             --rows 'write-[cv1]*,read-*,ls-*,small-cold,small-warm,warm-*,publish,preads,mixed,torch-*,epoch,epoch-[im]*,stat,readdir,idle,raw-get' \
             >"$results/bench$again.log" 2>&1 || { tail -n 20 "$results/bench$again.log"; broken "no result"; return; }
     done
