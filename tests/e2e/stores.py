@@ -76,6 +76,12 @@ class FileStore:
     def uploads(self, empty=True):
         return []
 
+    def keep_versions(self):
+        pass
+
+    def versions(self):
+        return {}
+
     def env(self):
         return {}
 
@@ -85,6 +91,7 @@ class FileStore:
 
 class CephStore:
     kind = "ceph"
+    keeps_versions = False
 
     @staticmethod
     @contextlib.contextmanager
@@ -145,6 +152,26 @@ class CephStore:
         return [u["Key"] for u in found if not u["Key"].startswith(PROBE) and (empty or self.client.list_parts(
             Bucket=self.bucket, Key=u["Key"], UploadId=u["UploadId"]).get("Parts"))]
 
+    def keep_versions(self):
+        """What is visible from here on stays until the end: versions()."""
+        self.keeps_versions = True
+        self.client.put_bucket_versioning(Bucket=self.bucket, VersioningConfiguration={"Status": "Enabled"})
+
+    def versions(self):
+        """key -> every version that was kept, each for bytes_of()."""
+        found = {}
+        for page in self.client.get_paginator("list_object_versions").paginate(Bucket=self.bucket):
+            for row in page.get("Versions", []):
+                if not row["Key"].endswith("/") and not row["Key"].startswith(PROBE):
+                    found.setdefault(row["Key"], []).append(row)
+        return found
+
+    def large_versions(self):
+        return [row for rows in self.versions().values() for row in rows if row["Size"] >= LARGE]
+
+    def bytes_of(self, row):
+        return self.client.get_object(Bucket=self.bucket, Key=row["Key"], VersionId=row["VersionId"])["Body"].read()
+
     def abort(self, request):
         """Ends the multipart upload that a request is of: its key, query["uploadId"]."""
         self.client.abort_multipart_upload(Bucket=self.bucket, Key=request.key, UploadId=request.query["uploadId"])
@@ -164,6 +191,8 @@ class CephStore:
         for key, size in self.list().items():
             if size >= LARGE:
                 self.delete(key)
+        for row in self.large_versions() if self.keeps_versions else []:
+            self.client.delete_object(Bucket=self.bucket, Key=row["Key"], VersionId=row["VersionId"])
 
 
 STORES = {"file": FileStore, "ceph": CephStore}

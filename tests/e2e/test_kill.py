@@ -1,4 +1,7 @@
-"""kill -9 of the daemon again and again under load, of a store that fails now and then: what close() acknowledged is there after every restart, and in the end the store holds exactly the tree."""
+"""kill -9 of the daemon again and again under load, of a store that fails now and then: what close() acknowledged is there after every restart, and in the end the store holds exactly the tree,
+and never showed anything else than what was closed."""
+import collections
+import hashlib
 import os
 import pathlib
 import random
@@ -14,15 +17,52 @@ FAULTS = ";".join(["op=put,prob=0.2,action=delay:30ms", "op=part,prob=0.2,action
                    *(f"op={op},prob=0.05,action={how}:-EIO" for op in ("put", "part", "complete", "copy", "part-copy", "delete") for how in ("error", "lost"))])
 
 
+def digest(data):
+    return len(data), hashlib.md5(data).hexdigest()
+
+
+class Closed:
+    """What programs closed, or began to close, under each name or renamed to it: what the store may ever have shown there."""
+
+    def __init__(self):
+        self.kills = 0
+        self.times = collections.Counter()  # (key, digest) -> how often
+        self.since = {}  # the same -> kills before the first
+
+    def note(self, key, data):
+        what = key, digest(data)
+        self.since.setdefault(what, self.kills)
+        self.times[what] += 1
+
+    def examine(self, store):
+        """Nothing else was visible, and nothing twice but for what a kill since then may have cut off. How many there were, and which more often than closed."""
+        found = collections.Counter((key, self.digest_of(store, row)) for key, rows in store.versions().items() for row in rows)
+        wrong = [what for what in found if what not in self.times]
+        assert not wrong, f"what nobody closed was visible: {wrong[:5]}"
+        more = found - self.times
+        wrong = [(what, n) for what, n in more.items() if n > self.kills - self.since[what]]
+        assert not wrong, f"published again and again: {wrong[:5]}"
+        return found.total(), dict(more)
+
+    @staticmethod
+    def digest_of(store, row):
+        etag = row["ETag"].strip('"')
+        return digest(store.bytes_of(row)) if "-" in etag else (row["Size"], etag)
+
+
 class Worker:
     """One program in a directory of its own. `files` maps name -> bytes acknowledged; a call that fails leaves its names in `unsure`: either state is right."""
 
-    def __init__(self, top, number, seed):
+    def __init__(self, top, number, seed, closed):
         self.random = random.Random(seed)
-        self.dir = top / f"w{number}"
+        self.dir, self.closed = top / f"w{number}", closed
         self.files, self.unsure, self.count = {}, {}, 0
 
+    def may_show(self, name, data):
+        self.closed.note(f"{self.dir.name}/{name}", data)
+
     def write(self, name, data):
+        self.may_show(name, data)
         self.unsure = {name: {self.files.get(name), data, "torn"}}
         with open(self.dir / name, "wb", buffering=0) as f:
             for off in range(0, len(data), 256 << 10):
@@ -37,6 +77,7 @@ class Worker:
         self.unsure = {}
 
     def rename(self, old, new):
+        self.may_show(new, self.files[old])
         self.unsure = {old: {self.files[old], None}, new: {self.files.get(new), self.files[old]}}
         os.rename(self.dir / old, self.dir / new)
         self.files[new] = self.files.pop(old)
@@ -101,8 +142,8 @@ class Saver:
     """Writes the shards of step_N, half of them under another name first, its `.metadata`, then `latest`, and removes the step before, as training jobs do (torch.distributed.checkpoint,
     DeepSpeed); who reads the store must always find, whole, what these two name, but for a `.metadata` whose step is being removed."""
 
-    def __init__(self, top, store):
-        self.top, self.store, self.step, self.bad = top, store, 0, []
+    def __init__(self, top, store, closed):
+        self.top, self.store, self.closed, self.step, self.bad = top, store, closed, 0, []
         self.files, self.sure = {}, True
         self.steps, self.leaving = [], set()  # directories that are there; those whose removal was begun
         self.saved = {}  # marker's key and bytes -> what it names
@@ -131,8 +172,10 @@ class Saver:
 
     def write(self, key, data, first=""):
         """first: what its name ends with until it is whole."""
+        self.closed.note(f"{key}{first}", data)
         (self.top / f"{key}{first}").write_bytes(data)
         if first:
+            self.closed.note(key, data)
             os.rename(self.top / f"{key}{first}", self.top / key)
         self.files[key] = data
 
@@ -210,9 +253,11 @@ def objects(store):
 @pytest.mark.parametrize("seed", [int(os.environ.get("SLUICE_SEED", "7"))])
 def test_kill_under_load_loses_nothing_acknowledged(make_mount, store, seed):
     chance = random.Random(seed)
+    store.keep_versions()
     m = make_mount(part_size="5M", fault=FAULTS)
-    saver = Saver(m.path, store)
-    workers = [Worker(m.path, i, seed * 100 + i) for i in range(3)]
+    closed = Closed()
+    saver = Saver(m.path, store, closed)
+    workers = [Worker(m.path, i, seed * 100 + i, closed) for i in range(3)]
     for w in workers:
         w.dir.mkdir()
     over = threading.Event()
@@ -223,6 +268,7 @@ def test_kill_under_load_loses_nothing_acknowledged(make_mount, store, seed):
         for t in threads:
             t.start()
         time.sleep(chance.uniform(0.1, 2.5))
+        closed.kills += 1
         m.kill()
         stop.set()
         for t in threads: # before the dead mount is taken away: nobody writes into the folder below it
@@ -247,6 +293,7 @@ def test_kill_under_load_loses_nothing_acknowledged(make_mount, store, seed):
     assert sorted(objects(store)) == sorted(want)
     for key, data in want.items():
         assert store.get(key) == data, f"object {key} differs"
+    print(f"\n{saver.step} steps, markers seen: {saver.looks}; versions in the store, and those that are there once more:", *closed.examine(store))
     for w in workers:
         w.check()
     assert eventually(lambda: store.uploads(empty=False) == [], 20), "multipart uploads were left behind"
