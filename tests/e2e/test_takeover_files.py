@@ -410,15 +410,23 @@ class Mapper(Program):
 CYCLES = 300 if NIGHT else 6 if QUICK else 25
 
 
+def upgrade(m):
+    """To the same program. True if another worker serves."""
+    before = m.status()["pid"]
+    run("upgrade", m.path)
+    return m.status()["pid"] != before
+
+
 def test_programs_notice_nothing_of_kills(m, store):
+    """Nor of upgrades: every third worker makes room for the next one."""
     programs = [Reader(m.path, 1, store), Patcher(m.path, 2), Appender(m.path, 3), Scanner(m.path, 4, store), Mapper(m.path, 5)]
     stop = threading.Event()
     joins = [in_thread(lambda p=p: p.run(stop)) for p in programs]
     chance = random.Random(int(os.environ.get("SLUICE_SEED", "11")))
     try:
-        for _ in range(CYCLES):
+        for i in range(CYCLES):
             time.sleep(chance.uniform(0.02, 0.7))
-            m.kill_worker()
+            assert upgrade(m) if i % 3 == 2 else m.kill_worker(), "the same worker serves"
     finally:
         stop.set()
         for join in joins:
