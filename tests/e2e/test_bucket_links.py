@@ -463,6 +463,8 @@ def test_an_immutable_link_is_listed_once(make_mount, other):
         assert after["requests"][verb] == before["requests"][verb]
     assert after["fuse_requests"] - before["fuse_requests"] < 20, "stat asks the daemon"
     m.remount()
-    assert os.listdir(top) == ["f"] and m.status()["requests"]["list"] == 0
+    top.stat()  # the mount's own bucket is listed for it
+    before = m.status()["requests"]["list"]
+    assert os.listdir(top) == ["f"] and m.status()["requests"]["list"] == before
     run("link", "sync", m.path / "still")
     assert sorted(os.listdir(top)) == ["f", "new"] and (top / "f").read_bytes() == b"longer"
