@@ -53,9 +53,8 @@ def test_pinned_in_memory_by_rule(make_mount):
     assert eventually(lambda: pinned(m, ["step_1.pt", "step_2.pt"]) == ["step_2.pt"])
     memory = {t["kind"]: t for t in m.status()["tiers"]}["memory"]
     assert eventually(lambda: memory["used_bytes"] >= 4 * MIB or {t["kind"]: t for t in m.status()["tiers"]}["memory"]["used_bytes"] >= 4 * MIB)
-    rows = checkpoints(m, m.path)
-    assert [(r["path"], r["pinned"]) for r in rows] == [("ckpt/step_2.pt", True), ("ckpt/step_1.pt", False)]
-    assert rows[0]["pinned_in"] == "memory"
+    assert eventually(lambda: [(r["path"], r["pinned"]) for r in checkpoints(m, m.path)] == [("ckpt/step_2.pt", True), ("ckpt/step_1.pt", False)])
+    assert checkpoints(m, m.path)[0]["pinned_in"] == "memory"
 
 
 def test_checkpoints_are_listed_with_their_state(make_mount, store):
