@@ -300,6 +300,34 @@ int ckpt_sum_up(struct fs *fs, const struct ckpt *c, struct ckpt_sum *ret)
     return r;
 }
 
+struct unlisted {
+    struct fs *fs;
+    unsigned depth;
+};
+
+/* Is it, or one below it, a directory whose names are not known? */
+static int find_unlisted(void *ctx, const struct meta_dentry *d)
+{
+    const struct unlisted *at = ctx;
+    struct unlisted below = {at->fs, at->depth + 1};
+    struct meta_inode rec = {0};
+    if (!S_ISDIR(d->type) || at->depth > MAX_DEPTH || meta_inode_get(at->fs->meta, d->ino, &rec) < 0)
+        return 0;
+    bool unlisted = pin_is_absent(at->fs, &rec);
+    meta_inode_clear(&rec);
+    return unlisted ? 1 : meta_dentry_each(at->fs->meta, d->ino, 0, find_unlisted, &below);
+}
+
+bool ckpt_may_replace(struct fs *fs, const struct ckpt *c)
+{
+    const struct meta_dentry d = {.ino = c->ino, .type = c->dir ? S_IFDIR : S_IFREG};
+    struct unlisted top = {fs, 0};
+    struct ckpt_sum sum;
+    if (ckpt_sum_up(fs, c, &sum) < 0)
+        return false;
+    return sum.files > 0 ? ckpt_is_safe(&sum) : find_unlisted(&top, &d) > 0;
+}
+
 /* ---- rules ---- */
 
 void ckpt_rules_each(struct fs *fs,

@@ -40,6 +40,8 @@ static inline bool ckpt_is_safe(const struct ckpt_sum *s)
 {
     return s->files > 0 && !s->open && !s->owed && !s->pending && !s->unfinished;
 }
+/* May older ones be let go for it? So where it is safe as far as it is known: of an unlisted directory nothing was made here. Not so an empty one. */
+bool ckpt_may_replace(struct fs *fs, const struct ckpt *c);
 
 /* Rules of the mount that pin. */
 void ckpt_rules_each(struct fs *fs,

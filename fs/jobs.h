@@ -24,8 +24,9 @@ struct jobs {
     GHashTable *fetching;  /* paths that warm-ups of pin_fetch() are on */
     GHashTable *to_fetch;  /* paths that wait for the end of one of these */
     unsigned n_fetches;
-    GHashTable *failed;  /* path -> struct pin_retry of pin_fetch.c: what could not be fetched */
-    bool waits_to_retry; /* a thread does */
+    GHashTable *failed;     /* path -> struct pin_retry of pin_fetch.c: what could not be fetched */
+    bool waits_to_retry;    /* a thread does */
+    _Atomic bool pin_named; /* `sluice pin --latest` made a rule */
     /* immutable after jobs_open */
     struct workq *pin_q; /* one thread */
 };

@@ -170,6 +170,7 @@ struct match {
     bool by_rule; /* pinned by one */
     enum cache_pin pin;
     char *path;
+    bool dir;
     bool safe; /* of an option's rule: published and verified */
 };
 
@@ -288,7 +289,10 @@ static int look_begin(struct fs *fs, struct look *ret)
     g_array_set_clear_func(ret->rules, pin_rule_clear);
     ckpt_rules_each(fs, take_option, ret->rules);
     int r = meta_value_each(fs->meta, PIN_OPTION_PREFIX, take_earlier_option, ret->rules);
-    return r < 0 ? r : meta_value_each(fs->meta, PIN_VALUE_PREFIX, take_rule, ret->rules);
+    unsigned n_options = ret->rules->len;
+    r = r < 0 ? r : meta_value_each(fs->meta, PIN_VALUE_PREFIX, take_rule, ret->rules);
+    atomic_store(&j->pin_named, ret->rules->len > n_options);
+    return r;
 }
 
 static void look_end(struct look *l)
@@ -364,6 +368,7 @@ static int take_checkpoint(void *ctx, const struct ckpt *c)
                           .by_rule = rec.flags & INODE_PIN_RULE,
                           .pin = pin_of(&rec),
                           .path = g_strdup(c->path),
+                          .dir = c->dir,
                           .safe = ckpt_is_safe(&sum)};
         g_array_append_val(m->found, f);
     }
@@ -394,7 +399,8 @@ static int take_match(void *ctx, const struct meta_dentry *d)
                           .mtime_ns = newest_ns(m->fs, &c, &rec),
                           .by_rule = rec.flags & INODE_PIN_RULE,
                           .pin = pin_of(&rec),
-                          .path = path};
+                          .path = path,
+                          .dir = c.dir};
         g_array_append_val(m->found, f);
     }
     meta_inode_clear(&rec);
@@ -415,15 +421,16 @@ static void note_wanted(struct look *l, uint64_t ino, enum cache_pin pin)
         g_hash_table_replace(l->keep, g_memdup2(&ino, sizeof(ino)), GUINT_TO_POINTER(pin));
 }
 
-/* How many of what was found, the newest first, are to be pinned: of an option's rule the newest that are safe in the store, and all that are newer than these. So an older one is
- * let go only for one that is. */
-static unsigned count_wanted(const struct pin_rule *rule, const GArray *found)
+/* How many of what was found, the newest first, are to be pinned: the newest that are safe in the store, and all that are newer than these. So an older one is let go only for one
+ * that is. */
+static unsigned count_wanted(struct fs *fs, const struct pin_rule *rule, const GArray *found)
 {
     unsigned n = 0, safe = 0;
-    if (!rule->of_option || rule->latest == 0)
-        return MIN(rule->latest, found->len);
-    for (; n < found->len && safe < rule->latest; n++)
-        safe += g_array_index(found, struct match, n).safe;
+    for (; n < found->len && safe < rule->latest; n++) {
+        const struct match *m = &g_array_index(found, struct match, n);
+        const struct ckpt c = {.path = m->path, .ino = m->ino, .id = m->id, .dir = m->dir};
+        safe += rule->of_option ? m->safe : ckpt_may_replace(fs, &c);
+    }
     return n;
 }
 
@@ -441,7 +448,7 @@ static int find_matches(struct look *l, struct pin_rule *rule)
     if (r < 0)
         return r;
     g_array_sort(found, newest_first);
-    rule->n_wanted = count_wanted(rule, found);
+    rule->n_wanted = count_wanted(l->fs, rule, found);
     for (unsigned i = 0; i < rule->n_wanted; i++)
         note_wanted(l, g_array_index(found, struct match, i).ino, rule->pin);
     rule->found = g_steal_pointer(&found);
@@ -539,6 +546,7 @@ int pin_rule_set(struct fs *fs, const char *glob, unsigned latest, enum cache_pi
         rule->latest = latest;
         rule->pin = pin;
         rule->due = true;
+        atomic_store(&fs->jobs->pin_named, true); /* first: what is published while this looks is looked at again */
         r = settle_due(&l, ret_pinned);
     }
     look_end(&l);
@@ -758,4 +766,10 @@ void pin_rules_apply(struct fs *fs, const char *path)
     mutex_unlock(&j->mu);
     if (push)
         (void)workq_push(j->pin_q, false, look_at_rules, fs); /* refused only while stopping */
+}
+
+void pin_rules_note_published(struct fs *fs, const char *path)
+{
+    if (fs->rules->pins || (fs->jobs && atomic_load(&fs->jobs->pin_named)))
+        pin_rules_apply(fs, path);
 }

@@ -8,13 +8,12 @@
  * A pinned directory hands its pin on to what appears in it: made here, moved there or found by a listing. A name pinned by name stays pinned when another is renamed over it;
  * one that is removed, and made again, does not.
  *
- * A rule keeps the newest N names that match a glob pinned and present: "ckpt/STAR.pt" = 3, stored as value "pin/<glob>": "3", or "3 memory". The
- * folder part of a glob is literal, its last component may have wildcards; what matches may be files or directories (then everything below). Names still open
+ * A rule keeps the newest N names that match a glob pinned and present: "ckpt/STAR.pt" = 3, stored as value "pin/<glob>": "3", or "3 memory". These are the N newest that are
+ * published and verified, and what is newer than these: an older one is let go only for one that is safe. The folder part of a glob is literal, its last component may have wildcards; what matches may be files or directories (then everything below). Names still open
  * for writing do not count. What is renamed to where no rule reaches is not kept by one any more. What several rules match is unpinned when none of them wants it, and in memory while one of them wants it there. Rules are looked at behind, when something under a
- * rule's folder was sealed or renamed, when a listing changed it, and at the start.
+ * rule's folder was sealed, renamed or published, when a listing changed it, and at the start.
  *
- * An option, --rule GLOB=pin=N, is such a rule for the checkpoints that it means (ckpt.h). It keeps the N newest that are published and verified, and what is newer than these, so it is
- * also looked at when something was published. The value "rule-pin/<glob>" says that it pinned something: a mount that does not have it any more lets go of that.
+ * An option, --rule GLOB=pin=N, is such a rule for the checkpoints that it means (ckpt.h). The value "rule-pin/<glob>" says that it pinned something: a mount that does not have it any more lets go of that.
  */
 #pragma once
 #include "fs.h"
@@ -65,7 +64,7 @@ void pin_names_add(struct fs *fs, GPtrArray *ret_paths);
 
 /* ---- pin.c ---- */
 
-/* Stores the rule and applies it: pins the newest, unpins the others, fetches behind. ret_pinned (may be NULL) gets the paths pinned, owned. What is not
+/* Stores the rule and applies it: pins the newest, unpins others as far as newer ones are safe, fetches behind. ret_pinned (may be NULL) gets the paths pinned, owned. What is not
  * known here it waits for. -EINVAL: wildcards in the folder part, or no name. */
 int pin_rule_set(struct fs *fs, const char *glob, unsigned latest, enum cache_pin pin, GPtrArray *ret_pinned)
     MUST_CHECK;
@@ -75,3 +74,5 @@ int pin_rule_remove(struct fs *fs, const char *glob, unsigned latest) MUST_CHECK
 /* A name at path was sealed or renamed to, or (path with a '/' at its end, the root "/") a listing changed names of a directory, or (NULL) nobody knows
  * what changed: the rules are looked at behind. Cheap; no ranked lock may be held. */
 void pin_rules_apply(struct fs *fs, const char *path);
+/* What is at path was published: an older name may be let go for it. As cheap. */
+void pin_rules_note_published(struct fs *fs, const char *path);

@@ -8,7 +8,6 @@
 #include "ns_undo.h"
 #include "pin.h"
 #include "publish_internal.h"
-#include "rules.h"
 #include "states.h"
 
 struct find_name {
@@ -405,8 +404,8 @@ int pubop_record(struct op *o, const struct meta_dentry *before, struct inode *i
         metric_inc(M_published_objects);
     if (r == 0)
         pubop_note_taken(o);
-    if (r == 0 && fs->rules->pins) /* an older one may be let go for it */
-        pin_rules_apply(fs, o->key);
+    if (r == 0)
+        pin_rules_note_published(fs, o->key);
     return r;
 }
 

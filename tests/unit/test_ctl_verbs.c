@@ -323,6 +323,8 @@ START_TEST(pin_with_latest_pins_the_newest_and_unpin_ends_the_rule)
     fs_fixture_write(&fx, "ckpt/1.pt", "a", 1);
     g_usleep(2000);
     fs_fixture_write(&fx, "ckpt/2.pt", "b", 1);
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 60 * NS_PER_S, NULL, NULL), 0);
     json_t *lines = ask("{\"verb\":\"pin\",\"paths\":[\"ckpt/*.pt\"],\"latest\":1}");
     ck_assert_int_eq(exit_of(lines), 0);
     ck_assert_str_eq(text(event(lines, "pinned"), "path"), "ckpt/2.pt");
