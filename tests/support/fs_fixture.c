@@ -168,6 +168,18 @@ struct inode *fs_fixture_inode(struct fs_fixture *fx, const char *path)
     return in;
 }
 
+uint64_t fs_fixture_ino(struct fs_fixture *fx, const char *path)
+{
+    struct inode *in = NULL;
+    int r = tree_resolve(fx->fs, path, &in);
+    if (r == -ENOENT)
+        return 0;
+    ck_assert_msg(r == 0, "%s: %s", path, err_name(r));
+    uint64_t ino = in->ino;
+    inode_put(in);
+    return ino;
+}
+
 void fs_fixture_change_attributes(struct fs_fixture *fx, uint64_t ino)
 {
     struct meta_dentry d = {0};

@@ -42,6 +42,8 @@ void fs_fixture_pwrite(struct inode *in, const char *data, size_t len, uint64_t 
 void fs_fixture_write(struct fs_fixture *fx, const char *path, const char *data, size_t len);
 /* The inode of a path with a reference. */
 struct inode *fs_fixture_inode(struct fs_fixture *fx, const char *path);
+/* Its number; 0: no such name. */
+uint64_t fs_fixture_ino(struct fs_fixture *fx, const char *path);
 /* The first name of the inode gets changed attributes, as by chmod. */
 void fs_fixture_change_attributes(struct fs_fixture *fx, uint64_t ino);
 /* Bytes of the file that are in the cache. */

@@ -57,19 +57,6 @@ static void remove_at(const char *key)
     ck_assert_int_eq(remove(path), 0);
 }
 
-/* 0: no such name. */
-static uint64_t ino_of(const char *path)
-{
-    struct inode *in = NULL;
-    int r = tree_resolve(fx.fs, path, &in);
-    if (r == -ENOENT)
-        return 0;
-    ck_assert_msg(r == 0, "%s: %s", path, err_name(r));
-    uint64_t ino = in->ino;
-    inode_put(in);
-    return ino;
-}
-
 static struct etag etag_of(const char *path)
 {
     INODE_REF in = fs_fixture_inode(&fx, path);
@@ -108,9 +95,9 @@ START_TEST(new_object_becomes_a_name)
 {
     fs_fixture_object(&fx, "d/old", "1", 1);
     start();
-    ck_assert_uint_ne(ino_of("d/old"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "d/old"), 0);
     fs_fixture_object(&fx, "d/new", "12", 2);
-    ck_assert_uint_eq(ino_of("d/new"), 0);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "d/new"), 0);
     ck_assert_uint_eq(send_event("lake", "d/new", true), HTTP_OK);
     settle();
     INODE_REF in = fs_fixture_inode(&fx, "d/new");
@@ -123,17 +110,17 @@ START_TEST(changed_object_gets_a_new_inode_and_the_same_one_keeps_its_own)
 {
     fs_fixture_object(&fx, "d/f", "1", 1);
     start();
-    uint64_t ino = ino_of("d/f");
+    uint64_t ino = fs_fixture_ino(&fx, "d/f");
     struct etag tag = etag_of("d/f");
     fault("op=head,action=error:-EIO");
     ck_assert_int_eq(event_look(fx.fs, "d/f", &tag, true), EVENT_KNOWN);
     fault("op=get,nth=1000000,action=error:-EIO");
     ck_assert_int_eq(look("d/f", true), EVENT_NOTHING);
-    ck_assert_uint_eq(ino_of("d/f"), ino);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "d/f"), ino);
     fs_fixture_object(&fx, "d/f", "22", 2);
     ck_assert_int_eq(event_look(fx.fs, "d/f", &tag, true), EVENT_KNOWN); /* a repeated one of before */
     ck_assert_int_eq(look("d/f", false), EVENT_APPLIED);                 /* whatever it was, the store says what is */
-    ck_assert_uint_ne(ino_of("d/f"), ino);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "d/f"), ino);
     INODE_REF in = fs_fixture_inode(&fx, "d/f");
     ck_assert_uint_eq(in->rec.size, 2);
 }
@@ -144,15 +131,15 @@ START_TEST(removed_object_goes_and_so_do_directories_it_leaves_empty)
     fs_fixture_object(&fx, "a/b/x", "1", 1);
     fs_fixture_object(&fx, "keep", "1", 1);
     start();
-    ck_assert_uint_ne(ino_of("a/b/x"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "a/b/x"), 0);
     ck_assert_int_eq(look("a/b/x", false), EVENT_NOTHING);
     remove_at("a/b/x");
     remove_at("a/b");
     remove_at("a");
     ck_assert_int_eq(look("a/b/x", false), EVENT_APPLIED);
-    ck_assert_uint_eq(ino_of("a/b/x"), 0);
-    ck_assert_uint_eq(ino_of("a"), 0);
-    ck_assert_uint_ne(ino_of("keep"), 0);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "a/b/x"), 0);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "a"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "keep"), 0);
 }
 END_TEST
 
@@ -160,13 +147,13 @@ START_TEST(directories_above_a_deep_new_key_appear)
 {
     fs_fixture_object(&fx, "top", "1", 1);
     start();
-    ck_assert_uint_ne(ino_of("top"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "top"), 0);
     fs_fixture_object(&fx, "m/v2/shard-0", "data", 4);
-    ck_assert_uint_eq(ino_of("m"), 0);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "m"), 0);
     ck_assert_int_eq(look("m/v2/shard-0", true), EVENT_APPLIED);
-    ck_assert_uint_ne(ino_of("m/v2/shard-0"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "m/v2/shard-0"), 0);
     ck_assert_int_eq(look("never/there", true), EVENT_NOTHING);
-    ck_assert_uint_eq(ino_of("never"), 0);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "never"), 0);
 }
 END_TEST
 
@@ -174,11 +161,11 @@ START_TEST(file_that_became_a_directory_is_one)
 {
     fs_fixture_object(&fx, "a", "file", 4);
     start();
-    ck_assert_uint_ne(ino_of("a"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "a"), 0);
     remove_at("a");
     fs_fixture_object(&fx, "a/x", "1", 1);
     ck_assert_int_eq(look("a/x", true), EVENT_APPLIED);
-    ck_assert_uint_ne(ino_of("a/x"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "a/x"), 0);
 }
 END_TEST
 
@@ -186,14 +173,14 @@ START_TEST(what_is_local_stays)
 {
     fs_fixture_object(&fx, "d/f", "theirs", 6);
     start();
-    ck_assert_uint_ne(ino_of("d/f"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "d/f"), 0);
     fs_fixture_write(&fx, "d/mine", "mine", 4);
     fs_fixture_object(&fx, "d/mine", "theirs too", 10);
-    uint64_t ino = ino_of("d/mine");
+    uint64_t ino = fs_fixture_ino(&fx, "d/mine");
     ck_assert_int_eq(look("d/mine", true), EVENT_KNOWN);
     remove_at("d/mine");
     ck_assert_int_eq(look("d/mine", false), EVENT_KNOWN);
-    ck_assert_uint_eq(ino_of("d/mine"), ino);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "d/mine"), ino);
     INODE_REF in = fs_fixture_inode(&fx, "d/mine");
     ck_assert_uint_eq(in->rec.size, 4);
 }
@@ -208,13 +195,13 @@ START_TEST(own_publish_costs_no_request)
     struct etag tag = etag_of("d/f");
     fault("op=head,action=error:-EIO;op=list,action=error:-EIO");
     ck_assert_int_eq(event_look(fx.fs, "d/f", &tag, true), EVENT_KNOWN);
-    uint64_t ino = ino_of("d/f");
+    uint64_t ino = fs_fixture_ino(&fx, "d/f");
     fault("op=get,nth=1000000,action=error:-EIO");
     int r;
     while ((r = look("d/f", true)) == EVENT_BUSY) /* the publisher is about to let go of it */
         g_usleep(1000);
     ck_assert_int_eq(r, EVENT_NOTHING);
-    ck_assert_uint_eq(ino_of("d/f"), ino);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "d/f"), ino);
 }
 END_TEST
 
@@ -225,12 +212,12 @@ START_TEST(directory_made_here_is_listed_once_others_put_something_into_it)
     struct node_spec spec = {.parent = root->ino, .name = "d", .mode = S_IFDIR | 0755, .who = {fx.fs->uid, fx.fs->gid}};
     INODE_REF made = NULL;
     ck_assert_int_eq(tree_create(fx.fs, &spec, false, &made), 0);
-    ck_assert_uint_eq(ino_of("d/x"), 0);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "d/x"), 0);
     fs_fixture_object(&fx, "d/w", "1", 1); /* its event was lost */
     fs_fixture_object(&fx, "d/x", "1", 1);
     ck_assert_int_eq(look("d/x", true), EVENT_APPLIED);
-    ck_assert_uint_ne(ino_of("d/x"), 0);
-    ck_assert_uint_ne(ino_of("d/w"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "d/x"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "d/w"), 0);
 }
 END_TEST
 
@@ -238,7 +225,7 @@ START_TEST(directory_nobody_looked_into_is_not_asked_for)
 {
     fs_fixture_object(&fx, "d/e/f", "1", 1);
     start();
-    ck_assert_uint_ne(ino_of("d"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "d"), 0);
     fault("op=head,action=error:-EIO;op=list,action=error:-EIO");
     ck_assert_int_eq(look("d/e/new", true), EVENT_UNSEEN);
     ck_assert_int_eq(look("d/e/new", false), EVENT_NOTHING);
@@ -250,7 +237,7 @@ START_TEST(link_is_known_by_the_store_s_word)
     struct obj_cond any = {.kind = OBJ_COND_NONE};
     fs_fixture_object(&fx, "d/f", "1", 1);
     start();
-    ck_assert_uint_ne(ino_of("d/f"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "d/f"), 0);
     ck_assert_int_eq(objstore_put(fx.fs->store, "d/l", "", 0, &(struct obj_meta){.symlink = "target"}, &any, NULL), 0);
     ck_assert_int_eq(look("d/l", true), EVENT_APPLIED);
     INODE_REF in = fs_fixture_inode(&fx, "d/l");
@@ -269,14 +256,14 @@ START_TEST(listing_begun_before_does_not_bring_the_old_version_back)
 {
     fs_fixture_object(&fx, "d/f", "1", 1);
     start();
-    uint64_t ino = ino_of("d/f");
+    uint64_t ino = fs_fixture_ino(&fx, "d/f");
     INODE_REF dir = fs_fixture_inode(&fx, "d");
     g_autofree char *name = g_strdup("f");
     struct list_row old = {.name = name, .size = 1, .etag = etag_of("d/f")};
     uint64_t stamp = meta_last_seq(fx.fs->meta);
     fs_fixture_object(&fx, "d/f", "22", 2);
     ck_assert_int_eq(look("d/f", true), EVENT_APPLIED);
-    uint64_t changed = ino_of("d/f");
+    uint64_t changed = fs_fixture_ino(&fx, "d/f");
     ck_assert_uint_ne(changed, ino);
     struct meta_batch *b = meta_batch_new(fx.fs->meta);
     mutex_lock(&fx.fs->ns);
@@ -286,7 +273,7 @@ START_TEST(listing_begun_before_does_not_bring_the_old_version_back)
     mutex_unlock(&fx.fs->ns);
     meta_batch_free(b);
     ck_assert_int_eq(r, 0);
-    ck_assert_uint_eq(ino_of("d/f"), changed);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "d/f"), changed);
 }
 END_TEST
 
@@ -294,7 +281,7 @@ START_TEST(events_for_others_and_keys_that_are_no_names_are_counted)
 {
     fs_fixture_object(&fx, "d/f", "1", 1);
     start();
-    ck_assert_uint_ne(ino_of("d/f"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "d/f"), 0);
     int64_t outside = metric_get(M_events_outside), refused = metric_get(M_events_refused);
     ck_assert_uint_eq(send_event("other", "d/new", true), HTTP_OK);
     ck_assert_int_eq(metric_get(M_events_outside), outside + 1);
@@ -310,7 +297,7 @@ START_TEST(more_than_may_wait_leaves_the_directory_to_its_next_listing)
 {
     fs_fixture_object(&fx, "d/f", "1", 1);
     start();
-    ck_assert_uint_ne(ino_of("d/f"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "d/f"), 0);
     ck_assert(!is_doubted("d"));
     fs_fixture_object(&fx, "d/late", "1", 1);
     events_limit(ev, 0);
@@ -319,7 +306,7 @@ START_TEST(more_than_may_wait_leaves_the_directory_to_its_next_listing)
     settle();
     ck_assert_int_eq(metric_get(M_events_dropped), dropped + 1);
     ck_assert(is_doubted("d"));
-    ck_assert_uint_ne(ino_of("d/late"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "d/late"), 0);
 }
 END_TEST
 
@@ -340,7 +327,7 @@ START_TEST(directory_to_be_listed_again_does_not_wait_for_those_that_are_being_l
         fs_fixture_object(&fx, key, "1", 1);
     }
     start();
-    ck_assert_uint_ne(ino_of("free/f"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "free/f"), 0);
     events_limit(ev, 0);
     fault("op=list,action=delay:3600s");
     for (unsigned i = 0; i < N_LISTED; i++) {
@@ -374,7 +361,7 @@ START_TEST(events_that_came_for_one_name_are_one)
 {
     fs_fixture_object(&fx, "d/f", "1", 1);
     start();
-    ck_assert_uint_ne(ino_of("d/f"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "d/f"), 0);
     fs_fixture_object(&fx, "d/new", "1", 1);
     fault("op=head,action=delay:300ms");
     int64_t heads = metric_get(M_requests_head), received = metric_get(M_events_received), done = n_done();
@@ -382,7 +369,7 @@ START_TEST(events_that_came_for_one_name_are_one)
         ck_assert_uint_eq(send_event("lake", "d/new", i % 2), HTTP_OK);
     settle();
     ck_assert_int_eq(n_done() - done, metric_get(M_events_received) - received);
-    ck_assert_uint_ne(ino_of("d/new"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "d/new"), 0);
     ck_assert_int_le(metric_get(M_requests_head) - heads, 20);
 }
 END_TEST
@@ -391,13 +378,13 @@ START_TEST(store_that_does_not_answer_leaves_it_to_the_next_listing)
 {
     fs_fixture_object(&fx, "d/f", "1", 1);
     start();
-    ck_assert_uint_ne(ino_of("d/f"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "d/f"), 0);
     fs_fixture_object(&fx, "d/new", "1", 1);
     fault("op=head,action=error:-EACCES");
     ck_assert_int_eq(look("d/new", true), -EACCES);
     ck_assert(event_doubt_dir(fx.fs, "d/new"));
     fault("op=get,nth=1000000,action=error:-EIO");
-    ck_assert_uint_ne(ino_of("d/new"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "d/new"), 0);
 }
 END_TEST
 
@@ -432,16 +419,16 @@ START_TEST(event_of_a_link_s_bucket_is_applied_below_each_link_to_it)
     start();
     add_link("other", "la", NULL);
     add_link("other", "x/lb", NULL);
-    ck_assert_uint_ne(ino_of("la/d/old"), 0);
-    ck_assert_uint_ne(ino_of("x/lb/d/old"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "la/d/old"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "x/lb/d/old"), 0);
     put_in("other", "d/new");
-    ck_assert_uint_eq(ino_of("la/d/new"), 0);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "la/d/new"), 0);
     int64_t outside = metric_get(M_events_outside);
     ck_assert_uint_eq(send_event("other", "d/new", true), HTTP_OK);
     settle();
-    ck_assert_uint_ne(ino_of("la/d/new"), 0);
-    ck_assert_uint_ne(ino_of("x/lb/d/new"), 0);
-    ck_assert_uint_eq(ino_of("d"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "la/d/new"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "x/lb/d/new"), 0);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "d"), 0);
     ck_assert_uint_eq(send_event("third", "d/new", true), HTTP_OK);
     ck_assert_int_eq(metric_get(M_events_outside), outside + 1);
 }
@@ -452,13 +439,13 @@ START_TEST(directory_of_a_link_stays_when_its_bucket_becomes_empty)
     put_in("other", "d/f");
     start();
     add_link("other", "la", NULL);
-    ck_assert_uint_ne(ino_of("la/d/f"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "la/d/f"), 0);
     g_autofree char *file = in_bucket("other", "d/f"), *dir = in_bucket("other", "d");
     ck_assert_int_eq(remove(file) + remove(dir), 0);
     ck_assert_uint_eq(send_event("other", "d/f", false), HTTP_OK);
     settle();
-    ck_assert_uint_eq(ino_of("la/d"), 0);
-    ck_assert_uint_ne(ino_of("la"), 0);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "la/d"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "la"), 0);
 }
 END_TEST
 
@@ -468,7 +455,7 @@ START_TEST(link_that_does_not_answer_leaves_it_to_the_next_listing_at_once)
     put_in("other", "d/old");
     start();
     add_link("other", "la", NULL);
-    ck_assert_uint_ne(ino_of("la/d/old"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "la/d/old"), 0);
     fs_fixture_silence_link(&fx, "la", 2 * NS_PER_S);
     int64_t dropped = metric_get(M_events_dropped);
     ck_assert_uint_eq(send_event("other", "d/new", true), HTTP_OK);
@@ -483,7 +470,7 @@ START_TEST(what_a_link_hides_or_leaves_out_gets_no_name)
     put_in("other", "d/old.pt");
     start();
     add_link("other", "la", "*.pt");
-    ck_assert_uint_ne(ino_of("la/d/old.pt"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "la/d/old.pt"), 0);
     int64_t outside = metric_get(M_events_outside);
     put_in("other", "d/new.pt");
     put_in("other", "d/new.log");
@@ -493,9 +480,9 @@ START_TEST(what_a_link_hides_or_leaves_out_gets_no_name)
     ck_assert_uint_eq(send_event("other", ".sluice-probe/x.pt", true), HTTP_OK);
     settle();
     ck_assert_int_eq(metric_get(M_events_outside), outside);
-    ck_assert_uint_ne(ino_of("la/d/new.pt"), 0);
-    ck_assert_uint_eq(ino_of("la/d/new.log"), 0);
-    ck_assert_uint_eq(ino_of("la/.sluice-probe"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "la/d/new.pt"), 0);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "la/d/new.log"), 0);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "la/.sluice-probe"), 0);
     ck_assert_uint_eq(send_event("lake", "la/d/hidden.pt", true), HTTP_OK);
     ck_assert_int_eq(metric_get(M_events_outside), outside + 1);
 }
@@ -507,17 +494,17 @@ START_TEST(key_that_json_cannot_carry_leaves_its_directory_to_the_next_listing)
     put_in("other", "f");
     start();
     add_link("other", "la", NULL);
-    ck_assert_uint_ne(ino_of("f"), 0);
-    ck_assert_uint_ne(ino_of("la/f"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "f"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "la/f"), 0);
     fs_fixture_object(&fx, "\xff", "1", 1);
     put_in("other", "\xff");
     ck_assert_uint_eq(send_event("lake", "\xff", true), HTTP_OK);
     settle();
-    ck_assert_uint_ne(ino_of("\xff"), 0);
-    ck_assert_uint_eq(ino_of("la/\xff"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "\xff"), 0);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "la/\xff"), 0);
     ck_assert_uint_eq(send_event("other", "\xff", true), HTTP_OK);
     settle();
-    ck_assert_uint_ne(ino_of("la/\xff"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "la/\xff"), 0);
 }
 END_TEST
 
@@ -527,11 +514,11 @@ START_TEST(mount_of_links_only_takes_events)
     g_clear_pointer(&fx.cfg.source, g_free);
     start();
     add_link("other", "la", NULL);
-    ck_assert_uint_ne(ino_of("la/d/old"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "la/d/old"), 0);
     put_in("other", "d/new");
     ck_assert_uint_eq(send_event("other", "d/new", true), HTTP_OK);
     settle();
-    ck_assert_uint_ne(ino_of("la/d/new"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "la/d/new"), 0);
 }
 END_TEST
 
@@ -553,10 +540,10 @@ START_TEST(name_stays_while_its_file_is_open_for_writing)
         ck_assert_int_eq(tree_refresh(fx.fs, dir, true), 0);
     else
         ck_assert_int_eq(look("d/f", !removed), EVENT_KNOWN);
-    ck_assert_uint_eq(ino_of("d/f"), in->ino);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "d/f"), in->ino);
     content_release(in, true);
-    EVENTUALLY(ino_of("d/f") != in->ino);
-    ck_assert_int_eq(ino_of("d/f") == 0, removed);
+    EVENTUALLY(fs_fixture_ino(&fx, "d/f") != in->ino);
+    ck_assert_int_eq(fs_fixture_ino(&fx, "d/f") == 0, removed);
     ck_assert_uint_eq(in->rec.nlink, 0);
 }
 END_TEST
@@ -611,7 +598,7 @@ START_TEST(start_without_a_secret_doubts_only_after_events)
     fs_fixture_object(&fx, "d/f", "1", 1);
     restart_without_secret();
     for (unsigned i = 0; i < 2; i++) {
-        ck_assert_uint_ne(ino_of("d/f"), 0);
+        ck_assert_uint_ne(fs_fixture_ino(&fx, "d/f"), 0);
         INODE_REF d = fs_fixture_inode(&fx, "d");
         ck_assert(tree_is_fresh(fx.fs, d));
         inode_put(g_steal_pointer(&d));
@@ -637,7 +624,7 @@ START_TEST(same_object_is_not_looked_at_again_after_a_writer)
     ck_assert_int_eq(tree_refresh(fx.fs, dir, true), 0);
     ck_assert(!in->passed_over);
     content_release(in, true);
-    ck_assert_uint_eq(ino_of("d/f"), in->ino);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "d/f"), in->ino);
 }
 END_TEST
 

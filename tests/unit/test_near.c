@@ -87,17 +87,6 @@ static int64_t listed_at(unsigned d)
     return sync_listed_ns(fx.fs, in);
 }
 
-/* 0: there is none. */
-static uint64_t ino_of(const char *path)
-{
-    struct inode *in = NULL;
-    int r = tree_resolve(fx.fs, path, &in);
-    ck_assert(r == 0 || r == -ENOENT);
-    uint64_t ino = r == 0 ? in->ino : 0;
-    inode_put(r == 0 ? in : NULL);
-    return ino;
-}
-
 /* The kernel knows the directories, as it does those that it looks into. */
 static void hold(unsigned n)
 {
@@ -112,7 +101,7 @@ static void expire(void)
 {
     g_usleep(2000); /* listings of now are not older */
     atomic_store(&fx.fs->doubt_ns, clock_wall_ns());
-    (void)ino_of("set/nothing"); /* lists those above */
+    (void)fs_fixture_ino(&fx, "set/nothing"); /* lists those above */
 }
 
 /* LIST requests of a look into it. */
@@ -138,19 +127,19 @@ static void open_lake(void)
 START_TEST(one_request_lists_the_directories_behind_it_too)
 {
     open_lake();
-    uint64_t same = ino_of("set/dir03/file3"), rewritten = ino_of("set/dir05/file5");
+    uint64_t same = fs_fixture_ino(&fx, "set/dir03/file3"), rewritten = fs_fixture_ino(&fx, "set/dir05/file5");
     object("set", 4, "new");
     remove_at("set/dir06/file6");
     fs_fixture_object(&fx, "set/dir05/file5", "longer", 6);
     expire();
-    (void)ino_of("set/dir00/file0");
+    (void)fs_fixture_ino(&fx, "set/dir00/file0");
     int64_t before = metric_get(M_requests_list);
     for (unsigned d = 0; d < N_DIRS; d++)
         ck_assert(is_fresh(d));
-    ck_assert_uint_eq(ino_of("set/dir03/file3"), same);
-    ck_assert_uint_ne(ino_of("set/dir05/file5"), rewritten);
-    ck_assert_uint_ne(ino_of("set/dir04/new"), 0);
-    ck_assert_uint_eq(ino_of("set/dir06/file6"), 0);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "set/dir03/file3"), same);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "set/dir05/file5"), rewritten);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "set/dir04/new"), 0);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "set/dir06/file6"), 0);
     ck_assert_int_eq(metric_get(M_requests_list), before);
 }
 END_TEST
@@ -173,13 +162,13 @@ START_TEST(what_nobody_looked_into_is_passed_over)
     expire();
     for (unsigned d = 0; d < N_DIRS; d++)
         ck_assert(!is_fresh(d));
-    (void)ino_of("set/dir00/file0"); /* nobody asked for the others since */
+    (void)fs_fixture_ino(&fx, "set/dir00/file0"); /* nobody asked for the others since */
     ck_assert(is_fresh(0));
     for (unsigned d = 1; d < N_DIRS; d++)
         ck_assert_int_eq(is_fresh(d), false);
     ck_assert_int_eq(cost_of(7), 1);
     expire();
-    (void)ino_of("set/dir00/file0");
+    (void)fs_fixture_ino(&fx, "set/dir00/file0");
     for (unsigned d = 1; d < N_DIRS; d++)
         ck_assert_int_eq(is_fresh(d), d == 7);
 }
@@ -189,7 +178,7 @@ START_TEST(what_is_fresh_is_passed_over)
 {
     open_lake();
     expire();
-    (void)ino_of("set/dir10/file0");
+    (void)fs_fixture_ino(&fx, "set/dir10/file0");
     for (unsigned d = 0; d < N_DIRS; d++)
         ck_assert_int_eq(is_fresh(d), d >= 10);
     int64_t before = metric_get(M_list_refreshes);
@@ -252,7 +241,7 @@ START_TEST(page_that_does_not_reach_so_far_any_more_begins_at_the_directory)
     expire();
     look_into(12); /* the page from 5 on ends before, so by itself */
     ck_assert(is_fresh(5) && is_fresh(6) && is_fresh(11) && is_fresh(12) && !is_fresh(13));
-    ck_assert_uint_ne(ino_of("set/dir06/file349"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "set/dir06/file349"), 0);
     for (unsigned d = 0; d < N_DIRS; d++)
         look_into(d);
     expire();
@@ -272,12 +261,12 @@ START_TEST(directory_that_grew_is_listed_by_itself_and_whole)
     ck_assert(is_fresh(0) && !is_fresh(1) && !is_fresh(2));
     expire();
     ck_assert_int_eq(cost_of(2), 1); /* not once more behind it */
-    ck_assert_uint_ne(ino_of("set/dir01/file1499"), 0);
-    ck_assert_uint_ne(ino_of("set/dir19/file0"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "set/dir01/file1499"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "set/dir19/file0"), 0);
     make_dir("set", 3, 1500);
     expire();
-    ck_assert_uint_ne(ino_of("set/dir03/file1499"), 0); /* the one that is asked for */
-    ck_assert_uint_ne(ino_of("set/dir03/file0"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "set/dir03/file1499"), 0); /* the one that is asked for */
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "set/dir03/file0"), 0);
 }
 END_TEST
 
@@ -291,13 +280,13 @@ START_TEST(directory_with_directories_does_not_hide_what_comes_behind)
     expire();
     look_into(1);
     ck_assert(is_fresh(1) && !is_fresh(3));
-    ck_assert_uint_ne(ino_of("set/dir02/deep/1499"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "set/dir02/deep/1499"), 0);
     expire();
     int64_t before = metric_get(M_requests_list);
-    (void)ino_of("set/dir02/file0"); /* known to lead down: by itself */
+    (void)fs_fixture_ino(&fx, "set/dir02/file0"); /* known to lead down: by itself */
     ck_assert_int_eq(metric_get(M_requests_list) - before, 1);
     ck_assert(is_fresh(2) && !is_fresh(3));
-    ck_assert_uint_ne(ino_of("set/dir03/file0"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "set/dir03/file0"), 0);
 }
 END_TEST
 
@@ -305,11 +294,11 @@ START_TEST(what_was_written_here_stays)
 {
     open_lake();
     fs_fixture_write(&fx, "set/dir05/mine", "1", 1);
-    uint64_t mine = ino_of("set/dir05/mine");
+    uint64_t mine = fs_fixture_ino(&fx, "set/dir05/mine");
     expire();
     look_into(0);
     ck_assert(is_fresh(5));
-    ck_assert_uint_eq(ino_of("set/dir05/mine"), mine);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "set/dir05/mine"), mine);
 }
 END_TEST
 
@@ -325,13 +314,13 @@ START_TEST(directory_beside_in_the_order_of_keys_is_no_harm)
     for (unsigned i = 0; i < 3; i++) {
         INODE_REF in = fs_fixture_inode(&fx, dirs[i]);
         inode_kernel_ref(in);
-        inos[i] = ino_of(names[i]);
-        ck_assert_uint_eq(ino_of(names[i]), inos[i]);
+        inos[i] = fs_fixture_ino(&fx, names[i]);
+        ck_assert_uint_eq(fs_fixture_ino(&fx, names[i]), inos[i]);
     }
     expire();
     int64_t before = metric_get(M_requests_list);
     for (unsigned i = 0; i < 3; i++)
-        ck_assert_uint_eq(ino_of(names[i]), inos[i]);
+        ck_assert_uint_eq(fs_fixture_ino(&fx, names[i]), inos[i]);
     ck_assert_int_eq(metric_get(M_requests_list) - before, 2); /* a with ab, a-b */
 }
 END_TEST
@@ -348,13 +337,13 @@ START_TEST(directory_of_a_link_does_not_come_along)
     json_decref(options);
     INODE_REF point = fs_fixture_inode(&fx, "set/dir01-link");
     inode_kernel_ref(point);
-    uint64_t theirs = ino_of("set/dir01-link/theirs");
+    uint64_t theirs = fs_fixture_ino(&fx, "set/dir01-link/theirs");
     ck_assert_uint_ne(theirs, 0);
-    ck_assert_uint_eq(ino_of("set/dir01-link/theirs"), theirs);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "set/dir01-link/theirs"), theirs);
     expire();
     look_into(1);
     ck_assert(is_fresh(1) && !is_fresh(2)); /* by itself */
-    ck_assert_uint_eq(ino_of("set/dir01-link/theirs"), theirs);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "set/dir01-link/theirs"), theirs);
 }
 END_TEST
 
@@ -396,14 +385,14 @@ START_TEST(directory_with_directories_that_are_left_out_is_listed_by_itself)
     for (unsigned i = 0; i < 2; i++) {
         INODE_REF in = fs_fixture_inode(&fx, dirs[i]);
         inode_kernel_ref(in);
-        ck_assert_uint_ne(ino_of(names[i]), 0);
-        ck_assert_uint_ne(ino_of(names[i]), 0);
+        ck_assert_uint_ne(fs_fixture_ino(&fx, names[i]), 0);
+        ck_assert_uint_ne(fs_fixture_ino(&fx, names[i]), 0);
     }
     expire();
-    (void)ino_of("ln/nothing");
+    (void)fs_fixture_ino(&fx, "ln/nothing");
     int64_t before = metric_get(M_requests_list);
     for (unsigned i = 0; i < 2; i++)
-        ck_assert_uint_ne(ino_of(names[i]), 0);
+        ck_assert_uint_ne(fs_fixture_ino(&fx, names[i]), 0);
     ck_assert_int_eq(metric_get(M_requests_list) - before, 2);
 }
 END_TEST
@@ -422,7 +411,7 @@ END_TEST
 
 static gpointer look_in_thread(gpointer arg)
 {
-    (void)ino_of("set/dir00/file0");
+    (void)fs_fixture_ino(&fx, "set/dir00/file0");
     return NULL;
 }
 

@@ -33,19 +33,6 @@ static void fault(const char *rules)
     ck_assert_int_eq(objstore_fault_set(fx.fs->store, rules), 0);
 }
 
-/* 0: no such name. */
-static uint64_t ino_of(const char *path)
-{
-    struct inode *in = NULL;
-    int r = tree_resolve(fx.fs, path, &in);
-    if (r == -ENOENT)
-        return 0;
-    ck_assert_msg(r == 0, "%s: %s", path, err_name(r));
-    uint64_t ino = in->ino;
-    inode_put(in);
-    return ino;
-}
-
 static struct etag etag_of(const char *path)
 {
     INODE_REF in = fs_fixture_inode(&fx, path);
@@ -76,7 +63,7 @@ static bool is_cached(const char *path)
 static bool is_absent(const char *path)
 {
     struct meta_inode rec;
-    ck_assert_int_eq(meta_inode_get(fx.fs->meta, ino_of(path), &rec), 0);
+    ck_assert_int_eq(meta_inode_get(fx.fs->meta, fs_fixture_ino(&fx, path), &rec), 0);
     bool absent = pin_is_absent(fx.fs, &rec);
     meta_inode_clear(&rec);
     return absent;
@@ -212,7 +199,7 @@ START_TEST(file_that_a_rule_means_is_warmed_with_its_new_directory)
 {
     fs_fixture_object(&fx, "top", "1", 1);
     start("*.idx=warm");
-    ck_assert_uint_ne(ino_of("top"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "top"), 0);
     fs_fixture_object(&fx, "new/a.idx", "1", 1);
     fs_fixture_object(&fx, "new/a.bin", "1", 1);
     ck_assert_int_eq(look("new/a.idx", true), EVENT_APPLIED);
@@ -225,7 +212,7 @@ START_TEST(what_is_new_is_fetched_once_however_many_events_tell_of_it)
 {
     fs_fixture_object(&fx, "models/old", "1", 1);
     start("models/**=warm");
-    ck_assert_uint_ne(ino_of("models/old"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "models/old"), 0);
     fs_fixture_object(&fx, "models/new", "1", 1);
     ck_assert_int_eq(look("models/new", true), EVENT_APPLIED);
     EVENTUALLY(is_cached("models/new"));
@@ -253,7 +240,7 @@ START_TEST(new_directory_is_looked_through_for_what_the_rule_means)
 {
     fs_fixture_object(&fx, "models/old/c.st", "1", 1);
     start("models/**/*.st=warm");
-    ck_assert_uint_ne(ino_of("models/old/c.st"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "models/old/c.st"), 0);
     fs_fixture_object(&fx, "models/new/a.st", "1", 1);
     fs_fixture_object(&fx, "models/new/a.bin", "1", 1);
     fs_fixture_object(&fx, "models/new/deep/er/b.st", "1", 1);
@@ -273,7 +260,7 @@ START_TEST(new_directory_is_listed_only_as_far_as_a_rule_reaches)
 {
     fs_fixture_object(&fx, "models/old", "1", 1);
     start("models/*/w/*.st=warm\n*.idx=warm");
-    ck_assert_uint_ne(ino_of("models/old"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "models/old"), 0);
     fs_fixture_object(&fx, "models/new/w/a.st", "1", 1);
     fs_fixture_object(&fx, "models/new/w/far/a.st", "1", 1);
     fs_fixture_object(&fx, "models/new/huge/a.st", "1", 1);
@@ -298,7 +285,7 @@ START_TEST(new_directory_is_looked_through_again_after_the_store_failed)
 {
     fs_fixture_object(&fx, "models/old", "1", 1);
     start("models/**/*.st=warm");
-    ck_assert_uint_ne(ino_of("models/old"), 0);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "models/old"), 0);
     fs_fixture_object(&fx, "models/new/a.st", "1", 1);
     fault("op=get,action=error:-EACCES");
     list_now("models");
