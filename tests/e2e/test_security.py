@@ -74,6 +74,7 @@ def found_in_memory(pid, secret):
 
 
 @ROOT_ONLY
+@pytest.mark.slow  # and a build with sanitizers locks no memory and keeps what was freed
 @pytest.mark.parametrize("where", ["environment", "file"])
 def test_the_secret_key_is_in_no_memory_that_a_dump_would_hold(make_mount, base, where):
     made = lake.Lake()

@@ -239,12 +239,18 @@ static void make_token_hang(void)
     ck_assert_int_eq(mkfifo(token, 0600), 0);
 }
 
-/* Whoever hangs there goes on, with a token. */
-static void free_token(void)
+/* Once somebody hangs there: the writer's end. Without what give_token() writes it is the read that hangs. */
+static int await_token_reader(void)
 {
     g_autofree char *token = cred_path("token");
     int fd = -1;
     CRED_AWAIT((fd = open(token, O_WRONLY | O_NONBLOCK | O_CLOEXEC)) >= 0); /* ENXIO until somebody is there */
+    return fd;
+}
+
+/* Whoever hangs there goes on, with a token. */
+static void give_token(int fd)
+{
     ck_assert_int_eq(write(fd, "CANARY.two\n", 11), 11);
     close(fd);
 }
@@ -271,7 +277,7 @@ START_TEST(renewal_that_hangs_keeps_only_those_without_keys)
     ck_assert_int_eq(s3_cred_get(c, UINT64_MAX, &k), -EINTR);
     patience_end();
     ck_assert_uint_eq(cred_n_threads(), 1);
-    free_token();
+    give_token(await_token_reader());
     cred_expect_keys(c, "AKSTS2", "CANARYsts");
     s3_cred_close(c);
     fake_service_stop(&sv);
@@ -287,9 +293,10 @@ START_TEST(thread_that_hangs_is_left_behind)
     clock_fake_advance(2 * 60 * MINUTE);
     struct s3_keys k = {0};
     ck_assert_int_eq(s3_cred_get(c, clock_mono_ns(), &k), -ETIMEDOUT);
-    CRED_AWAIT(cred_n_threads() == 1);
+    int fd = await_token_reader(); /* a thread that is not there yet would not come any more, once closed */
+    ck_assert_uint_eq(cred_n_threads(), 1);
     s3_cred_close(c);
-    free_token();
+    give_token(fd);
     cred_await_idle();
     ck_assert_uint_eq(fake_service_requests(&sv), 1); /* it asks for nothing any more */
     fake_service_stop(&sv);
