@@ -212,6 +212,8 @@ def test_names_that_were_trusted_for_long_are_asked_for_again(mount, other):
         assert os.stat(top / "d/f").st_size == 3 and os.stat(top / "d/gone").st_size == 1
     opened = [os.open(top / "d/f", os.O_RDONLY) for top in tops]
     dirs = [os.open(top / "d", os.O_RDONLY) for top in tops]
+    for fd in opened:
+        assert os.pread(fd, 10, 0) == b"old"  # without passthrough no bytes came with the open
     for s in (one, two):
         s.put("d/f", b"longer")
         s.delete("d/gone")

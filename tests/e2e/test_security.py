@@ -160,6 +160,7 @@ def empty_bucket():
 
 
 @ROOT_ONLY
+@pytest.mark.slow  # as above
 def test_keys_of_the_environment_stand_in_locked_memory_only(make_mount, empty_bucket):
     """Of all processes of a mount, at its start and after a worker's death, which the next one gets them after."""
     endpoint = f"http://127.0.0.1:{empty_bucket.server_address[1]}"
