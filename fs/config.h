@@ -59,6 +59,7 @@ struct config {                /* strings are owned */
     uint64_t upload_limit, download_limit; /* bytes a second, 0 none */
     uint64_t readahead;
     uint64_t op_timeout_ns;
+    uint64_t late_requests_ns; /* publish_late.h */
     /* who may see it */
     bool allow_other, noexec;
     unsigned uid, gid, file_mode, dir_mode; /* uid/gid default: who mounts; modes from umask unless given */

@@ -6,7 +6,7 @@
 #include "links.h"
 #include "local.h"
 #include "ns_undo.h"
-#include "publish_internal.h"
+#include "publish_late.h"
 #include "publish_moved.h"
 #include "publish_sums.h"
 #include "rules.h"
@@ -459,6 +459,9 @@ void publish_describe(struct publisher *p, uint64_t op_seq, json_t *obj)
         json_object_set_new(obj, "upload_state", json_string(state_name(o)));
         if (o->last_err)
             json_object_set_new(obj, "error", json_string(objstore_err_text(o->last_err)));
+        uint64_t now = clock_mono_ns(), until = late_until_locked(o);
+        if (until > now)
+            json_object_set_new(obj, "rests_s", json_integer((json_int_t)((until - now + NS_PER_S - 1) / NS_PER_S)));
         struct op *blocker = o->running ? NULL : queue_blocker_locked(p, o);
         if (blocker)
             json_object_set_new(obj, "blocked_by",
@@ -685,6 +688,8 @@ int publish_open(struct fs *fs, struct publisher **ret)
     queue_init(p);
     fs->pub = p;
     int r = load_journal(fs);
+    if (r == 0)
+        r = late_load(p);
     if (r < 0) {
         publish_close(p);
         fs->pub = NULL;

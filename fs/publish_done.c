@@ -7,7 +7,7 @@
 #include "local.h"
 #include "ns_undo.h"
 #include "pin.h"
-#include "publish_internal.h"
+#include "publish_late.h"
 #include "states.h"
 
 struct find_name {
@@ -354,6 +354,7 @@ static int record_locked(struct op *o, const struct meta_dentry *before, struct 
     uint64_t snap_gen = in->snap_gen;
     mutex_unlock(&in->mu);
     note_clear(fs, b, out->key);
+    late_settle(b, o);
     if (S_ISREG(o->type))
         *ret_clean = update_inode(in, b, out, &base, f.others_unpublished, &unsent);
     tell_names(fs, in);
@@ -457,6 +458,7 @@ static int forget_locked(struct op *o, struct meta_batch *b) NO_TSA /* under ns 
     mutex_unlock(&o->p->mu);
     if (last) /* else what replaced it goes by the note */
         note_clear(fs, b, o->key);
+    late_settle(b, o);
     if (o->rec.kind == OP_SYNC && meta_dentry_get(fs->meta, o->rec.parent, o->rec.name, &d) == 0 &&
         d.op_seq == o->rec.seq) {
         d.op_seq = 0;

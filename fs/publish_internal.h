@@ -110,6 +110,7 @@ struct publisher {
     GHashTable *running_inos; /* &ino -> op: two names of one file, or a renamed one, are not published at once */
     GHashTable *dirs;         /* prefix -> dirnode */
     GHashTable *recent;       /* key or prefix deleted lately -> struct recent */
+    GHashTable *late;         /* keys that rest (publish_late.h) */
     GHashTable *taken;        /* directory of a link, "" of none -> number of versions that this store took so far */
     uint64_t rest_until_ns;   /* nothing was found to run: no look before, unless what waits changed; 0: none */
     uint64_t recent_pruned_ns, n_picks; /* n_picks: looks for an op so far */
@@ -190,8 +191,7 @@ bool queue_prefix_leaving_locked(struct publisher *p, const char *prefix) REQUIR
 
 /* ---- publish_pick.c ---- */
 
-/* The next op to run, marked running; NULL with *ret_wake_ns (0: nothing timed) when there is none. A long look that found none is not repeated at once because something else came: then
- * *ret_wake_ns is when it will be. */
+/* The next op to run, marked running; NULL with *ret_wake_ns (0: nothing timed) when there is none. A long look that found none is not repeated at once because something else came. */
 struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns) REQUIRES(p->mu);
 
 /* ---- publish_recent.c ---- */

@@ -9,7 +9,7 @@
  */
 #include "base/crash.h"
 #include "base/log.h"
-#include "publish_internal.h"
+#include "publish_late.h"
 
 #include <stdlib.h>
 
@@ -18,7 +18,7 @@ static char *note_name(const char *key)
     return g_strconcat("note/", key, NULL);
 }
 
-static int put_locked(struct fs *fs, struct op *o, const char *text) REQUIRES(fs->ns)
+static int put_locked(struct fs *fs, struct op *o, const char *text, uint32_t caps) REQUIRES(fs->ns)
 {
     mutex_lock(&o->p->mu);
     bool dropped = o->dropped; /* changes only under ns */
@@ -28,17 +28,18 @@ static int put_locked(struct fs *fs, struct op *o, const char *text) REQUIRES(fs
     g_autofree char *name = note_name(o->key);
     struct meta_batch *b = meta_batch_new(fs->meta);
     meta_value_put(b, name, text, strlen(text));
+    late_put(b, o, caps);
     int r = meta_commit(b, false);
     meta_batch_free(b);
     return r;
 }
 
 /* Whoever renames or removes the name either drops the op before, and then nothing becomes visible, or sees the note. */
-static int note_put(struct op *o, const char *text)
+static int note_put(struct op *o, const char *text, uint32_t caps)
 {
     struct fs *fs = o->p->fs;
     mutex_lock(&fs->ns);
-    int r = put_locked(fs, o, text);
+    int r = put_locked(fs, o, text, caps);
     uint64_t written = meta_written(fs->meta);
     mutex_unlock(&fs->ns);
     if (r == 0)
@@ -59,14 +60,14 @@ int note_upload(struct op *o, uint64_t id, const char *old_token)
 {
     g_autofree char *text =
         g_strdup_printf("upload\n%s.%" G_GINT64_MODIFIER "x.\n%s", meta_uuid(o->p->fs->meta), id, old_token);
-    return note_put(o, text);
+    return note_put(o, text, CAP_PUT_IF_MATCH | CAP_PUT_IF_NONE_MATCH);
 }
 
 int note_copy(struct op *o, const char *token, uint64_t size, uint64_t same_ino)
 {
     g_autofree char *same = same_ino ? g_strdup_printf("\n%" G_GUINT64_FORMAT, same_ino) : g_strdup("");
     g_autofree char *text = g_strdup_printf("copy\n%s\n%" G_GUINT64_FORMAT "%s", token, size, same);
-    return note_put(o, text);
+    return note_put(o, text, same_ino ? CAP_COPY_IF_MATCH : 0);
 }
 
 struct copy_upload {

@@ -15,7 +15,7 @@
  * Copies that a directory's rename asks for share one turn, their wave: they do not wait for each other, nor for what was renamed along with them and comes after them.
  */
 #include "links.h"
-#include "publish_internal.h"
+#include "publish_late.h"
 
 #include <assert.h>
 
@@ -99,6 +99,7 @@ void queue_init(struct publisher *p)
     p->running_inos = g_hash_table_new(g_int64_hash, g_int64_equal);
     p->dirs = g_hash_table_new_full(g_str_hash, g_str_equal, NULL, dirnode_free);
     p->recent = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
+    p->late = late_table_new();
 }
 
 void queue_fini(struct publisher *p)
@@ -122,6 +123,7 @@ void queue_fini(struct publisher *p)
     g_hash_table_unref(p->running_inos);
     g_hash_table_unref(p->dirs);
     g_hash_table_unref(p->recent);
+    g_hash_table_unref(p->late);
     cond_fini(&p->work);
     cond_fini(&p->done);
     cond_fini(&p->sums_work);
@@ -359,12 +361,11 @@ bool pubop_wants_run(const struct op *o, uint64_t now, uint64_t *wake)
 {
     if (o->running || !pubop_sealed(o) || o->rec.state == OPS_PARKED || (o->rec.state == OPS_CONFLICT && !o->settle))
         return false;
-    if (o->not_before_ns > now) {
-        if (*wake == 0 || o->not_before_ns < *wake)
-            *wake = o->not_before_ns;
-        return false;
-    }
-    return true;
+    uint64_t at = MAX(o->not_before_ns, late_until_locked(o));
+    if (at <= now)
+        return true;
+    *wake = *wake == 0 ? at : MIN(*wake, at);
+    return false;
 }
 
 /* The op came, or its content is another: that lets nobody run but it, or (a place in the order that is earlier, a circle) who can wait for the next look. */

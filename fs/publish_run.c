@@ -11,6 +11,7 @@
 #include "io_mode.h"
 #include "ns_undo.h"
 #include "publish_here.h"
+#include "publish_late.h"
 #include "states.h"
 
 #define BACKOFF_MIN_NS (250 * NS_PER_MS)
@@ -63,11 +64,11 @@ static int gate(void *ctx)
             r = -EAGAIN; /* it waits for what waits for it, or for itself: its content is to be brought here first */
             break;
         }
-        if (queue_eligible_locked(p, j->o)) {
+        uint64_t now = clock_mono_ns();
+        if (late_until_locked(j->o) <= now && queue_eligible_locked(p, j->o)) {
             r = 0;
             break;
         }
-        uint64_t now = clock_mono_ns();
         if (j->deadline_ns == 0 || j->o->given_up || now >= j->deadline_ns) {
             r = j->deadline_ns && !j->o->given_up ? -ETIMEDOUT : -EINPROGRESS;
             break;
@@ -245,6 +246,8 @@ static int run_delete(struct op *o)
     o->kept_out = r == -EBUSY || r == -ENOSPC;
     mutex_unlock(&o->p->mu);
     if (r == 0) /* or a power loss brings a record back that counts on the object: of a copy to be made, say */
+        r = late_note_delete(o);
+    if (r == 0)
         r = meta_sync(fs->meta);
     if (r == 0)
         r = delete_object(o);
@@ -686,7 +689,7 @@ static int run_untangle(struct op *o)
     return r;
 }
 
-int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns)
+static int run(struct op *o, bool snapshot, uint64_t deadline_ns)
 {
     mutex_lock(&o->p->mu);
     bool settle = o->settle;
@@ -700,6 +703,14 @@ int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns)
     if (o->untangle)
         return run_untangle(o);
     return o->rec.kind == OP_DELETE ? run_delete(o) : run_sync(o, snapshot, deadline_ns);
+}
+
+int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns)
+{
+    late_begin();
+    int r = run(o, snapshot, deadline_ns);
+    late_end(o);
+    return r;
 }
 
 /* ---- failures ---- */

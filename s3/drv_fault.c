@@ -8,6 +8,7 @@
  *   count=N      how many calls from there (default: 1 if nth is given, else all)
  *   prob=P       0..1, chance for each of those calls (default 1; the sequence is the same in every run)
  *   action=A|B.. error:-EIO (not carried out)  lost:-EIO (carried out, then the error)  delay:50ms (ms, s)
+ *                late:-EIO (the error now; for all the caller knows it may be carried out later)
  *                short:N (get: N bytes, then -EIO)  corrupt:N (get, put, part: byte N of this call's data is flipped)
  *
  * A delay ends when the rules are replaced.
@@ -43,6 +44,7 @@ static const char *const op_names[] = {"get",  "head",      "put",      "delete"
 struct effect { /* what a call meets */
     int error;
     int lost;
+    bool late;
     uint64_t delay_ns;
     bool is_short, corrupt;
     uint64_t short_len, corrupt_at;
@@ -122,6 +124,10 @@ static int parse_action(const char *s, struct effect *e)
         return parse_errno(kv[1], &e->error);
     if (strcmp(kv[0], "lost") == 0)
         return parse_errno(kv[1], &e->lost);
+    if (strcmp(kv[0], "late") == 0) {
+        e->late = true;
+        return parse_errno(kv[1], &e->error);
+    }
     if (strcmp(kv[0], "delay") == 0)
         return parse_delay(kv[1], &e->delay_ns);
     if (strcmp(kv[0], "short") == 0) {
@@ -225,6 +231,7 @@ static void effect_merge(struct effect *into, const struct effect *e)
 {
     into->error = e->error ? e->error : into->error;
     into->lost = e->lost ? e->lost : into->lost;
+    into->late |= e->late;
     into->delay_ns += e->delay_ns;
     if (e->is_short) {
         into->is_short = true;
@@ -259,6 +266,8 @@ static int meet(struct drv_fault *f, enum fault_op op, const char *key, struct e
     over = clock_mono_ns() < until ? over : 0;
     int r = f->stopping ? -ECANCELED : over < 0 ? over : ret->error;
     mutex_unlock(&f->mu);
+    if (ret->late && !(op == FOP_DELETE && (objstore_caps(&f->base) & CAP_DELETE_IF_MATCH)))
+        objstore_late_note();
     return r;
 }
 
@@ -510,6 +519,7 @@ int objstore_fault_wrap(struct objstore *inner, const char *rules, struct objsto
     f->base.source = g_strdup(inner->source);
     f->base.identity = g_strdup(inner->identity);
     f->base.limits = inner->limits;
+    f->base.limits.late = true;
     f->base.caps = objstore_caps(inner);
     f->inner = inner;
     f->rules = parsed;

@@ -196,10 +196,12 @@ void s3_cond_apply(struct drv_s3 *d, struct s3_call *c, const struct obj_cond *c
                    uint32_t cap_etag)
 {
     uint32_t caps = objstore_caps(&d->base);
+    c->late = true;
     if (!cond || cond->kind == OBJ_COND_NONE)
         return;
     bool absent = cond->kind == OBJ_COND_ABSENT;
     bool offered = (caps & (absent ? cap_absent : cap_etag)) != 0;
+    c->late = !offered;
     if (!offered || !etag_is_bare(&cond->etag))
         c->guard = cond;
     if (absent && (offered || (caps == 0 && cap_absent)))
@@ -467,6 +469,7 @@ static int s3_open(const struct objstore_config *cfg, struct objstore **ret_stor
         .summed_bytes = 32u << 20,
         .parts_max = 10000,
         .key_max_bytes = 1024,
+        .late = true,
     };
     d->worked = cfg->resume != NULL; /* for the process before this one */
     d->op_timeout_ns = cfg->op_timeout_ns ? cfg->op_timeout_ns : 60 * NS_PER_S;

@@ -52,6 +52,7 @@ struct s3_call {
     const char *claim;                              /* SHA-256 to sign instead of the body's own (probe) */
     bool slow;                                      /* the store may work long before it answers: Complete, Copy */
     uint64_t copied_bytes;                          /* that it has to copy meanwhile */
+    bool late;                                      /* the store compares nothing before: objstore_late() */
     bool once;                                      /* the failure itself is of interest: again only if too busy */
     bool body_may_err;                              /* a 200 may carry <Error> */
     uint64_t timeout_ns;                            /* 0: the store's */

@@ -25,6 +25,23 @@ bool objstore_is_behind(void)
     return behind_flag && __atomic_load_n(behind_flag, __ATOMIC_RELAXED) != 0; /* an early or late look costs a turn */
 }
 
+static _Thread_local bool late_flag; /* objstore_late() */
+
+void objstore_late_note(void)
+{
+    late_flag = true;
+}
+
+bool objstore_late(void)
+{
+    return late_flag;
+}
+
+void objstore_late_forget(void)
+{
+    late_flag = false;
+}
+
 static const struct objstore_driver *const drivers[] = {&drv_s3, &drv_file};
 
 static const char *const cap_names[] = {

@@ -59,6 +59,7 @@ struct objstore_limits {
     uint32_t
         list_chains; /* a large prefix is listed faster by so many chains of pages at once; 0: it does not come in pages */
     bool one_name; /* there is no object "a" beside one "a/b" */
+    bool late;     /* a request that got no reply may be carried out later */
 };
 
 #define OBJ_SYMLINK_MAX 4095 /* what readlink() can give */
@@ -201,6 +202,9 @@ void objstore_set_caps_of(struct objstore *st, const char *key, uint32_t caps);
 /* Where only so many requests may run at a time, because the store asked for less, those of this thread let others go first as long as *behind (atomic) is not 0: nobody
  * waits for them. NULL: no longer. */
 void objstore_behind(const int *behind);
+/* Did a change that this thread asked for, and before which the store compares nothing, get no reply since objstore_late_forget()? It may be made later, though another try succeeded. */
+bool objstore_late(void);
+void objstore_late_forget(void);
 
 /* ---- objects ---- */
 

@@ -58,6 +58,8 @@ extern const struct objstore_driver drv_file;
 
 /* What objstore_behind() said, as of now. */
 bool objstore_is_behind(void);
+/* For objstore_late(). */
+void objstore_late_note(void);
 /* Frees what the embedded part owns. */
 void objstore_base_clear(struct objstore *st);
 /* What a condition says of a key: exists with etag, or does not (etag NULL). 0 or -ESTALE. */

@@ -37,7 +37,7 @@ void s3_call_fini(struct s3_call *c)
 
 struct progress { /* of one call over its attempts */
     uint64_t timeout_ns, deadline_ns, n_given;
-    unsigned attempt, problems, renewals;
+    unsigned attempt, problems, renewals, n_lost; /* n_lost: attempts that got no reply */
     bool clock_fixed, creds_fixed, keys_good, ambiguous, fresh;
 };
 
@@ -458,31 +458,46 @@ static bool says_why(const struct s3_verdict *v)
     return v->err == -ESTALE || v->err == -EKEYEXPIRED || keys;
 }
 
-int s3_exec(struct drv_s3 *d, struct s3_call *c)
+/* Of the store: what stands before it may give up while the store goes on. */
+static bool got_no_reply(const struct http_response *resp)
+{
+    return resp->fail != HTTP_FAIL_NONE ? resp->sent : resp->status == 502 || resp->status == 504;
+}
+
+static int perform(struct drv_s3 *d, struct s3_call *c, struct progress *p)
 {
     char sum[65] = S3_HASH_EMPTY;
-    struct progress p = {.timeout_ns = c->timeout_ns ? c->timeout_ns : d->op_timeout_ns};
-    p.deadline_ns = clock_mono_ns() + p.timeout_ns;
     payload_hash_of(d, c, sum);
     for (;;) {
-        int r = guard(d, c, &p);
+        int r = guard(d, c, p);
         if (r < 0)
-            return give_up(d, c, &p, r);
-        struct s3_verdict v = attempt(d, c, &p, sum);
+            return give_up(d, c, p, r);
+        struct s3_verdict v = attempt(d, c, p, sum);
         if (v.err == 0)
             return 0;
-        p.ambiguous = p.ambiguous || v.ambiguous;
+        p->ambiguous = p->ambiguous || v.ambiguous;
+        p->n_lost += got_no_reply(&c->resp);
         log_debug("s3", "%s '%s' attempt failed r=%s status=%ld code=%s net=%s", c->req.method,
                   c->req.key ? c->req.key : "", err_name(v.err), c->resp.status, c->error.code, c->resp.error);
-        p.fresh = c->resp.fail != HTTP_FAIL_NONE; /* the store may be elsewhere by now */
-        if ((c->once && v.retry != S3_RETRY_THROTTLE) || !may_retry(d, c, &p, &v))
-            return give_up(d, c, &p, v.err);
+        p->fresh = c->resp.fail != HTTP_FAIL_NONE; /* the store may be elsewhere by now */
+        if ((c->once && v.retry != S3_RETRY_THROTTLE) || !may_retry(d, c, p, &v))
+            return give_up(d, c, p, v.err);
         if (v.ambiguous && c->settle && settle(c, &r) != 0)
             return r;
-        r = back_off(d, c, &p, &v);
+        r = back_off(d, c, p, &v);
         if (r < 0)
-            return give_up(d, c, &p, r == -ETIMEDOUT && says_why(&v) ? v.err : r);
+            return give_up(d, c, p, r == -ETIMEDOUT && says_why(&v) ? v.err : r);
     }
+}
+
+int s3_exec(struct drv_s3 *d, struct s3_call *c)
+{
+    struct progress p = {.timeout_ns = c->timeout_ns ? c->timeout_ns : d->op_timeout_ns};
+    p.deadline_ns = clock_mono_ns() + p.timeout_ns;
+    int r = perform(d, c, &p);
+    if (c->late && p.n_lost > 0 && !(c->settled && p.attempt == 0)) /* then it was the one that was carried out */
+        objstore_late_note();
+    return r;
 }
 
 char *s3_call_message(const struct drv_s3 *d, const struct s3_call *c, int r)

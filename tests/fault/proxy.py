@@ -455,6 +455,23 @@ def late(seconds):
     return act
 
 
+class CarriedOutLater:
+    """An action: no reply (with hang: the connection stands for as long as the client wants), and the gateway is asked when carry_out() says so."""
+
+    def __init__(self, hang=False):
+        self.hang, self.request, self.proxy = hang, None, None
+
+    def __call__(self, x):
+        x.take_all()
+        self.proxy, self.request = x.proxy, x.request
+        if self.hang:
+            x.hang()
+        x.end()
+
+    def carry_out(self):
+        return self.proxy.ask(self.request).status
+
+
 def trickle(bytes_a_second=1, burst=0):
     """The reply's body byte by byte."""
     def act(x):

@@ -98,3 +98,14 @@ static inline void log_warnings(void)
     g_autofree char *path = g_strdup_printf("%s/sluice-log-%d", g_get_tmp_dir(), (int)getpid());
     ck_assert_int_eq(log_open(path, LOG_LEVEL_WARN), 0);
 }
+
+static inline void head_is(const char *etag, const char *more)
+{
+    g_autofree char *headers = g_strdup_printf("ETag: \"%s\"\r\nContent-Length: 4\r\n%s", etag, more);
+    http_stub_reply(stub, 200, headers, "");
+}
+
+static inline void head_finds_nothing(void)
+{
+    http_stub_reply(stub, 404, "x-amz-request-id: r\r\n", "");
+}

@@ -404,17 +404,6 @@ END_TEST
 
 /* ---- conditions that the store does not know ---- */
 
-static void head_is(const char *etag, const char *more)
-{
-    g_autofree char *headers = g_strdup_printf("ETag: \"%s\"\r\nContent-Length: 4\r\n%s", etag, more);
-    http_stub_reply(stub, 200, headers, "");
-}
-
-static void head_finds_nothing(void)
-{
-    http_stub_reply(stub, 404, "x-amz-request-id: r\r\n", "");
-}
-
 static void copied_as(const char *etag)
 {
     g_autofree char *xml = g_strdup_printf("<CopyObjectResult><ETag>\"%s\"</ETag></CopyObjectResult>", etag);

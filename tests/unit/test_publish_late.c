@@ -1,0 +1,299 @@
+/* Deletes and copies that got no reply, and may be carried out by the store later; over a lake in a folder, without FUSE. */
+#include "base/metric.h"
+#include "fs/content.h"
+#include "fs/publish_internal.h"
+#include "fs/tree.h"
+#include "fs_fixture.h"
+#include "tests/support/checks.h"
+
+#include <check.h>
+
+#define REST_NS (3600 * NS_PER_S)
+
+static struct fs_fixture fx;
+static bool conditional; /* the store has a condition for deletes */
+
+static void setup(void)
+{
+    conditional = false;
+    fs_fixture_init(&fx);
+    fx.cfg.late_requests_ns = REST_NS;
+    fx.cfg.fault = g_strdup("op=get,nth=1000000,action=error:-EIO"); /* none yet */
+}
+
+static void teardown(void)
+{
+    fs_fixture_fini(&fx);
+}
+
+static void fault(const char *rules)
+{
+    ck_assert_int_eq(objstore_fault_set(fx.fs->store, rules), 0);
+}
+
+static void put(const char *path, const char *text)
+{
+    fs_fixture_write(&fx, path, text, strlen(text));
+}
+
+static void all_published(void)
+{
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+}
+
+static void put_again(const char *path, const char *text)
+{
+    INODE_REF in = fs_fixture_inode(&fx, path);
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    fs_fixture_pwrite(in, text, strlen(text), 0);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    content_release(in, true);
+}
+
+/* With the first change the store is asked for its capabilities. */
+static void start(void)
+{
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+    put("first", "1");
+    all_published();
+    uint32_t caps = objstore_caps_of(fx.fs->store, "n") & ~(uint32_t)CAP_DELETE_IF_MATCH;
+    objstore_set_caps_of(fx.fs->store, "n", conditional ? caps | CAP_DELETE_IF_MATCH : caps);
+}
+
+static void restart(void)
+{
+    fs_fixture_close(&fx);
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+}
+
+static void drop(const char *name)
+{
+    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, name), 0);
+}
+
+static void move(const char *from, const char *to)
+{
+    ck_assert_int_eq(tree_rename(fx.fs, META_ROOT_INO, from, META_ROOT_INO, to, 0), 0);
+}
+
+static char *object(const char *key)
+{
+    g_autofree char *path = g_build_filename(fx.lake, key, NULL);
+    char *text = NULL;
+    return g_file_get_contents(path, &text, NULL, NULL) ? text : NULL;
+}
+
+static void assert_object(const char *key, const char *want)
+{
+    g_autofree char *text = object(key);
+    ck_assert_pstr_eq(text, want);
+}
+
+/* Others are published meanwhile: twice, so that what could run before had its chance. */
+static void assert_rests(const char *key, const char *want)
+{
+    static unsigned n;
+    for (unsigned i = 0; i < 2; i++) {
+        g_autofree char *other = g_strdup_printf("other-%u/x", n++);
+        put(other, "x");
+        ck_assert_int_eq(publish_wait(fx.fs->pub, other, clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+        g_usleep(100000);
+    }
+    assert_object(key, want);
+}
+
+static void assert_told(const char *name)
+{
+    struct meta_dentry d = {0};
+    json_t *told = json_object();
+    ck_assert_int_eq(meta_dentry_get(fx.fs->meta, META_ROOT_INO, name, &d), 0);
+    publish_describe(fx.fs->pub, d.op_seq, told);
+    json_int_t rests_s = json_integer_value(json_object_get(told, "rests_s"));
+    ck_assert(rests_s > 0 && rests_s <= (json_int_t)(REST_NS / NS_PER_S));
+    json_decref(told);
+    meta_dentry_clear(&d);
+}
+
+static void time_passes(void)
+{
+    clock_fake_advance(REST_NS + NS_PER_S);
+    put("waker/x", "x"); /* threads wait by the real clock */
+}
+
+static bool is_noted(const char *key)
+{
+    GBytes *value = NULL;
+    g_autofree char *name = g_strconcat("late/", key, NULL);
+    if (meta_value_get(fx.fs->meta, name, &value) < 0)
+        return false;
+    g_bytes_unref(value);
+    return true;
+}
+
+/* The object n is there, and its delete got no reply once. */
+static void delete_without_reply(void)
+{
+    start();
+    put("n", "1");
+    all_published();
+    fault("op=delete,key=n,nth=1,action=late:-EIO");
+    drop("n");
+    all_published();
+    assert_object("n", NULL);
+}
+
+/* The object b is a copy of a, and the first try got no reply. */
+static void copy_without_reply(void)
+{
+    start();
+    put("a", "1");
+    all_published();
+    fault("op=copy,key=b,nth=1,action=late:-EIO");
+    move("a", "b");
+    all_published();
+    assert_object("b", "1");
+}
+
+START_TEST(name_is_published_again_when_a_lost_delete_cannot_come_any_more)
+{
+    delete_without_reply();
+    put("n", "2");
+    assert_rests("n", NULL);
+    assert_told("n");
+    if (_i) {
+        restart();
+        assert_rests("n", NULL);
+    }
+    time_passes();
+    all_published();
+    assert_object("n", "2");
+    ck_assert(!is_noted("n"));
+}
+END_TEST
+
+START_TEST(copy_is_replaced_when_a_lost_one_cannot_come_any_more)
+{
+    copy_without_reply();
+    put_again("b", "2");
+    assert_rests("b", "1");
+    if (_i) {
+        restart();
+        assert_rests("b", "1");
+    }
+    time_passes();
+    all_published();
+    assert_object("b", "2");
+    ck_assert(!is_noted("b"));
+}
+END_TEST
+
+START_TEST(copy_is_deleted_when_a_lost_one_cannot_come_any_more)
+{
+    copy_without_reply();
+    drop("b");
+    assert_rests("b", "1");
+    time_passes();
+    all_published();
+    assert_object("b", NULL);
+}
+END_TEST
+
+/* As after a kill: nothing in memory says that the request was sent. */
+START_TEST(name_rests_after_a_start_when_a_delete_had_been_sent)
+{
+    start();
+    put("n", "1");
+    all_published();
+    fault("op=delete,key=n,action=error:-EIO");
+    drop("n");
+    while (!is_noted("n"))
+        g_usleep(1000);
+    restart();
+    while (object("n"))
+        g_usleep(1000);
+    put("n", "2");
+    assert_rests("n", NULL);
+    time_passes();
+    all_published();
+    assert_object("n", "2");
+    ck_assert(!is_noted("n"));
+}
+END_TEST
+
+START_TEST(name_taken_again_while_its_delete_runs_rests_too)
+{
+    start();
+    put("n", "1");
+    all_published();
+    fault("op=delete,key=n,nth=1,action=delay:300ms|late:-EIO");
+    drop("n");
+    while (!is_noted("n"))
+        g_usleep(1000);
+    put("n", "2");
+    g_usleep(400000);
+    assert_rests("n", NULL); /* the delete went on */
+    time_passes();
+    all_published();
+    assert_object("n", "2");
+}
+END_TEST
+
+START_TEST(delete_may_follow_a_lost_delete)
+{
+    delete_without_reply();
+    put("n", "2");
+    assert_rests("n", NULL);
+    drop("n");
+    all_published();
+    assert_object("n", NULL);
+}
+END_TEST
+
+START_TEST(nothing_rests_where_the_store_compares_first_or_nothing_was_lost_or_that_is_not_asked_for)
+{
+    conditional = _i == 0;
+    fx.cfg.late_requests_ns = _i == 2 ? 0 : REST_NS;
+    start();
+    put("n", "1");
+    all_published();
+    fault(_i == 1 ? "op=delete,nth=1,action=error:-EIO" : "op=delete,nth=1,action=late:-EIO");
+    drop("n");
+    all_published();
+    put("n", "2");
+    all_published();
+    assert_object("n", "2");
+    ck_assert(!is_noted("n"));
+}
+END_TEST
+
+START_TEST(records_of_names_that_rest_no_more_go_with_the_next_start)
+{
+    delete_without_reply();
+    ck_assert(is_noted("n"));
+    time_passes();
+    restart();
+    ck_assert(!is_noted("n"));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("publish_late");
+    TCase *tc = tcase_create("late");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_set_timeout(tc, 60);
+    tcase_add_loop_test(tc, name_is_published_again_when_a_lost_delete_cannot_come_any_more, 0, 2);
+    tcase_add_loop_test(tc, copy_is_replaced_when_a_lost_one_cannot_come_any_more, 0, 2);
+    tcase_add_test(tc, copy_is_deleted_when_a_lost_one_cannot_come_any_more);
+    tcase_add_test(tc, name_rests_after_a_start_when_a_delete_had_been_sent);
+    tcase_add_test(tc, name_taken_again_while_its_delete_runs_rests_too);
+    tcase_add_test(tc, delete_may_follow_a_lost_delete);
+    tcase_add_loop_test(tc, nothing_rests_where_the_store_compares_first_or_nothing_was_lost_or_that_is_not_asked_for,
+                        0, 3);
+    tcase_add_test(tc, records_of_names_that_rest_no_more_go_with_the_next_start);
+    suite_add_tcase(s, tc);
+    return run_suite(s);
+}
