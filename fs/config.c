@@ -99,6 +99,8 @@ const struct option_row option_table[] = {
      "names that are published only once renamed, comma-separated globs; empty: none"},
     {"Writing", "hold-delay", OPT_DURATION, AT(hold_delay_ns), 0, 30 * DAY_NS, "10m", "DURATION", NULL,
      "held names are published after this long anyway"},
+    {"Writing", "overdue", OPT_DURATION, AT(overdue_ns), 0, 365 * DAY_NS, "1h", "DURATION", NULL,
+     "a closed file that is not in the store after this long is named in the log, once an hour, and by `sluice status`; 0: never"},
     {"Writing", "delta", OPT_ENUM, AT(delta), 0, 0, "on", NULL, switch_words,
      "parts of a large file that its predecessor in the store (the same name, or one with another number) has at the same place are copied there, not sent"},
 

@@ -50,6 +50,7 @@ struct config {                /* strings are owned */
     enum conflict_mode conflict;
     char *hold;             /* comma-separated globs */
     uint64_t hold_delay_ns; /* held names are published after this long anyway, 10 min */
+    uint64_t overdue_ns;    /* a closed file that is not in the store for so long is told of; 0: never */
     enum config_switch delta;
     /* rules (rules.h), one a line; NULL: none */
     char *rule, *on_create;

@@ -110,7 +110,8 @@ struct mapped {
     struct workq *snapshots;
     pthread_t thread;
     bool running;
-    uint64_t local_look_ns; /* the thread's: when the next look at ttls is due */
+    /* owned by the thread: when the next looks at ttls (local.h) and at what is overdue are due, and when that was said, 0 never */
+    uint64_t local_look_ns, overdue_look_ns, overdue_said_ns;
 };
 
 /* Requests of workers before that were carried out; see replay.h. */
