@@ -15,7 +15,7 @@ import threading
 import lake
 import pytest
 from identity import Identity
-from mounts import MIB, ROOT, SLUICE, as_nobody, eventually, run, sh
+from mounts import MIB, ROOT, SLUICE, Mount, as_nobody, eventually, run, sh
 
 CANARY = "cAnArY0secretDoNotPrintMe0123456789abcdef"
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -134,6 +134,26 @@ def test_the_daemon_shows_no_secret(make_mount, store):
             assert not re.search(r"Signature=[0-9a-f]{64}|X-Amz-Security-Token: \S", text), where
         for path in m.cache.rglob("*"):
             assert not path.is_file() or secret.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize("where", ["variable", "keys file", "events secret", "signature"])
+def test_a_secret_in_the_log_of_any_mount_fails_its_test(store, base, where):
+    m = Mount(store, base / "m")
+    line = f"info http[1]: sent key='a' token={CANARY}"
+    if where == "variable":
+        m.env["AWS_SESSION_TOKEN"] = CANARY
+    elif where == "keys file":
+        m.env["AWS_SHARED_CREDENTIALS_FILE"] = str(keys_file(base / "keys", 0o600))
+    elif where == "events secret":
+        m.options["events_secret_file"] = base / "secret"
+        m.options["events_secret_file"].write_text(CANARY + "\n")
+    else:
+        line = "debug http[1]: Authorization: AWS4-HMAC-SHA256 Credential=a, Signature=" + "0123456789abcdef" * 4
+    m.log_path.write_text("info mount[1]: mounted\n")
+    m.finish()
+    m.log_path.write_text(line + "\n")
+    with pytest.raises(AssertionError, match="the log holds"):
+        m.finish()
 
 
 class EmptyBucket(http.server.BaseHTTPRequestHandler):
