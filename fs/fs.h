@@ -67,7 +67,8 @@ struct inode {
     uint64_t flushed_changes; /* n_changes as of the last flush or seal that was stored */
     uint64_t synced_changes;  /* n_changes + 1 as of the last fdatasync, 0 none */
     struct io_state io;
-    bool flushed_watched;       /* in fs.mapped.flushed */
+    bool flushed_watched; /* in fs.mapped.flushed */
+    bool orphan;          /* the last close for writing was the end of a program by a signal, and no close (orphan.h) */
     bool mapped, snapping;      /* no handle writes any more, but a mapping may (mapped.h); a snapshot is on its way */
     struct list_state list;     /* directories */
     int64_t seen_ns;            /* directories: when they were listed, where the record does not tell (sync.h) */
