@@ -34,6 +34,7 @@ static const char *const fsync_words[] = {"local", "remote", NULL};
 static const char *const order_words[] = {"ancestor", "none", "mount", NULL};
 static const char *const posix_words[] = {"auto", "on", "off", NULL};
 static const char *const conflict_words[] = {"keep", "overwrite", NULL};
+static const char *const orphan_words[] = {"publish", "hold", NULL};
 static const char *const switch_words[] = {"off", "on", NULL};
 static const char *const level_words[] = {"err", "warn", "notice", "info", "debug", NULL};
 
@@ -99,6 +100,10 @@ const struct option_row option_table[] = {
      "names that are published only once renamed, comma-separated globs; empty: none"},
     {"Writing", "hold-delay", OPT_DURATION, AT(hold_delay_ns), 0, 30 * DAY_NS, "10m", "DURATION", NULL,
      "held names are published after this long anyway"},
+    {"Writing", "orphan", OPT_ENUM, AT(orphan), 0, 0, "publish", NULL, orphan_words,
+     "what a program wrote that a signal ended before it closed the file: publish it, or hold it here until the next close"},
+    {"Writing", "overdue", OPT_DURATION, AT(overdue_ns), 0, 365 * DAY_NS, "1h", "DURATION", NULL,
+     "a closed file that is not in the store after this long is named in the log, once an hour, and by `sluice status`; 0: never"},
     {"Writing", "delta", OPT_ENUM, AT(delta), 0, 0, "on", NULL, switch_words,
      "parts of a large file that its predecessor in the store (the same name, or one with another number) has at the same place are copied there, not sent"},
 

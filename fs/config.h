@@ -16,6 +16,7 @@ enum fsync_mode { FSYNC_LOCAL, FSYNC_REMOTE };
 enum order_mode { ORDER_ANCESTOR, ORDER_NONE, ORDER_MOUNT };
 enum posix_meta_mode { POSIX_META_AUTO, POSIX_META_ON, POSIX_META_OFF };
 enum conflict_mode { CONFLICT_KEEP, CONFLICT_OVERWRITE };
+enum orphan_mode { ORPHAN_PUBLISH, ORPHAN_HOLD };
 
 enum config_origin { CONFIG_DEFAULT, CONFIG_FROM_FILE, CONFIG_FROM_ARGV };
 #define CONFIG_MAX_OPTIONS 64
@@ -48,8 +49,10 @@ struct config {                /* strings are owned */
     enum fsync_mode fsync;
     enum order_mode order;
     enum conflict_mode conflict;
+    enum orphan_mode orphan;
     char *hold;             /* comma-separated globs */
     uint64_t hold_delay_ns; /* held names are published after this long anyway, 10 min */
+    uint64_t overdue_ns;    /* a closed file that is not in the store for so long is told of; 0: never */
     enum config_switch delta;
     /* rules (rules.h), one a line; NULL: none */
     char *rule, *on_create;

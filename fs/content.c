@@ -8,6 +8,7 @@
 #include "io_mode.h"
 #include "local.h"
 #include "mapped.h"
+#include "orphan.h"
 #include "pin.h"
 #include "publish.h"
 #include "tree.h"
@@ -504,8 +505,8 @@ static int seal_gated(struct inode *in, bool *ret_sealed)
             publish_content_state(in->fs, in->ino, CONTENT_OPEN); /* blocks nothing */
         return r == 0 ? mapped_add(in) : r;
     }
-    if (same)
-        return 0;
+    if (same || orphan_stays_open(in))
+        return same ? 0 : content_store(in);
     if (sync_again(in, synced) < 0)
         log_warn("content", "a closed file could not be synced ino=%" G_GUINT64_FORMAT,
                  in->ino); /* so its record does not say it is */

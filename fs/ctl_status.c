@@ -9,6 +9,7 @@
 #include "links.h"
 #include "local.h"
 #include "mapped.h"
+#include "overdue.h"
 #include "publish.h"
 #include "rules.h"
 #include "tree.h"
@@ -21,6 +22,7 @@ struct status_counts {
     struct cache_usage cache;
     struct publish_counts pub;
     struct local_counts local;
+    struct overdue overdue; /* owned */
     uint64_t quarantined, conflicts;
     int64_t oldest_dirty_s;
     int64_t names_late_s; /* rounded up */
@@ -77,6 +79,7 @@ static void count_all(struct fs *fs, struct status_counts *ret)
     cache_usage(fs->cache, &ret->cache);
     publish_count(fs->pub, "", &ret->pub);
     local_count(fs, &ret->local);
+    overdue_find(fs, &ret->overdue);
     ret->cache.dirty_bytes -= MIN(ret->local.disk_bytes, ret->cache.dirty_bytes);
     ret->quarantined = count_quarantined(fs) + ret->local.quarantined;
     ret->names_late_s = (int64_t)((tree_names_late_ns(fs) + NS_PER_S - 1) / NS_PER_S);
@@ -95,6 +98,7 @@ static void set_gauges(struct fs *fs, const struct status_counts *c)
     metric_set(M_local_only_files, (int64_t)c->local.files);
     metric_set(M_local_only_bytes, (int64_t)c->local.bytes);
     metric_set(M_oldest_dirty_seconds, c->oldest_dirty_s);
+    metric_set(M_overdue_seconds, c->overdue.age_s);
     metric_set(M_uploading, (int64_t)c->pub.uploading);
     metric_set(M_conflicts, (int64_t)c->conflicts);
     metric_set(M_parked, (int64_t)c->pub.parked);
@@ -107,6 +111,7 @@ void fs_refresh_gauges(struct fs *fs)
     struct status_counts c;
     count_all(fs, &c);
     set_gauges(fs, &c);
+    overdue_clear(&c.overdue);
 }
 
 /* ---- the reply ---- */
@@ -206,6 +211,13 @@ static void add_counts(json_t *o, const struct status_counts *c)
     add_int(o, "parked", (int64_t)c->pub.parked);
     add_int(o, "conflicts", (int64_t)c->conflicts);
     add_int(o, "quarantined", (int64_t)c->quarantined);
+}
+
+static void add_overdue(json_t *o, const struct overdue *late)
+{
+    add_int(o, "overdue_seconds", late->age_s);
+    if (late->age_s > 0)
+        json_object_set_new(o, "overdue_path", verb_string(late->path));
 }
 
 static void add_metrics(json_t *o)
@@ -330,6 +342,7 @@ static json_t *status_line(struct fs *fs, const struct status_counts *c)
     else
         add_unleased(fs, o);
     add_counts(o, c);
+    add_overdue(o, &c->overdue);
     add_tiers(fs, o);
     json_object_set_new(o, "links", links_describe(fs, NULL, false));
     add_metrics(o);
@@ -347,5 +360,7 @@ int verb_status(struct fs *fs, struct ctl_client *client, const json_t *req)
     struct status_counts c;
     count_all(fs, &c);
     set_gauges(fs, &c);
-    return ctl_emit(client, status_line(fs, &c)) < 0 ? 1 : 0;
+    json_t *line = status_line(fs, &c);
+    overdue_clear(&c.overdue);
+    return ctl_emit(client, line) < 0 ? 1 : 0;
 }

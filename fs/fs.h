@@ -67,7 +67,8 @@ struct inode {
     uint64_t flushed_changes; /* n_changes as of the last flush or seal that was stored */
     uint64_t synced_changes;  /* n_changes + 1 as of the last fdatasync, 0 none */
     struct io_state io;
-    bool flushed_watched;       /* in fs.mapped.flushed */
+    bool flushed_watched; /* in fs.mapped.flushed */
+    bool orphan;          /* the last close for writing was the end of a program by a signal, and no close (orphan.h) */
     bool mapped, snapping;      /* no handle writes any more, but a mapping may (mapped.h); a snapshot is on its way */
     struct list_state list;     /* directories */
     int64_t seen_ns;            /* directories: when they were listed, where the record does not tell (sync.h) */
@@ -110,7 +111,8 @@ struct mapped {
     struct workq *snapshots;
     pthread_t thread;
     bool running;
-    uint64_t local_look_ns; /* the thread's: when the next look at ttls is due */
+    /* owned by the thread: when the next looks at ttls (local.h) and at what is overdue are due, and when that was said, 0 never */
+    uint64_t local_look_ns, overdue_look_ns, overdue_said_ns;
 };
 
 /* Requests of workers before that were carried out; see replay.h. */

@@ -7,6 +7,7 @@
 #include "content.h"
 #include "io_mode.h"
 #include "local.h"
+#include "overdue.h"
 #include "publish.h"
 #include "replay.h"
 
@@ -217,6 +218,7 @@ static void *mapped_main(void *arg)
         attach_expire(fs);
         replay_expire(fs);
         local_expire(fs);
+        overdue_watch(fs);
         mutex_lock(&m->mu);
         for (unsigned i = 0; i < m->files->len && !m->stop;) {
             struct mapped_file *f = m->files->pdata[i]; /* only this thread removes */

@@ -9,6 +9,7 @@
 #include "mapped.h"
 #include "no_open.h"
 #include "op.h"
+#include "orphan.h"
 #include "prefetch.h"
 #include "publish.h"
 #include "request.h"
@@ -397,6 +398,10 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     bool wrote = atomic_load(&h->slot->wrote), fresh = atomic_load(&h->slot->fresh);
     if (closed_by_heir(
             h, fuse_req_ctx(req)->pid)) { /* who opened it may go on writing: that one's close, or the last, counts */
+        reply_err(req, OP_ID_flush, 0);
+        return;
+    }
+    if (orphan_note_close(h->in, (int)fuse_req_ctx(req)->pid)) {
         reply_err(req, OP_ID_flush, 0);
         return;
     }

@@ -9,11 +9,12 @@ import re
 import sys
 import xml.etree.ElementTree as tree
 
-# Share of lines that has to run, of the files that match. The journal and the uploads carry the promises.
+# Share of lines that has to run, of the files that match. The journal and the uploads carry the promises: the database and what is recorded of closed files
+# and found again; all between a file that was closed and the object that was verified.
 GATES = [
     ("all", 85, ["*"]),
-    ("journal", 95, ["meta/*"]),
-    ("upload", 95, ["cache/upload*.c", "fs/publish*.c"]),
+    ("journal", 95, ["meta/*", "fs/content_record.c", "fs/durable.c", "fs/intent.c", "fs/rebuild.c", "fs/recover.c", "fs/states.c"]),
+    ("upload", 95, ["cache/upload*.c", "cache/cache_publish.c", "cache/cache_sums.c", "fs/publish*.c", "fs/conflict.c", "fs/delta*.c", "s3/s3_multipart.c"]),
 ]
 
 

@@ -203,7 +203,7 @@ class Lake:
         self.endpoint = f"http://127.0.0.1:{self.server.server_address[1]}"
 
     def env(self):
-        return {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1", "no_proxy": "127.0.0.1"}
+        return {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "cAnArYofTheLake0123456789abcdef", "AWS_REGION": "us-east-1", "no_proxy": "127.0.0.1"}
 
     def black_hole(self):
         self.open.clear()

@@ -18,8 +18,11 @@ POINTS = os.path.abspath(os.environ.get("SLUICE_POINTS_BIN", str(ROOT / "build-p
 QUICK = bool(os.environ.get("SLUICE_QUICK"))
 NIGHT = bool(os.environ.get("SLUICE_NIGHT"))
 MIB = 1 << 20
-# What a log must never hold.
-ALARM = re.compile(r"\bbug\b|assert|AddressSanitizer|ThreadSanitizer|runtime error:|LeakSanitizer|Segmentation", re.I)
+# What a log must never hold: signs of a bug, signatures and tokens of requests, and secrets (Mount.secrets).
+ALARM = re.compile(r"\bbug\b|assert|AddressSanitizer|ThreadSanitizer|runtime error:|LeakSanitizer|Segmentation|Signature=[0-9a-f]{16}|X-Amz-Security-Token[:=] ?\S", re.I)
+SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN")
+SECRET_SETTING = re.compile(r"^\s*(?:aws_secret_access_key|aws_session_token)\s*=\s*(\S+)", re.M)
+SECRET_LEN_MIN = 12  # what is shorter may be a word like others
 
 
 def run(*args, timeout=60, check=True, env=None, program=SLUICE, **kw):
@@ -214,6 +217,18 @@ class Mount:
     def log(self):
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
+    def secrets(self):
+        """Those of the daemon's environment, and of the files that it or an option names."""
+        env = {**os.environ, **self.env}
+        found = {env.get(name, "") for name in SECRET_VARIABLES}
+        keys = [env.get(name) for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE") if env.get(name)]
+        for path in filter(os.path.isfile, keys):
+            found |= set(SECRET_SETTING.findall(pathlib.Path(path).read_text(errors="replace")))
+        events = self.options.get("events_secret_file")
+        if events and os.path.isfile(events):
+            found.add(pathlib.Path(events).read_text(errors="replace").strip())
+        return {secret for secret in found if len(secret) >= SECRET_LEN_MIN}
+
     def abort(self):
         """Breaks the connection of a mount that does not answer."""
         for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines():
@@ -234,6 +249,9 @@ class Mount:
                 problem = f"umount at the end failed: {e}"
                 self.abort()
                 self.detach()
-        alarms = [line for line in self.log().splitlines() if ALARM.search(line)]
+        log, secrets = self.log(), self.secrets()
+        alarms = [line for line in log.splitlines() if ALARM.search(line)]
+        told = [line for line in log.splitlines() if any(secret in line for secret in secrets)]
         assert problem is None, problem
         assert not alarms, "the log holds:\n" + "\n".join(alarms[:20])
+        assert not told, "the log holds a secret:\n" + "\n".join(told[:20])

@@ -2,16 +2,22 @@
 import errno
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import lake
 import pytest
 from mounts import MIB, ROOT, SLUICE, eventually, run
 
-HANG_S = 30  # much longer than --op-timeout 3s, and 5 s more; what takes that long hangs
+OP_TIMEOUT_S = 3
+# What is promised: whatever waits for the store ends so soon, a program that is killed, and what needs no store.
+END_S, KILL_S, AT_ONCE_S = OP_TIMEOUT_S + 5, 2, 1
+AT_ONCE = ("statfs", "readdir of what is known")
+HANG_S = 30  # much longer than all of these; what takes that long hangs
 BIG = 40 * MIB
 OPS = re.findall(r"^OP\((\w+)\)", (ROOT / "fs/ops.def").read_text(), re.M)
 # Whom nobody waits for: the mount itself, and what the kernel says by itself when all is over.
@@ -44,7 +50,33 @@ os._exit(0)
     p = subprocess.Popen([sys.executable, "-c", head + body + tail], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                          stderr=subprocess.PIPE, text=True)
     assert p.stdout.readline() == "go\n", p.stderr.read()
+    p.began = time.monotonic()
+    p.watch = threading.Thread(target=note_end, args=(p, os.pidfd_open(p.pid)), daemon=True)
+    p.watch.start()
     return p
+
+
+def note_end(p, pidfd):
+    if select.select([pidfd], [], [], 10 * HANG_S)[0]:
+        p.ended = time.monotonic()
+    os.close(pidfd)
+
+
+def seconds(p, since=None):
+    """From its "go", or since then, to its end."""
+    p.watch.join(HANG_S)
+    return p.ended - (since or p.began)
+
+
+@pytest.fixture
+def tell(capsys):
+    """Shows what was measured, whether or not the test fails, and gives the most."""
+    def show(what, figures):
+        most = max(figures, key=figures.get)
+        with capsys.disabled():
+            print(f"\n{what}: {figures[most]:.2f} s at most ({most})")
+        return figures[most]
+    return show
 
 
 def name_of(code):
@@ -121,6 +153,7 @@ def fill(store):
 def prepare(make_mount, store, **options):
     fill(store)
     m = make_mount(metadata_ttl="1h", **options)
+    assert len(os.listdir(m.path)) >= 19
     assert len(os.listdir(m.path / "d")) >= 15 and os.listdir(m.path / "e") == os.listdir(m.path / "e2") == ["known"]
     (m.path / "d/cached").read_bytes()
     store.black_hole()
@@ -152,31 +185,40 @@ def test_every_operation_is_among_those_that_are_tried():
     assert set(OPS) - NOT_WAITED_FOR <= tried
 
 
-def test_every_operation_ends_while_the_store_is_a_black_hole(make_mount, store):
-    m = prepare(make_mount, store, op_timeout="3s")
-    running = {name: program(m, code) for name, (code, _) in BLOCKED.items()}
-    for code in SERVED.values():
+def test_every_operation_ends_while_the_store_is_a_black_hole(make_mount, store, tell):
+    m = prepare(make_mount, store, op_timeout=f"{OP_TIMEOUT_S}s")
+    running, served = {name: program(m, code) for name, (code, _) in BLOCKED.items()}, {}
+    for name, code in SERVED.items():
         p = program(m, code)
         assert p.wait(HANG_S) == 0, (code, p.stderr.read())
+        served[name] = seconds(p)
     ends = {name: name_of(p.wait(HANG_S)) for name, p in running.items()}
     assert {name: end for name, end in ends.items() if end not in BLOCKED[name][1]} == {}
+    took = {name: seconds(p) for name, p in running.items()}
+    assert tell("open and read that wait for a silent store, one after the other", {"open": took.pop("open")}) < 2 * END_S
+    assert tell("operations that wait for a silent store", took) < END_S
+    tell("operations that need no store, while it is silent", served)
+    assert tell("df and ls among them", {name: served[name] for name in AT_ONCE}) < AT_ONCE_S
     store.answer_again()
     assert eventually(lambda: (m.path / "unlisted/name").exists(), 20)
     assert (m.path / "d/known").read_bytes() == b"cached"
 
 
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_program_that_waits_for_the_store(make_mount, store, sig):
+def test_a_signal_ends_a_program_that_waits_for_the_store(make_mount, store, sig, tell):
     m = prepare(make_mount, store, op_timeout="10m")
     running = {name: program(m, code) for name, (code, _) in BLOCKED.items()}
     if sig == signal.SIGINT:  # which Python handles
         running.pop("read by a fault").kill()
     time.sleep(1)  # so that they wait
     assert {name: p.returncode for name, p in running.items() if p.poll() is not None} == {}
+    sent = time.monotonic()
     for p in running.values():
         p.send_signal(sig)
     ends = {name: p.wait(HANG_S) for name, p in running.items()}
     assert set(ends.values()) <= {-sig, 1, errno.EINTR}, ends  # 1: KeyboardInterrupt
+    most = tell(f"programs that got {sig.name}", {name: seconds(p, sent) for name, p in running.items()})
+    assert most < KILL_S or sig != signal.SIGKILL
     store.answer_again()
 
 
@@ -214,17 +256,20 @@ REMOTE = {
 
 
 @pytest.mark.parametrize("sig", [None, signal.SIGKILL])
-def test_fsync_and_close_that_wait_for_the_store_end_and_what_they_wrote_is_published_later(make_mount, store, sig):
-    m = prepare(make_mount, store, close="remote", fsync="remote", op_timeout="10m" if sig else "3s")
+def test_fsync_and_close_that_wait_for_the_store_end_and_what_they_wrote_is_published_later(make_mount, store, sig, tell):
+    m = prepare(make_mount, store, close="remote", fsync="remote", op_timeout="10m" if sig else f"{OP_TIMEOUT_S}s")
     os.mkdir(m.path / "r")
     running = {name: program(m, code) for name, code in REMOTE.items()}
     time.sleep(1)
     assert {name: p.returncode for name, p in running.items() if p.poll() is not None} == {}
+    sent = time.monotonic() if sig else None
     for p in running.values():
         if sig:
             p.send_signal(sig)
     ends = {name: p.wait(HANG_S) for name, p in running.items()}
     assert set(ends.values()) <= ({-sig, 1, errno.EINTR} if sig else {errno.ETIMEDOUT}), ends
+    most = tell(f"fsync and close that wait for a silent store{', killed' if sig else ''}", {name: seconds(p, sent) for name, p in running.items()})
+    assert most < KILL_S or not sig  # else what is sent again to a store that takes it counts as progress
     store.answer_again()
     m.wait("r")
     assert {key: len(store.get(key)) for key in store.list("r/") if key != "r/"} == {

@@ -1,8 +1,11 @@
 """An hour without the store, lived through in half a minute by a build whose clock is fast: programs notice nothing, all of it is published."""
+import datetime
 import os
 import re
+import socket
 import threading
 import time
+import urllib.request
 
 import pytest
 from mounts import MIB, POINTS, eventually, run
@@ -176,3 +179,44 @@ def test_an_hour_without_the_store_costs_nothing(fast_mount, store):
     assert m.status()["offline_since"] == 0
     changed = store.head("run/latest")["metadata"].get("mtime")
     assert changed is None or started - 2 <= float(changed) <= time.time() + 2, "times of files are not the fast clock's"
+
+
+def said_at(m):
+    """When the log said that a closed file is not in the store."""
+    lines = [line for line in m.log().splitlines() if "is still not in the store" in line]
+    assert all(" warn " in line and "path='d/first'" in line for line in lines), lines
+    return [datetime.datetime.fromisoformat(line.split()[0].replace("Z", "+00:00")).timestamp() for line in lines]
+
+
+def test_closed_file_that_stays_out_of_the_store_raises_an_alarm_once_an_hour(make_mount):
+    """--overdue is of the world's clock, the hour of the fast one: 5 s."""
+    if not os.access(POINTS, os.X_OK):
+        pytest.skip(f"{POINTS} is not built (-Dtest_points=true)")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        http = f"127.0.0.1:{free.getsockname()[1]}"
+    m = make_mount(start=False, overdue="4s", op_timeout="10m", http=http, fault="op=put,count=1000000,action=error:-EIO")
+    m.program, m.env["SLUICE_CLOCK_SCALE"] = POINTS, str(3600 // 5)
+    m.mount()
+
+    def gauge():
+        text = urllib.request.urlopen(f"http://{http}/metrics", timeout=10).read().decode()
+        return int(re.search(r"^sluice_overdue_seconds (\d+)$", text, re.M)[1])
+
+    (m.path / "d").mkdir()
+    (m.path / "d/first").write_bytes(b"only here")
+    status = m.status()
+    assert status["overdue_seconds"] == 0 and "overdue_path" not in status, "not that late yet"
+    time.sleep(0.5)
+    (m.path / "d/second").write_bytes(b"only here")
+    assert eventually(lambda: len(said_at(m)) >= 2, 30), m.log()
+    first, second = said_at(m)[:2]
+    assert second - first >= 4.9, "said again within the hour"
+    status = m.status()
+    assert status["overdue_seconds"] >= 4 and status["overdue_path"] == "d/first", status
+    assert gauge() >= 4
+    text = run("status", m.path, program=POINTS).stdout
+    assert re.search(r"^overdue +\d+ s$", text, re.M) and re.search(r"^overdue path +d/first$", text, re.M), text
+    m.remount(fault=None)
+    run("wait", "--timeout", "4h", m.path, timeout=100)
+    status = m.status()
+    assert status["overdue_seconds"] == 0 and "overdue_path" not in status and gauge() == 0

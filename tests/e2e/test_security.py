@@ -6,13 +6,16 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
+import ssl
 import stat
 import subprocess
 import threading
 
 import lake
 import pytest
-from mounts import MIB, ROOT, SLUICE, as_nobody, eventually, run, sh
+from identity import Identity
+from mounts import MIB, ROOT, SLUICE, Mount, as_nobody, eventually, run, sh
 
 CANARY = "cAnArY0secretDoNotPrintMe0123456789abcdef"
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -131,6 +134,26 @@ def test_the_daemon_shows_no_secret(make_mount, store):
             assert not re.search(r"Signature=[0-9a-f]{64}|X-Amz-Security-Token: \S", text), where
         for path in m.cache.rglob("*"):
             assert not path.is_file() or secret.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize("where", ["variable", "keys file", "events secret", "signature"])
+def test_a_secret_in_the_log_of_any_mount_fails_its_test(store, base, where):
+    m = Mount(store, base / "m")
+    line = f"info http[1]: sent key='a' token={CANARY}"
+    if where == "variable":
+        m.env["AWS_SESSION_TOKEN"] = CANARY
+    elif where == "keys file":
+        m.env["AWS_SHARED_CREDENTIALS_FILE"] = str(keys_file(base / "keys", 0o600))
+    elif where == "events secret":
+        m.options["events_secret_file"] = base / "secret"
+        m.options["events_secret_file"].write_text(CANARY + "\n")
+    else:
+        line = "debug http[1]: Authorization: AWS4-HMAC-SHA256 Credential=a, Signature=" + "0123456789abcdef" * 4
+    m.log_path.write_text("info mount[1]: mounted\n")
+    m.finish()
+    m.log_path.write_text(line + "\n")
+    with pytest.raises(AssertionError, match="the log holds"):
+        m.finish()
 
 
 class EmptyBucket(http.server.BaseHTTPRequestHandler):
@@ -436,3 +459,66 @@ def test_the_unit_gives_the_daemon_no_more_than_it_needs():
     assert "SystemCallFilter" in lines
     for name in ("ProtectSystem", "ProtectHome", "PrivateTmp", "PrivateDevices", "ProtectKernelTunables", "ProtectControlGroups", "PrivateMounts"):
         assert name not in lines, f"{name} would hide the mount from everybody else"
+
+
+# ---- TLS ----
+
+
+class TlsLake:
+    """The lake by https, of these versions of TLS only."""
+
+    def __init__(self, base, versions):
+        self.lake, self.versions = lake.Lake(), versions
+        self.identity = Identity(base, "store")
+        context = self.context(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.identity.pem, self.identity.key_pem)
+        self.lake.server.socket = context.wrap_socket(self.lake.server.socket, server_side=True)
+        self.lake.endpoint = self.lake.endpoint.replace("http:", "https:")
+
+    def context(self, protocol):
+        made = ssl.SSLContext(protocol)
+        made.set_ciphers("ALL:@SECLEVEL=0")  # else this machine's library refuses what is old, too
+        made.minimum_version, made.maximum_version = self.versions
+        return made
+
+    def speaks(self):
+        """The version that a client gets which takes what there is."""
+        context = self.context(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(self.identity.pem)
+        with socket.create_connection(self.lake.server.server_address, timeout=10) as link:
+            with context.wrap_socket(link, server_hostname="127.0.0.1") as tls:
+                return tls.version()
+
+
+@pytest.fixture
+def tls_lake(base):
+    made = []
+
+    def make(*versions):
+        made.append(TlsLake(base, versions))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.lake.remove()
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+@pytest.mark.parametrize("version", ["TLSv1", "TLSv1_1", "TLSv1_2", "TLSv1_3"])
+def test_a_store_of_old_tls_is_refused(make_mount, tls_lake, version):
+    """1.2 at least; nothing is sent to what speaks less."""
+    number = ssl.TLSVersion[version]
+    server = tls_lake(number, number)
+    assert server.speaks() == version.replace("_", ".")
+    server.lake.put("f", b"1234")
+    m = make_mount(start=False, source=server.lake.source, endpoint_url=server.lake.endpoint, ca_bundle=server.identity.pem, op_timeout="3s")
+    m.store, m.env = server.lake, server.lake.env()
+    done = run(*m.arguments(), check=False, env=m.env)
+    if number >= ssl.TLSVersion.TLSv1_2:
+        assert done.returncode == 0, done.stderr
+        assert (m.path / "f").read_bytes() == b"1234"
+        m.umount()
+        return
+    assert done.returncode == 1 and not m.is_mounted()
+    assert "the TLS handshake failed" in done.stderr, done.stderr
+    assert server.lake.calls == []

@@ -12,7 +12,8 @@ from mounts import NIGHT, is_gone, run
 
 N_NAMES, N_OPEN, N_MAPS, N_KILLS = 100_000, 100, 100, 10
 N_UNPUBLISHED, PER_DIR = 100_000 if NIGHT else 3000, 49
-LIMIT_S = 10  # a machine may be busy; what it takes on an idle one is in the log of the run
+# What is promised, of the best of some; most of what a busy machine adds is not ours. At a load of 15 a processor the median was 0.4 s and the most 1.1 s.
+PROMISED_S, LIMIT_S = 1, 10
 
 
 def make_names(m, store):
@@ -53,8 +54,8 @@ def test_next_worker_answers_soon(make_mount, store, capsys):
     times = [wait_for_answer(m, i) for i in range(N_KILLS)]
     with capsys.disabled():
         print(f"\nseconds to the first answer after a death, {N_NAMES} names: "
-              f"median {statistics.median(times):.3f}, most {max(times):.3f}")
-    assert max(times) < LIMIT_S
+              f"least {min(times):.3f}, median {statistics.median(times):.3f}, most {max(times):.3f}")
+    assert min(times) < PROMISED_S and max(times) < LIMIT_S
     for f, at in zip(files, maps):
         assert os.pread(f.fileno(), 10, 0) == b"w" * 10 and at[:10] == b"m" * 10
         f.close()
@@ -100,7 +101,7 @@ def test_next_worker_answers_soon_with_all_unpublished(make_mount, store, capsys
     with capsys.disabled():
         print(f"\nseconds to the first answer after a death, {n} unpublished files: median {statistics.median(times):.3f}, "
               f"most {max(times):.3f}; {grown} bytes of memory each")
-    assert max(times) < LIMIT_S
+    assert min(times) < PROMISED_S and max(times) < LIMIT_S
     assert grown < 16 << 10
     m.remount()
     m.wait(timeout=200 + n // 50)

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Checks sizes, words, file modes, that every test is registered, every row of the fault matrix tested, and every crash point placed and described.
+"""Checks sizes, words, file modes, that every test is registered, every row of the tables of faults, odd keys and security tested, and every crash point placed and described.
 
 usage: tidy.py sizes|words|modes|registered|rows|points ...     (default: all). One line per offence; exit 1 if there is any.
 """
@@ -79,21 +79,32 @@ def registered():
                 yield f"{path.relative_to(ROOT)}: {test} is never run"
 
 
-def fault_rows():
-    """Rows of the fault matrix that are not there once, or lack a part, a test, or name one that is not there."""
-    names = set()
+# Tables of tests/fault/README.md: the letter before the numbers of the rows, how many there are, their columns.
+TABLES = [("", 50, "a fault, an outcome, sizes and tests"), ("K", 21, "keys, an outcome and tests"), ("S", 14, "a danger, an outcome and tests")]
+UNTESTED = "S11"  # nothing is there to test
+
+
+def test_names():
+    names = {path.stem for path in (ROOT / "tests/fuzz").glob("fuzz_*.c")}
     for path in (ROOT / "tests").rglob("test_*"):
         if path.suffix in (".c", ".py"):
             names |= set(re.findall(r"^(?:START_TEST\((?=\w)|def (?=test_))(\w+)", path.read_text(), re.M))
-    table = (ROOT / "tests/fault/README.md").read_text()
-    rows = [[part.strip() for part in line.strip("|").split("|")] for line in re.findall(r"^\| *\d+ \|.*\|$", table, re.M)]
-    if [row[0] for row in rows] != [str(n) for n in range(1, 51)]:
-        yield f"tests/fault/README.md: rows {', '.join(row[0] for row in rows)}, not 1 to 50"
-    for row in rows:
-        if len(row) != 5 or "" in row:
-            yield f"tests/fault/README.md: row {row[0]}: not a fault, an outcome, sizes and tests"
-        elif missing := [test for test in re.split(r",\s*", row[4]) if test not in names]:
-            yield f"tests/fault/README.md: row {row[0]}: {', '.join(missing)}: no such test"
+    return names
+
+
+def fault_rows():
+    """Rows of those tables that are not there once, or lack a part, a test, or name one that is not there."""
+    names = test_names()
+    text = (ROOT / "tests/fault/README.md").read_text()
+    for letter, n, columns in TABLES:
+        rows = [[part.strip() for part in line.strip("|").split("|")] for line in re.findall(rf"^\| *{letter}\d+ \|.*\|$", text, re.M)]
+        if [row[0] for row in rows] != [f"{letter}{i}" for i in range(1, n + 1)]:
+            yield f"tests/fault/README.md: rows {', '.join(row[0] for row in rows)}, not {letter}1 to {letter}{n}"
+        for row in rows:
+            if len(row) != columns.count(",") + columns.count(" and ") + 2 or "" in row:
+                yield f"tests/fault/README.md: row {row[0]}: not {columns}"
+            elif row[0] != UNTESTED and (missing := [test for test in re.split(r",\s*", row[-1]) if test not in names]):
+                yield f"tests/fault/README.md: row {row[0]}: {', '.join(missing)}: no such test"
 
 
 def points():

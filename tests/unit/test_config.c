@@ -92,6 +92,8 @@ static const struct {
     {"conflict", "keep", "overwrite", "overwrite", ""},
     {"hold", "*.tmp,*.part,*.partial,*.incomplete,tmp_obj_*,tmp-*/**,*.orbax-checkpoint-tmp-*/**", "", "", NULL},
     {"hold-delay", "10m", "90s", "90s", "31d"},
+    {"orphan", "publish", "hold", "hold", "drop"},
+    {"overdue", "60m", "90s", "90s", "366d"},
     {"delta", "on", "off", "off", "auto"},
     {"rule", "", "ckpt/**=pin=2,close=local", "ckpt/**=pin=2,close=local", "ckpt/**=pim=2"},
     {"on-create", "", "models/**=warm", "models/**=warm", "models/**=cool"},

@@ -143,6 +143,7 @@ START_TEST(status_has_every_field)
                                           "dirty_files",
                                           "dirty_bytes",
                                           "oldest_dirty_seconds",
+                                          "overdue_seconds",
                                           "uploading",
                                           "held",
                                           "parked",
