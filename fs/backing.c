@@ -382,24 +382,31 @@ static GHashTable *ids_in_slots(struct fs *fs)
     return used;
 }
 
-static void sweep_ids(struct fs *fs)
+/* The id that the kernel would give next; 0 or -errno: none, and io_mode_works() knows that from now on. */
+static int next_id(struct fs *fs)
 {
     const char *why;
-    int next = io_mode_works(fs, &why) ? register_id(fs, fs->lock_fd) : 0;
-    if (next <= 0)
-        return;
-    (void)unregister_id(fs, next); /* it stands for no cache file */
+    int id = io_mode_works(fs, &why) ? register_id(fs, fs->lock_fd) : 0;
+    if (id > 0)
+        (void)unregister_id(fs, id); /* it stands for no cache file */
+    return id;
+}
+
+static void sweep_ids(struct fs *fs, int next)
+{
     struct sweep *s = g_new(struct sweep, 1);
     *s = (struct sweep){fs, ids_in_slots(fs), atomic_load(&fs->session->head->id_low) + 1, next};
     if (!workq_push(fs->list_q, false, sweep_run, s))
         sweep_run(s); /* stopping: it does nothing */
 }
 
-void backing_close_left(struct fs *fs)
+void backing_start(struct fs *fs)
 {
+    int next = fs->se ? next_id(fs) : 0;
     if (!session_is_takeover(fs->session) || !fs->se)
         return;
-    sweep_ids(fs);
+    if (next > 0)
+        sweep_ids(fs, next);
     mutex_lock(&fs->io_mu);
     GPtrArray *list = fs->left_files;
     fs->left_files = g_ptr_array_new();

@@ -29,8 +29,8 @@ void backing_save_locked(struct inode *in) REQUIRES(in->mu);
  * may fail to start, and one that fares better with the file come after it. */
 void backing_adopt(struct inode *in, struct sess_file *slot);
 void backing_leave(struct fs *fs, struct sess_file *slot);
-/* Tells it, also of ids that are in no slot. */
-void backing_close_left(struct fs *fs);
+/* The kernel can be told: finds out whether it takes files at all, before anybody asks; tells it what was left, also of ids that are in no slot. */
+void backing_start(struct fs *fs);
 /* The inode leaves memory. When the whole of it is being taken down its slot stays, with its id: only the end of the connection ends what programs have. */
 void backing_forget(struct inode *in);
 /* The cache file of ino is being dropped. */

@@ -490,7 +490,7 @@ int fs_open(const struct fs_setup *setup, struct fs **ret, char **ret_msg)
 int fs_start(struct fs *fs)
 {
     cache_abort_stale_uploads(fs->cache);
-    backing_close_left(fs);
+    backing_start(fs);
     reap_awaited(fs);
     pin_rules_apply(fs, NULL); /* a kill may have come between a change and the look at it */
     int r = links_start(fs);
