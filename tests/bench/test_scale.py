@@ -26,6 +26,8 @@ def test_every_row_is_measured(tmp_path):
     asked = [r for r in rows if "requests of the second mount" in r[0]]
     assert len(asked) == 2 and all(r[1] == "0" for r in asked)
     assert any("(0 requests)" in r[0] for r in rows)
+    judged = [r for r in rows if len(r) > 4 and r[4]]
+    assert len(judged) == 5 + 6 + 1 + 4 and all(r[5] in ("yes", "**no**") for r in judged)
     assert not list(tmp_path.iterdir())
 
 
@@ -33,5 +35,5 @@ def test_every_row_is_measured(tmp_path):
 def test_memory_does_not_grow_with_the_lake(tmp_path):
     rows = scale(tmp_path, 7000 if NIGHT else 200, dirs=0, flat=0, fill=10_000_000 if NIGHT else 100_000)
     memory = [(r[0], int(mib)) for r in rows if "memory" in r[0] for mib in re.findall(r"(\d+) MiB", r[1])]
-    assert len(memory) == 1 + 2 + 2 + 2
+    assert len(memory) == 2 + 2 + 2 + 2
     assert all(mib <= 300 for _, mib in memory), memory
