@@ -123,7 +123,7 @@ const struct option_row option_table[] = {
     {"Transfer", "op-timeout", OPT_DURATION, AT(op_timeout_ns), NS_PER_S, DAY_NS, "60s", "DURATION", NULL,
      "a call fails after this long without progress"},
     {"Transfer", "late-requests", OPT_DURATION, AT(late_requests_ns), 0, DAY_NS, "30s", "DURATION", NULL,
-     "a delete, copy or write that got no reply may be carried out this much later where the store has no condition for it: nothing newer is published at that name meanwhile; 0: do not wait"},
+     "a delete, copy or write that got no reply may be carried out this much later: nothing else is done at that name meanwhile; 0: do not wait"},
 
     {"Access", "allow-other", OPT_FLAG, AT(allow_other), 0, 0, NULL, NULL, NULL,
      "let other users see the mount; permissions are checked by the kernel"},

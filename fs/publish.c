@@ -459,10 +459,10 @@ void publish_describe(struct publisher *p, uint64_t op_seq, json_t *obj)
         json_object_set_new(obj, "upload_state", json_string(state_name(o)));
         if (o->last_err)
             json_object_set_new(obj, "error", json_string(objstore_err_text(o->last_err)));
-        uint64_t now = clock_mono_ns(), until = late_until_locked(o);
+        struct op *blocker = o->running ? NULL : queue_blocker_locked(p, o);
+        uint64_t now = clock_mono_ns(), until = late_until_locked(blocker ? blocker : o);
         if (until > now)
             json_object_set_new(obj, "rests_s", json_integer((json_int_t)((until - now + NS_PER_S - 1) / NS_PER_S)));
-        struct op *blocker = o->running ? NULL : queue_blocker_locked(p, o);
         if (blocker)
             json_object_set_new(obj, "blocked_by",
                                 json_string(blocker->key) ?: json_string("(a name that is not UTF-8)"));
@@ -546,6 +546,7 @@ int publish_skip(struct publisher *p, const char *path)
     uint64_t seq = 0;
     for (struct op *o; r == 0 && (o = take_stuck(p, path, seq)); n++) {
         seq = o->rec.seq;
+        late_begin();
         r = pubop_forget(o);
         pubop_finish(o, r);
     }

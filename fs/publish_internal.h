@@ -75,9 +75,10 @@ struct op {
     unsigned failures, n_refusals; /* n_refusals: those in a row between which the store took others */
     int last_err;
     GSequenceIter *all_iter;
-    GArray *links;           /* struct order_link; empty while the op takes no part in the order */
-    GArray *source_links;    /* struct order_link: above its source */
-    uint64_t progress_bytes; /* atomic enough: written by the worker, read for display */
+    GArray *links;              /* struct order_link; empty while the op takes no part in the order */
+    GArray *source_links;       /* struct order_link: above its source */
+    uint64_t progress_bytes;    /* atomic enough: written by the worker, read for display */
+    char *late_src, *late_what; /* of who runs it: what it sends (publish_late.h) */
 };
 
 struct publisher {
@@ -194,9 +195,7 @@ bool queue_prefix_leaving_locked(struct publisher *p, const char *prefix) REQUIR
 /* The next op to run, marked running; NULL with *ret_wake_ns (0: nothing timed) when there is none. A long look that found none is not repeated at once because something else came. */
 struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns) REQUIRES(p->mu);
 
-/* ---- publish_recent.c ---- */
-
-/* The object at key was just removed from the store. */
+/* publish_recent.c: the object at key was just removed from the store. */
 void queue_note_deleted_locked(struct publisher *p, const char *key) REQUIRES(p->mu);
 
 /* ---- publish.c ---- */
@@ -214,7 +213,7 @@ bool moved_came_locked(struct publisher *p, const struct op *old, const struct m
 
 /* Carries the op out; it is marked running by this thread. snapshot: writers may be active. deadline 0: none (the gate does not wait). */
 int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns);
-/* Clears running, records failure or success, frees a dropped op. */
+/* publish_finish.c: clears running, records failure or success, frees a dropped op. */
 void pubop_finish(struct op *o, int r);
 
 /* publish_refused.c: the store took what the op brings; notes how a try failed, true: it is the key that the store does not want. */

@@ -18,7 +18,7 @@ static char *note_name(const char *key)
     return g_strconcat("note/", key, NULL);
 }
 
-static int put_locked(struct fs *fs, struct op *o, const char *text, uint32_t caps) REQUIRES(fs->ns)
+static int put_locked(struct fs *fs, struct op *o, const char *text, const struct late_request *req) REQUIRES(fs->ns)
 {
     mutex_lock(&o->p->mu);
     bool dropped = o->dropped; /* changes only under ns */
@@ -28,18 +28,19 @@ static int put_locked(struct fs *fs, struct op *o, const char *text, uint32_t ca
     g_autofree char *name = note_name(o->key);
     struct meta_batch *b = meta_batch_new(fs->meta);
     meta_value_put(b, name, text, strlen(text));
-    late_put(b, o, caps);
-    int r = meta_commit(b, false);
+    int r = late_put(b, o, req);
+    if (r == 0)
+        r = meta_commit(b, false);
     meta_batch_free(b);
     return r;
 }
 
 /* Whoever renames or removes the name either drops the op before, and then nothing becomes visible, or sees the note. */
-static int note_put(struct op *o, const char *text, uint32_t caps)
+static int note_put(struct op *o, const char *text, const struct late_request *req)
 {
     struct fs *fs = o->p->fs;
     mutex_lock(&fs->ns);
-    int r = put_locked(fs, o, text, caps);
+    int r = put_locked(fs, o, text, req);
     uint64_t written = meta_written(fs->meta);
     mutex_unlock(&fs->ns);
     if (r == 0)
@@ -56,18 +57,18 @@ bool token_is_later(const char *token, const char *prefix, const char *recorded)
     return !g_str_has_prefix(recorded, prefix) || strtoull(token + len, NULL, 16) > strtoull(recorded + len, NULL, 16);
 }
 
-int note_upload(struct op *o, uint64_t id, const char *old_token)
+int note_upload(struct op *o, uint64_t id, const char *old_token, const struct late_request *req)
 {
     g_autofree char *text =
         g_strdup_printf("upload\n%s.%" G_GINT64_MODIFIER "x.\n%s", meta_uuid(o->p->fs->meta), id, old_token);
-    return note_put(o, text, CAP_PUT_IF_MATCH | CAP_PUT_IF_NONE_MATCH);
+    return note_put(o, text, req);
 }
 
-int note_copy(struct op *o, const char *token, uint64_t size, uint64_t same_ino)
+int note_copy(struct op *o, const char *token, uint64_t size, uint64_t same_ino, const struct late_request *req)
 {
     g_autofree char *same = same_ino ? g_strdup_printf("\n%" G_GUINT64_FORMAT, same_ino) : g_strdup("");
     g_autofree char *text = g_strdup_printf("copy\n%s\n%" G_GUINT64_FORMAT "%s", token, size, same);
-    return note_put(o, text, same_ino ? CAP_COPY_IF_MATCH : 0);
+    return note_put(o, text, req);
 }
 
 struct copy_upload {

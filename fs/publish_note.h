@@ -4,14 +4,16 @@
 
 struct op;
 struct outcome;
+struct late_request;
 
 /* Is token one of ours, which begins with prefix and ends in a generation, and of a later generation than the recorded one, if that begins so too? */
 bool token_is_later(const char *token, const char *prefix, const char *recorded);
 /* Before the op's upload becomes visible: its token begins with our id and `id` (cache file, or inode of a link or directory) and is later than old_token.
- * -EAGAIN: the op was dropped, nothing may become visible. */
-int note_upload(struct op *o, uint64_t id, const char *old_token) MUST_CHECK;
+ * -EAGAIN: the op was dropped, or its key rests, nothing may become visible. */
+int note_upload(struct op *o, uint64_t id, const char *old_token, const struct late_request *req) MUST_CHECK;
 /* The same before a copy that will have this token. same_ino: the object of that inode is copied over itself; 0: it is not. */
-int note_copy(struct op *o, const char *token, uint64_t size, uint64_t same_ino) MUST_CHECK;
+int note_copy(struct op *o, const char *token, uint64_t size, uint64_t same_ino, const struct late_request *req)
+    MUST_CHECK;
 /* The copy; where it is made by an upload that is recorded meanwhile, so that the next start ends it if this one cannot. */
 int note_and_copy(struct op *o, struct obj_copy *copy, struct etag *ret_etag) MUST_CHECK;
 void note_clear(struct fs *fs, struct meta_batch *b, const char *key);

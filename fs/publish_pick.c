@@ -6,7 +6,7 @@
  * since the last change.
  */
 #include "links.h"
-#include "publish_internal.h"
+#include "publish_late.h"
 
 #define SCAN_LIMIT 1000
 /* A look that found nothing to run is rested from, for each op that it looked at: about twenty times what it took. */
@@ -93,6 +93,15 @@ static bool is_ready(struct publisher *p, const struct op *o, struct look *l) RE
     return !queue_busy_locked(p, o) && pubop_wants_run(o, l->now, &l->wake) && !waits_for_link(p, o);
 }
 
+/* Is it its turn, and does its key not rest? */
+static bool may_go(struct publisher *p, const struct op *o, struct look *l) REQUIRES(p->mu)
+{
+    uint64_t until = late_until_locked(o);
+    if (until > l->now)
+        l->wake = earlier(l->wake, until);
+    return until <= l->now && queue_eligible_locked(p, o);
+}
+
 /* Heads of directories whose turn it may be though they lie behind a long blocked stretch of the journal. */
 static struct op *pick_from_dirs(struct publisher *p, struct look *l) REQUIRES(p->mu)
 {
@@ -102,7 +111,7 @@ static struct op *pick_from_dirs(struct publisher *p, struct look *l) REQUIRES(p
     while (g_hash_table_iter_next(&it, NULL, (void **)&n)) {
         struct op *heads[] = {queue_first(n->here), queue_first(n->below), queue_first(n->dels)};
         for (unsigned i = 0; i < G_N_ELEMENTS(heads); i++)
-            if (heads[i] && is_ready(p, heads[i], l) && queue_eligible_locked(p, heads[i]))
+            if (heads[i] && is_ready(p, heads[i], l) && may_go(p, heads[i], l))
                 return heads[i];
     }
     return NULL;
@@ -120,7 +129,7 @@ static struct op *pick_from(struct publisher *p, struct look *l, GSequenceIter *
         }
         n++; /* only of those that wait for others: what follows costs something */
         l->n++;
-        if (!o->at_gate && queue_eligible_locked(p, o))
+        if (!o->at_gate && may_go(p, o, l))
             return o;
         struct op *tangle = find_tangle(p, o, l->now, &l->wake);
         if (tangle)

@@ -75,6 +75,8 @@ void pubop_free(struct op *o)
     g_free(o->key);
     g_free(o->source);
     g_free(o->base);
+    g_free(o->late_src);
+    g_free(o->late_what);
     g_free(o);
 }
 
@@ -361,11 +363,12 @@ bool pubop_wants_run(const struct op *o, uint64_t now, uint64_t *wake)
 {
     if (o->running || !pubop_sealed(o) || o->rec.state == OPS_PARKED || (o->rec.state == OPS_CONFLICT && !o->settle))
         return false;
-    uint64_t at = MAX(o->not_before_ns, late_until_locked(o));
-    if (at <= now)
-        return true;
-    *wake = *wake == 0 ? at : MIN(*wake, at);
-    return false;
+    if (o->not_before_ns > now) {
+        if (*wake == 0 || o->not_before_ns < *wake)
+            *wake = o->not_before_ns;
+        return false;
+    }
+    return true;
 }
 
 /* The op came, or its content is another: that lets nobody run but it, or (a place in the order that is earlier, a circle) who can wait for the next look. */
@@ -373,7 +376,7 @@ static void wake_for(struct publisher *p, const struct op *o) REQUIRES(p->mu)
 {
     uint64_t wake = 0;
     bool wants = !queue_busy_locked(p, o) && pubop_wants_run(o, clock_mono_ns(), &wake);
-    if (p->rest_until_ns && wants && queue_eligible_locked(p, o))
+    if (p->rest_until_ns && wants && late_until_locked(o) == 0 && queue_eligible_locked(p, o))
         p->rest_until_ns = 0;
     p->look_again |= wants || wake || p->rest_until_ns == 0;
     cond_signal(&p->work);

@@ -14,11 +14,7 @@
 #include "publish_late.h"
 #include "states.h"
 
-#define BACKOFF_MIN_NS (250 * NS_PER_MS)
-#define BACKOFF_MAX_NS (60 * NS_PER_S)
-#define GATE_SLICE_NS  (250 * NS_PER_MS)
-#define BAD_BYTES_MAX  5
-#define REFUSALS       3 /* until others do not wait for the delete any more */
+#define GATE_SLICE_NS (250 * NS_PER_MS)
 
 struct job {
     struct op *o;
@@ -26,7 +22,7 @@ struct job {
     struct inode *in; /* owned reference */
     bool snapshot;
     uint64_t deadline_ns;
-    int64_t ctime_ns;  /* of the inode, as of d */
+    int64_t ctime_ns;  /* of the inode, as of d, or of what is uploaded */
     uint64_t vid, gen; /* content that is uploaded */
     /* of content_sync(), which goes on while parts are sent */
     pthread_t sync_thread;
@@ -64,10 +60,14 @@ static int gate(void *ctx)
             r = -EAGAIN; /* it waits for what waits for it, or for itself: its content is to be brought here first */
             break;
         }
-        uint64_t now = clock_mono_ns();
-        if (late_until_locked(j->o) <= now && queue_eligible_locked(p, j->o)) {
+        uint64_t now = clock_mono_ns(), until = late_until_locked(j->o);
+        if (until <= now && queue_eligible_locked(p, j->o)) {
             r = 0;
             break;
+        }
+        if (until > now && j->deadline_ns) { /* it ends for certain: who waits for it is not to give up */
+            j->deadline_ns = MAX(j->deadline_ns, until + p->fs->cfg->op_timeout_ns);
+            patience_progress();
         }
         if (j->deadline_ns == 0 || j->o->given_up || now >= j->deadline_ns) {
             r = j->deadline_ns && !j->o->given_up ? -ETIMEDOUT : -EINPROGRESS;
@@ -135,6 +135,27 @@ static void begin_visible(struct job *j)
     mutex_unlock(&in->mu);
 }
 
+/* What must stand at the name's key for us to replace it. */
+static struct obj_cond condition(const struct job *j)
+{
+    struct obj_cond c = {.kind = OBJ_COND_ABSENT};
+    if (pubop_conflict(j->o) == CONFLICT_OVERWRITE) {
+        c.kind = OBJ_COND_NONE;
+    } else if (tree_object_at_path(&j->d, &c.etag)) {
+        c.kind = OBJ_COND_ETAG;
+    }
+    return c;
+}
+
+#define WHAT_MAX 64
+
+/* Of what is sent for late_put(). */
+static void say_what(uint64_t vid, uint64_t gen, int64_t ctime_ns, char *ret)
+{
+    g_snprintf(ret, WHAT_MAX, "%" G_GINT64_MODIFIER "x.%" G_GINT64_MODIFIER "x.%" G_GINT64_MODIFIER "x", vid, gen,
+               (uint64_t)ctime_ns);
+}
+
 /* The gate of uploads, which make something visible right after it. */
 static int upload_gate(void *ctx)
 {
@@ -150,7 +171,12 @@ static int upload_gate(void *ctx)
     if (r < 0)
         return r;
     begin_visible(j);
-    r = note_upload(j->o, j->vid, j->d.token);
+    char what[WHAT_MAX];
+    struct obj_cond cond = condition(j);
+    bool version = cond.kind == OBJ_COND_ETAG && etag_is_bare(&cond.etag);
+    struct late_request req = {.caps = version ? CAP_PUT_IF_MATCH | CAP_COMPLETE_CONDITIONS : 0, .what = what};
+    say_what(j->vid, j->gen, j->ctime_ns, what);
+    r = note_upload(j->o, j->vid, j->d.token, &req);
     j->unlogged = j->unlogged && r < 0;
     return r;
 }
@@ -159,18 +185,6 @@ static void on_progress(void *ctx, uint64_t bytes)
 {
     __atomic_store_n(&((struct job *)ctx)->o->progress_bytes, bytes, __ATOMIC_RELAXED);
     patience_progress();
-}
-
-/* What must stand at the name's key for us to replace it. */
-static struct obj_cond condition(const struct job *j)
-{
-    struct obj_cond c = {.kind = OBJ_COND_ABSENT};
-    if (pubop_conflict(j->o) == CONFLICT_OVERWRITE) {
-        c.kind = OBJ_COND_NONE;
-    } else if (tree_object_at_path(&j->d, &c.etag)) {
-        c.kind = OBJ_COND_ETAG;
-    }
-    return c;
 }
 
 static void posix_of(const struct meta_inode *rec, struct posix_attr *p)
@@ -296,7 +310,7 @@ static int run_marker(struct job *j)
     struct outcome out = {.key = j->o->key, .content = true, .meta = true};
     struct obj_meta meta = {.token = out.token};
     write_token(fs, j->d.ino, j->o->rec.seq, out.token);
-    r = note_upload(j->o, j->d.ino, "");
+    r = note_upload(j->o, j->d.ino, "", &(struct late_request){.what = ""});
     if (r == 0)
         r = put_marker(fs->store, j->o->key, &meta, &out.etag);
     CRASH_POINT(marker_put);
@@ -320,7 +334,7 @@ static int run_symlink(struct job *j)
     write_token(fs, j->d.ino, j->o->rec.seq, out.token);
     int r = place_spare_readers(j->o, &j->d);
     if (r == 0)
-        r = note_upload(j->o, j->d.ino, j->d.token);
+        r = note_upload(j->o, j->d.ino, j->d.token, &(struct late_request){.what = ""});
     if (r == 0)
         r = objstore_put(fs->store, j->o->key, "", 0, &meta, &cond, &out.etag);
     CRASH_POINT(symlink_put);
@@ -384,11 +398,14 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
     struct obj_cond cond = condition(j);
     if (in_place)
         cond = (struct obj_cond){.kind = OBJ_COND_NONE}; /* the source's condition says it */
+    char what[WHAT_MAX];
+    struct late_request req = {.src = in_place ? NULL : src, .what = what};
+    say_what(out.vid, out.gen, out.ctime_ns, what);
     int r = place_spare_readers(j->o, &j->d);
     if (r == 0)
         r = copy_token(j, src, &meta, &new_meta, token);
     if (r == 0)
-        r = note_copy(j->o, token, out.size, in_place ? j->d.ino : 0);
+        r = note_copy(j->o, token, out.size, in_place ? j->d.ino : 0, &req);
     CRASH_POINT(copy_noted);
     struct obj_copy copy = {
         .src = src, .dst = j->o->key, .src_etag = src_etag, .meta = new_meta ? &meta : NULL, .dst_cond = &cond};
@@ -496,7 +513,7 @@ static int upload_content(struct job *j, struct cfile *cf)
     posix_of(&in->rec, &req.meta.posix);
     j->vid = out.vid = in->rec.vid;
     j->gen = out.gen = in->rec.gen;
-    out.ctime_ns = in->rec.ctime_ns;
+    j->ctime_ns = out.ctime_ns = in->rec.ctime_ns;
     bool mtime_set = in->rec.flags & INODE_MTIME_SET;
     uint64_t closed_size = in->rec.size;
     req.copy_unchanged = in->rec.base_key != NULL;
@@ -700,6 +717,7 @@ static int run(struct op *o, bool snapshot, uint64_t deadline_ns)
     bool full = r == -EDQUOT || r == -EREMOTEIO;
     if (r < 0 && !(full && o->rec.kind == OP_DELETE)) /* which makes room, and is safe without */
         return r;
+    late_begin(); /* what was probed with is nothing of it */
     if (o->untangle)
         return run_untangle(o);
     return o->rec.kind == OP_DELETE ? run_delete(o) : run_sync(o, snapshot, deadline_ns);
@@ -711,80 +729,4 @@ int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns)
     int r = run(o, snapshot, deadline_ns);
     late_end(o);
     return r;
-}
-
-/* ---- failures ---- */
-
-static bool hopeless(const struct op *o, int r)
-{
-    return r == -EFBIG || r == -ENAMETOOLONG || r == -EINVAL || r == -EOPNOTSUPP || r == -EUCLEAN || r == -ENODATA ||
-           r == -ENOTDIR || r == -EISDIR || r == -EXDEV || (r == -ENOMEDIUM && o->rec.kind == OP_SYNC) ||
-           (r == -EBADMSG && o->failures >= BAD_BYTES_MAX);
-}
-
-/* A delete that the store does not let happen, or that would take bytes from who has the file open and for which there is no room here: nobody knows for how long. What else is busy
- * or full, of the store or of the database, passes. */
-static bool is_refusal(const struct op *o, int r)
-{
-    bool kept_out = o->kept_out && (r == -EBUSY || r == -ENOSPC);
-    return o->rec.kind == OP_DELETE && (r == -EACCES || kept_out);
-}
-
-static void back_off_locked(struct op *o, int r) /* under the publisher\'s mu */
-{
-    uint64_t wait = BACKOFF_MIN_NS << MIN(o->failures, 8u);
-    wait = MIN(wait, BACKOFF_MAX_NS);
-    wait = wait / 2 + (uint64_t)g_random_int_range(0, 1000) * (wait / 2000);
-    o->not_before_ns = clock_mono_ns() + wait;
-    o->failures++;
-    o->last_err = r;
-}
-
-static void note_failure(struct op *o, int r)
-{
-    bool unwanted = pubop_is_unwanted(o, r);
-    if (r == -ESTALE) {
-        CRASH_POINT(conflict_found);
-        log_warn("publish",
-                 "conflict: the object was changed elsewhere, the local copy is kept key='%s'; see `sluice conflicts`",
-                 o->key);
-        metric_inc(M_conflicts_total);
-        pubop_park(o, OPS_CONFLICT, r);
-        CRASH_POINT(conflict_parked);
-        mutex_lock(&o->p->mu);
-        o->settle = pubop_conflict(o) == CONFLICT_KEEP;
-        mutex_unlock(&o->p->mu);
-    } else if (hopeless(o, r) || unwanted) {
-        log_err("publish", "cannot be published%s, needs `sluice publish --retry` or --skip key='%s' r=%s",
-                unwanted ? ": the store refuses it, but takes others" : "", o->key, err_name(r));
-        pubop_park(o, OPS_PARKED, r);
-    } else {
-        log_warn("publish", "not published yet, will be tried again key='%s' r=%s", o->key, err_name(r));
-        metric_inc(M_publish_failures);
-    }
-}
-
-void pubop_finish(struct op *o, int r)
-{
-    struct publisher *p = o->p;
-    bool quiet = r == 0 || r == -EAGAIN || r == -EINPROGRESS || r == -ECANCELED;
-    mutex_lock(&p->mu);
-    bool dropped = o->dropped;
-    mutex_unlock(&p->mu);
-    if (!quiet && !dropped)
-        note_failure(o, r);
-    mutex_lock(&p->mu);
-    queue_untake_locked(p, o);
-    o->lazy = false;
-    if (o->dropped) {
-        pubop_free(o);
-    } else if (r == -EINPROGRESS) {
-        o->staged = true;
-    } else if (r == -EAGAIN) {
-        o->not_before_ns = clock_mono_ns() + 20 * NS_PER_MS;
-    } else if (r < 0 && r != -ECANCELED) {
-        back_off_locked(o, r);
-        queue_set_refused_locked(p, o, is_refusal(o, r) && o->failures >= REFUSALS);
-    }
-    mutex_unlock(&p->mu);
 }

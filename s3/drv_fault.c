@@ -266,7 +266,7 @@ static int meet(struct drv_fault *f, enum fault_op op, const char *key, struct e
     over = clock_mono_ns() < until ? over : 0;
     int r = f->stopping ? -ECANCELED : over < 0 ? over : ret->error;
     mutex_unlock(&f->mu);
-    if (ret->late && !(op == FOP_DELETE && (objstore_caps(&f->base) & CAP_DELETE_IF_MATCH)))
+    if (ret->late)
         objstore_late_note();
     return r;
 }

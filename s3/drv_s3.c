@@ -196,14 +196,15 @@ void s3_cond_apply(struct drv_s3 *d, struct s3_call *c, const struct obj_cond *c
                    uint32_t cap_etag)
 {
     uint32_t caps = objstore_caps(&d->base);
-    c->late = true;
+    c->late = S3_LATE;
     if (!cond || cond->kind == OBJ_COND_NONE)
         return;
     bool absent = cond->kind == OBJ_COND_ABSENT;
     bool offered = (caps & (absent ? cap_absent : cap_etag)) != 0;
-    c->late = !offered;
     if (!offered || !etag_is_bare(&cond->etag))
         c->guard = cond;
+    else if (!absent)
+        c->late = S3_LATE_NOT;
     if (absent && (offered || (caps == 0 && cap_absent)))
         s3_req_header(&c->req, "If-None-Match", "*");
     else if (!absent && offered)
@@ -336,6 +337,7 @@ static int s3_delete(struct objstore *st, const char *key, const struct obj_cond
         return 0;
     s3_call_init(d, &c, "DELETE", key, M_requests_delete);
     s3_cond_apply(d, &c, cond, 0, CAP_DELETE_IF_MATCH);
+    c.late = S3_LATE; /* the same bytes may be put there again */
     int r = s3_exec(d, &c);
     s3_call_fini(&c);
     return r == -ENOENT || (r == -ESTALE && c.guard_absent) ? 0 : r;

@@ -40,6 +40,13 @@ static inline struct drv_s3 *s3_of(struct objstore *st)
     return (struct drv_s3 *)st;
 }
 
+/* For objstore_late(). */
+enum s3_late {
+    S3_LATE_NOT,         /* nothing: it names a version that cannot stand there again */
+    S3_LATE_UNLESS_DONE, /* nothing once another one of them was carried out */
+    S3_LATE
+};
+
 /* One call: the request, hooks around each attempt, and what came of it. */
 struct s3_call {
     struct s3_req req;
@@ -52,7 +59,7 @@ struct s3_call {
     const char *claim;                              /* SHA-256 to sign instead of the body's own (probe) */
     bool slow;                                      /* the store may work long before it answers: Complete, Copy */
     uint64_t copied_bytes;                          /* that it has to copy meanwhile */
-    bool late;                                      /* the store compares nothing before: objstore_late() */
+    enum s3_late late;                              /* what it does if it is carried out late */
     bool once;                                      /* the failure itself is of interest: again only if too busy */
     bool body_may_err;                              /* a 200 may carry <Error> */
     uint64_t timeout_ns;                            /* 0: the store's */

@@ -66,6 +66,7 @@ static int copy_whole(struct copy *cp, const char *src, const struct obj_info *i
     }
     if (!cp->in_place || !(objstore_caps(&cp->d->base) & CAP_COPY_IF_MATCH))
         s3_cond_apply(cp->d, &c, cond, 0, 0);
+    c.late = S3_LATE; /* of an object over itself too: new metadata need not change its etag */
     c.slow = true;
     c.copied_bytes = info->size;
     c.body_may_err = true;

@@ -37,7 +37,8 @@ void s3_call_fini(struct s3_call *c)
 
 struct progress { /* of one call over its attempts */
     uint64_t timeout_ns, deadline_ns, n_given;
-    unsigned attempt, problems, renewals, n_lost; /* n_lost: attempts that got no reply */
+    unsigned attempt, problems, renewals;
+    unsigned n_sent, n_lost; /* attempts; those that got no reply */
     bool clock_fixed, creds_fixed, keys_good, ambiguous, fresh;
 };
 
@@ -459,9 +460,13 @@ static bool says_why(const struct s3_verdict *v)
 }
 
 /* Of the store: what stands before it may give up while the store goes on. */
-static bool got_no_reply(const struct http_response *resp)
+static bool got_no_reply(const struct s3_call *c, const struct s3_verdict *v)
 {
-    return resp->fail != HTTP_FAIL_NONE ? resp->sent : resp->status == 502 || resp->status == 504;
+    const struct http_response *resp = &c->resp;
+    bool others = resp->status / 100 == 5 && !c->error.code[0] && !is_of_store(resp);
+    if (resp->fail != HTTP_FAIL_NONE)
+        return resp->sent;
+    return others || resp->status == 502 || resp->status == 504 || (v->err == -EBADMSG && v->ambiguous);
 }
 
 static int perform(struct drv_s3 *d, struct s3_call *c, struct progress *p)
@@ -473,10 +478,11 @@ static int perform(struct drv_s3 *d, struct s3_call *c, struct progress *p)
         if (r < 0)
             return give_up(d, c, p, r);
         struct s3_verdict v = attempt(d, c, p, sum);
+        p->n_sent++;
         if (v.err == 0)
             return 0;
         p->ambiguous = p->ambiguous || v.ambiguous;
-        p->n_lost += got_no_reply(&c->resp);
+        p->n_lost += got_no_reply(c, &v);
         log_debug("s3", "%s '%s' attempt failed r=%s status=%ld code=%s net=%s", c->req.method,
                   c->req.key ? c->req.key : "", err_name(v.err), c->resp.status, c->error.code, c->resp.error);
         p->fresh = c->resp.fail != HTTP_FAIL_NONE; /* the store may be elsewhere by now */
@@ -495,7 +501,8 @@ int s3_exec(struct drv_s3 *d, struct s3_call *c)
     struct progress p = {.timeout_ns = c->timeout_ns ? c->timeout_ns : d->op_timeout_ns};
     p.deadline_ns = clock_mono_ns() + p.timeout_ns;
     int r = perform(d, c, &p);
-    if (c->late && p.n_lost > 0 && !(c->settled && p.attempt == 0)) /* then it was the one that was carried out */
+    bool known = c->settled && p.n_sent == 1; /* it was carried out */
+    if (c->late && !(c->late == S3_LATE_UNLESS_DONE && r == 0) && p.n_lost > 0 && !known)
         objstore_late_note();
     return r;
 }

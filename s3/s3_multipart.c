@@ -235,7 +235,8 @@ int s3_mpu_complete_with(struct drv_s3 *d, const char *key, const char *upload_i
     s3_call_init(d, &c, "POST", key, M_requests_multipart);
     s3_req_query(&c.req, "uploadId", upload_id);
     s3_cond_apply(d, &c, cond, CAP_COMPLETE_CONDITIONS, CAP_COMPLETE_CONDITIONS);
-    c.late = false; /* another one of that upload finds it gone */
+    if (c.late)
+        c.late = S3_LATE_UNLESS_DONE; /* then the upload is gone */
     s3_req_header(&c.req, "Content-Type", "application/xml");
     c.body = body;
     c.body_len = strlen(body);

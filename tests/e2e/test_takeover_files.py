@@ -9,6 +9,7 @@ import time
 
 import pytest
 from mounts import MIB, NIGHT, QUICK, eventually, in_thread, run
+from test_moves import exchange
 
 
 @pytest.fixture(params=["on", "off"], name="m")
@@ -407,6 +408,74 @@ class Mapper(Program):
         return {"mapped": bytes(self.want)}
 
 
+class Namer(Program):
+    """Makes, moves, exchanges, links and removes names of files, there or not: each call is carried out once, or refused as it has to be."""
+    NAMES = [f"n{i}" for i in range(6)]
+
+    def __init__(self, path, seed):
+        super().__init__(path / "names", seed)
+        self.path.mkdir()
+        self.files = {}  # name -> its bytes, of each file its own: names of one file have the same object
+
+    def step(self):
+        a, b = self.chance.sample(self.NAMES, 2)
+        self.chance.choice((self.create, self.create, self.rename, self.rename, self.exchange, self.link, self.unlink))(a, b)
+        self.check(a)
+        self.check(b)
+        assert sorted(os.listdir(self.path)) == sorted(self.files)
+
+    def done(self, call, *names, error=None):
+        """Carries it out; False: it was refused with that error, as it had to be."""
+        paths = [self.path / name for name in names]
+        if not error:
+            call(*paths)
+            return True
+        with pytest.raises(error):
+            call(*paths)
+        return False
+
+    def create(self, a, _):
+        data = b"%d " % self.n + self.chance.randbytes(self.chance.choice((10, 5000, 200_000)))
+
+        def make(path):
+            with open(path, "xb", buffering=0) as f:
+                assert f.write(data) == len(data)
+
+        if self.done(make, a, error=FileExistsError if a in self.files else None):
+            self.files[a] = data
+            self.done(make, a, error=FileExistsError)
+
+    def rename(self, a, b):
+        if self.done(os.rename, a, b, error=self.absent(a)) and self.files[a] is not self.files.get(b):
+            self.files[b] = self.files.pop(a)
+
+    def exchange(self, a, b):
+        if self.done(exchange, a, b, error=self.absent(a, b)):
+            self.files[a], self.files[b] = self.files[b], self.files[a]
+
+    def link(self, a, b):
+        if self.done(os.link, a, b, error=self.absent(a) or (FileExistsError if b in self.files else None)):
+            self.files[b] = self.files[a]
+
+    def unlink(self, a, _):
+        if self.done(os.unlink, a, error=self.absent(a)):
+            del self.files[a]
+
+    def absent(self, *names):
+        return None if set(names) <= set(self.files) else FileNotFoundError
+
+    def check(self, name):
+        if name in self.files:
+            data = self.files[name]
+            assert (self.path / name).read_bytes() == data
+            assert (self.path / name).stat().st_nlink == sum(other is data for other in self.files.values())
+        else:
+            assert not (self.path / name).exists()
+
+    def published(self):
+        return {f"names/{name}": data for name, data in self.files.items()}
+
+
 CYCLES = 300 if NIGHT else 6 if QUICK else 25
 
 
@@ -419,7 +488,8 @@ def upgrade(m):
 
 def test_programs_notice_nothing_of_kills(m, store):
     """Nor of upgrades: every third worker makes room for the next one."""
-    programs = [Reader(m.path, 1, store), Patcher(m.path, 2), Appender(m.path, 3), Scanner(m.path, 4, store), Mapper(m.path, 5)]
+    namer = Namer(m.path, 6)
+    programs = [Reader(m.path, 1, store), Patcher(m.path, 2), Appender(m.path, 3), Scanner(m.path, 4, store), Mapper(m.path, 5), namer]
     stop = threading.Event()
     joins = [in_thread(lambda p=p: p.run(stop)) for p in programs]
     chance = random.Random(int(os.environ.get("SLUICE_SEED", "11")))
@@ -436,4 +506,5 @@ def test_programs_notice_nothing_of_kills(m, store):
     for p in programs:
         for name, want in p.published().items():
             assert store.get(name) == want, name
+    assert set(store.list("names/")) == set(namer.published())
     assert m.status()["conflicts"] == 0
