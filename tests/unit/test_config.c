@@ -103,6 +103,7 @@ static const struct {
     {"upload-limit", "0", "100M", "100M", "fast"},
     {"download-limit", "0", "1.5G", "1536M", "1.G.5"},
     {"op-timeout", "60s", "1m30s", "90s", "0"},
+    {"late-requests", "30s", "0", "0s", "soon"},
     {"allow-other", "false", "1", "true", "11"},
     {"noexec", "false", NULL, "true", "x"},
     {"uid", NULL, "1000", "1000", "root"},
