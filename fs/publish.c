@@ -460,7 +460,7 @@ void publish_describe(struct publisher *p, uint64_t op_seq, json_t *obj)
         if (o->last_err)
             json_object_set_new(obj, "error", json_string(objstore_err_text(o->last_err)));
         struct op *blocker = o->running ? NULL : queue_blocker_locked(p, o);
-        uint64_t now = clock_mono_ns(), until = late_until_locked(blocker ? blocker : o);
+        uint64_t now = clock_mono_ns(), until = late_until_locked(p, blocker ? blocker : o);
         if (until > now)
             json_object_set_new(obj, "rests_s", json_integer((json_int_t)((until - now + NS_PER_S - 1) / NS_PER_S)));
         if (blocker)

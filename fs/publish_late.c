@@ -30,6 +30,11 @@ GHashTable *late_table_new(void)
     return g_hash_table_new_full(g_str_hash, g_str_equal, g_free, rest_free);
 }
 
+GHashTable *late_srcs_new(void)
+{
+    return g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+}
+
 static bool is_write(const struct op *o)
 {
     return o->rec.kind != OP_DELETE;
@@ -87,7 +92,8 @@ static void set_until(struct publisher *p, struct rest *rest)
 }
 
 /* From now on, also because of what it rests for already. */
-static void begin_rest(struct publisher *p, const char *key, bool del, uint64_t seq, const char *what) REQUIRES(p->mu)
+static const struct rest *begin_rest(struct publisher *p, const char *key, bool del, uint64_t seq, const char *what)
+    REQUIRES(p->mu)
 {
     const struct rest *old = resting(p, key);
     bool same = !old || (old->del == del && (del || (old->seq == seq && g_str_equal(old->what, what))));
@@ -97,6 +103,7 @@ static void begin_rest(struct publisher *p, const char *key, bool del, uint64_t 
     rest->what = g_strdup(what);
     set_until(p, rest);
     g_hash_table_replace(p->late, g_strdup(key), rest);
+    return rest;
 }
 
 static bool may_go(const struct rest *rest, const struct op *o)
@@ -104,43 +111,76 @@ static bool may_go(const struct rest *rest, const struct op *o)
     return rest->del ? !is_write(o) : rest->seq == o->rec.seq;
 }
 
-uint64_t late_until_locked(const struct op *o)
+/* How many ops copy from the key now. */
+static unsigned copiers(struct publisher *p, const char *key) REQUIRES(p->mu)
 {
-    const struct rest *rest = resting(o->p, o->key);
-    return rest && !may_go(rest, o) ? rest->until_ns : 0;
+    return GPOINTER_TO_UINT(g_hash_table_lookup(p->late_srcs, key));
+}
+
+static void count_copiers(struct publisher *p, const char *key, int by) REQUIRES(p->mu)
+{
+    unsigned n = (unsigned)((int)copiers(p, key) + by);
+    if (n > 0)
+        g_hash_table_replace(p->late_srcs, g_strdup(key), GUINT_TO_POINTER(n));
+    else
+        (void)g_hash_table_remove(p->late_srcs, key);
+}
+
+uint64_t late_until_locked(struct publisher *p, const struct op *o)
+{
+    const struct rest *rest = resting(p, o->key);
+    uint64_t until = rest && !may_go(rest, o) ? rest->until_ns : 0;
+    bool copied = is_write(o) && copiers(p, o->key) > 0; /* its end is not known, but wakes who waits */
+    return copied ? MAX(until, clock_mono_ns() + NS_PER_S) : until;
 }
 
 /* ---- an op ---- */
 
 /* An op that was given other content or attributes since is as good as another one. */
-static int check_what(struct op *o, const char *what)
+static int check_what(struct publisher *p, struct op *o, const char *what) REQUIRES(p->mu)
 {
-    struct publisher *p = o->p;
-    mutex_lock(&p->mu);
     struct rest *rest = resting(p, o->key);
-    bool other = rest && is_write(o) && !rest->del && !g_str_equal(rest->what, what);
+    bool other = rest && may_go(rest, o) && is_write(o) && !g_str_equal(rest->what, what);
     if (other)
         rest->seq = NOBODY;
-    mutex_unlock(&p->mu);
-    return other ? -EAGAIN : 0;
+    return other || late_until_locked(p, o) > clock_mono_ns() ? -EAGAIN : 0;
+}
+
+static void forget_request(struct publisher *p, struct op *o) REQUIRES(p->mu)
+{
+    if (o->late_src) {
+        count_copiers(p, o->late_src, -1);
+        queue_wake_locked(p);
+    }
+    g_clear_pointer(&o->late_src, g_free);
+    g_clear_pointer(&o->late_what, g_free);
 }
 
 int late_put(struct meta_batch *b, struct op *o, const struct late_request *req)
 {
+    struct publisher *p = o->p;
     if (!matters(o))
         return 0;
-    uint32_t caps = objstore_caps_of(o->p->fs->store, o->key);
-    int r = check_what(o, req->what);
-    g_free(o->late_what);
-    o->late_what = g_strdup(req->what);
-    g_free(o->late_src);
-    o->late_src = caps & CAP_COPY_IF_MATCH ? NULL : g_strdup(req->src);
-    if (r < 0 || (req->caps && (caps & req->caps) == req->caps))
-        return r;
-    put_record(b, o->key, !is_write(o), o->rec.seq, req->what, 0);
-    if (o->late_src)
-        put_record(b, o->late_src, true, o->rec.seq, "", 0);
-    return 0;
+    uint32_t caps = objstore_caps_of(p->fs->store, o->key);
+    bool compared = req->caps && (caps & req->caps) == req->caps;
+    bool fixed = (caps & CAP_COPY_IF_MATCH) && !req->empty;
+    mutex_lock(&p->mu);
+    forget_request(p, o);
+    int r = check_what(p, o, req->what);
+    if (r == 0) {
+        o->late_what = g_strdup(req->what);
+        o->late_src = fixed ? NULL : g_strdup(req->src);
+    }
+    if (o->late_src) {
+        const struct rest *rest = resting(p, o->late_src);
+        bool del = !rest || rest->del;
+        count_copiers(p, o->late_src, 1);
+        put_record(b, o->late_src, del, del ? o->rec.seq : NOBODY, "", 0);
+    }
+    mutex_unlock(&p->mu);
+    if (r == 0 && !compared)
+        put_record(b, o->key, !is_write(o), o->rec.seq, req->what, 0);
+    return r;
 }
 
 int late_note_delete(struct op *o)
@@ -162,19 +202,20 @@ void late_begin(void)
 void late_end(struct op *o)
 {
     struct publisher *p = o->p;
-    const char *what = o->late_what ? o->late_what : "";
-    bool lost = objstore_late() && matters(o);
+    bool lost = objstore_late() && o->late_what;
     uint64_t now = clock_mono_ns();
     mutex_lock(&p->mu);
     struct rest *rest = resting(p, o->key);
-    if (!lost && rest && may_go(rest, o)) /* the reply may be an earlier request's, and this one be carried out later */
+    if (!lost && o->late_what && rest &&
+        may_go(rest, o)) /* the reply may be an earlier request's, this one be carried out later */
         set_until(p, rest);
     if (lost) {
         (void)g_hash_table_foreach_remove(p->late, is_over, &now);
-        begin_rest(p, o->key, !is_write(o), o->rec.seq, what);
-        if (o->late_src)
-            begin_rest(p, o->late_src, true, o->rec.seq, "");
+        (void)begin_rest(p, o->key, !is_write(o), o->rec.seq, o->late_what);
     }
+    if (lost && o->late_src)
+        (void)begin_rest(p, o->late_src, true, o->rec.seq, "");
+    forget_request(p, o);
     mutex_unlock(&p->mu);
     if (lost)
         log_info("publish",
@@ -182,28 +223,27 @@ void late_end(struct op *o)
                  is_write(o) ? WRITE : DELETE, (unsigned)(p->fs->cfg->late_requests_ns / NS_PER_S), o->key);
 }
 
-/* lost: a request of this run got no reply, late_end() is still to come. */
-static void settle_key(struct meta_batch *b, const struct op *o, const char *key, bool del, bool lost)
+/* Before others can take the key: it rests already when they look. */
+static void settle_key(struct publisher *p, struct meta_batch *b, const struct op *o, const char *key, bool del,
+                       bool lost) REQUIRES(p->mu)
 {
-    struct publisher *p = o->p;
-    mutex_lock(&p->mu);
-    const struct rest *rest = resting(p, key);
-    bool rests = rest || lost, other = rest && !(rest->del == del && (del || rest->seq == o->rec.seq));
-    if (rest && !lost)
+    bool src = key != o->key;
+    const struct rest *rest = lost ? begin_rest(p, key, del, o->rec.seq, del ? "" : o->late_what) : resting(p, key);
+    if (rest)
         put_record(b, key, rest->del, rest->seq, rest->what, rest->until_wall_ns);
-    mutex_unlock(&p->mu);
-    if (lost)
-        put_record(b, key, del && !other, other ? NOBODY : o->rec.seq, del || !o->late_what ? "" : o->late_what, 0);
-    if (!rests)
+    else if (copiers(p, key) <= (src ? 1u : 0u))
         del_record(p->fs, b, key);
 }
 
 void late_settle(struct meta_batch *b, const struct op *o)
 {
-    bool lost = objstore_late() && matters(o);
-    settle_key(b, o, o->key, !is_write(o), lost);
+    struct publisher *p = o->p;
+    bool lost = objstore_late() && o->late_what;
+    mutex_lock(&p->mu);
+    settle_key(p, b, o, o->key, !is_write(o), lost);
     if (o->late_src)
-        settle_key(b, o, o->late_src, true, lost);
+        settle_key(p, b, o, o->late_src, true, lost);
+    mutex_unlock(&p->mu);
 }
 
 /* ---- start ---- */
@@ -228,9 +268,9 @@ static int load_record(void *ctx, const char *name, const void *value, size_t le
         return 0;
     }
     mutex_lock(&p->mu);
-    begin_rest(p, key, g_str_equal(lines[KIND], DELETE), g_ascii_strtoull(lines[SEQ], NULL, 10), lines[WHAT]);
-    const struct rest *rest = resting(p, key);
-    put_record(l->b, key, rest->del, rest->seq, rest->what, rest->until_wall_ns);
+    const struct rest *rest =
+        begin_rest(p, key, g_str_equal(lines[KIND], DELETE), g_ascii_strtoull(lines[SEQ], NULL, 10), lines[WHAT]);
+    put_record(l->b, key, rest->del, rest->seq, rest->what, until ? until : rest->until_wall_ns);
     mutex_unlock(&p->mu);
     return 0;
 }

@@ -16,15 +16,16 @@
 struct late_request {
     uint32_t caps; /* enum objstore_cap bits: a store that can do all of these carries nothing out late; 0: none can */
     const char *src;  /* key that it is copied from, NULL */
+    bool empty;       /* what is copied: nothing tells one empty object from another */
     const char *what; /* content and attributes, "" where nothing but the op tells them */
 };
 
 /* For queue_init(), queue_fini(). */
-GHashTable *late_table_new(void);
+GHashTable *late_table_new(void), *late_srcs_new(void);
 /* Reads the records; before the publisher's threads start. */
 int late_load(struct publisher *p) MUST_CHECK;
 
-/* The op is about to send that: puts the record into the batch. -EAGAIN: its key rests because of something else that it sent. */
+/* The op is about to send that: puts the record into the batch. -EAGAIN: its key rests. */
 int late_put(struct meta_batch *b, struct op *o, const struct late_request *req) MUST_CHECK;
 /* The same before a delete, in a batch of its own. */
 int late_note_delete(struct op *o) MUST_CHECK;
@@ -35,4 +36,4 @@ void late_end(struct op *o);
 /* The batch records what the op made of its key. */
 void late_settle(struct meta_batch *b, const struct op *o);
 /* From when on the op may change anything in the store (monotonic clock, ns; 0: now). */
-uint64_t late_until_locked(const struct op *o) REQUIRES(o->p->mu);
+uint64_t late_until_locked(struct publisher *p, const struct op *o) REQUIRES(p->mu);

@@ -96,7 +96,8 @@ static int step(struct now *n)
         return wait_for_readers(n);
     if (r < 0 && r != -EAGAIN)
         return r;
-    return r == -EAGAIN && clock_mono_ns() >= n->deadline_ns ? -ETIMEDOUT : 1; /* writers that never pause */
+    return r == -EAGAIN && clock_mono_ns() >= n->deadline_ns && !got_on(n) ? -ETIMEDOUT
+                                                                           : 1; /* writers that never pause */
 }
 
 static void run(struct now *n)

@@ -96,7 +96,7 @@ static bool is_ready(struct publisher *p, const struct op *o, struct look *l) RE
 /* Is it its turn, and does its key not rest? */
 static bool may_go(struct publisher *p, const struct op *o, struct look *l) REQUIRES(p->mu)
 {
-    uint64_t until = late_until_locked(o);
+    uint64_t until = late_until_locked(p, o);
     if (until > l->now)
         l->wake = earlier(l->wake, until);
     return until <= l->now && queue_eligible_locked(p, o);

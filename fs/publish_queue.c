@@ -102,6 +102,7 @@ void queue_init(struct publisher *p)
     p->dirs = g_hash_table_new_full(g_str_hash, g_str_equal, NULL, dirnode_free);
     p->recent = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
     p->late = late_table_new();
+    p->late_srcs = late_srcs_new();
 }
 
 void queue_fini(struct publisher *p)
@@ -126,6 +127,7 @@ void queue_fini(struct publisher *p)
     g_hash_table_unref(p->dirs);
     g_hash_table_unref(p->recent);
     g_hash_table_unref(p->late);
+    g_hash_table_unref(p->late_srcs);
     cond_fini(&p->work);
     cond_fini(&p->done);
     cond_fini(&p->sums_work);
@@ -376,7 +378,7 @@ static void wake_for(struct publisher *p, const struct op *o) REQUIRES(p->mu)
 {
     uint64_t wake = 0;
     bool wants = !queue_busy_locked(p, o) && pubop_wants_run(o, clock_mono_ns(), &wake);
-    if (p->rest_until_ns && wants && late_until_locked(o) == 0 && queue_eligible_locked(p, o))
+    if (p->rest_until_ns && wants && late_until_locked(p, o) == 0 && queue_eligible_locked(p, o))
         p->rest_until_ns = 0;
     p->look_again |= wants || wake || p->rest_until_ns == 0;
     cond_signal(&p->work);

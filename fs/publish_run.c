@@ -60,8 +60,9 @@ static int gate(void *ctx)
             r = -EAGAIN; /* it waits for what waits for it, or for itself: its content is to be brought here first */
             break;
         }
-        uint64_t now = clock_mono_ns(), until = late_until_locked(j->o);
-        if (until <= now && queue_eligible_locked(p, j->o)) {
+        const struct op *b = queue_blocker_locked(p, j->o);
+        uint64_t now = clock_mono_ns(), until = late_until_locked(p, b ? b : j->o);
+        if (until <= now && !b) {
             r = 0;
             break;
         }
@@ -173,7 +174,7 @@ static int upload_gate(void *ctx)
     begin_visible(j);
     char what[WHAT_MAX];
     struct obj_cond cond = condition(j);
-    bool version = cond.kind == OBJ_COND_ETAG && etag_is_bare(&cond.etag);
+    bool version = cond.kind == OBJ_COND_ETAG && etag_is_bare(&cond.etag) && j->d.usize > 0;
     struct late_request req = {.caps = version ? CAP_PUT_IF_MATCH | CAP_COMPLETE_CONDITIONS : 0, .what = what};
     say_what(j->vid, j->gen, j->ctime_ns, what);
     r = note_upload(j->o, j->vid, j->d.token, &req);
@@ -325,16 +326,18 @@ static int run_symlink(struct job *j)
     struct outcome out = {.key = j->o->key, .content = true, .meta = true};
     struct obj_cond cond = condition(j);
     struct obj_meta meta = {0};
+    char what[WHAT_MAX];
     mutex_lock(&j->in->mu);
     posix_of(&j->in->rec, &meta.posix);
     g_autofree char *target = g_strdup(j->in->rec.target);
+    say_what(0, 0, j->in->rec.ctime_ns, what);
     mutex_unlock(&j->in->mu);
     meta.symlink = target;
     meta.token = out.token;
     write_token(fs, j->d.ino, j->o->rec.seq, out.token);
     int r = place_spare_readers(j->o, &j->d);
     if (r == 0)
-        r = note_upload(j->o, j->d.ino, j->d.token, &(struct late_request){.what = ""});
+        r = note_upload(j->o, j->d.ino, j->d.token, &(struct late_request){.what = what});
     if (r == 0)
         r = objstore_put(fs->store, j->o->key, "", 0, &meta, &cond, &out.etag);
     CRASH_POINT(symlink_put);
@@ -399,7 +402,7 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
     if (in_place)
         cond = (struct obj_cond){.kind = OBJ_COND_NONE}; /* the source's condition says it */
     char what[WHAT_MAX];
-    struct late_request req = {.src = in_place ? NULL : src, .what = what};
+    struct late_request req = {.src = in_place ? NULL : src, .empty = out.size == 0, .what = what};
     say_what(out.vid, out.gen, out.ctime_ns, what);
     int r = place_spare_readers(j->o, &j->d);
     if (r == 0)
@@ -714,10 +717,10 @@ static int run(struct op *o, bool snapshot, uint64_t deadline_ns)
     if (settle)
         return conflict_settle(o);
     int r = publish_probe(o->p->fs, o->key);
+    late_begin(); /* what was probed with is nothing of it */
     bool full = r == -EDQUOT || r == -EREMOTEIO;
     if (r < 0 && !(full && o->rec.kind == OP_DELETE)) /* which makes room, and is safe without */
         return r;
-    late_begin(); /* what was probed with is nothing of it */
     if (o->untangle)
         return run_untangle(o);
     return o->rec.kind == OP_DELETE ? run_delete(o) : run_sync(o, snapshot, deadline_ns);

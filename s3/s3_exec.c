@@ -459,14 +459,11 @@ static bool says_why(const struct s3_verdict *v)
     return v->err == -ESTALE || v->err == -EKEYEXPIRED || keys;
 }
 
-/* Of the store: what stands before it may give up while the store goes on. */
+/* That says what came of it: what stands before the store may give up while that goes on, and so may the store's front. */
 static bool got_no_reply(const struct s3_call *c, const struct s3_verdict *v)
 {
-    const struct http_response *resp = &c->resp;
-    bool others = resp->status / 100 == 5 && !c->error.code[0] && !is_of_store(resp);
-    if (resp->fail != HTTP_FAIL_NONE)
-        return resp->sent;
-    return others || resp->status == 502 || resp->status == 504 || (v->err == -EBADMSG && v->ambiguous);
+    bool unsaid = c->resp.status / 100 == 5 && !c->error.code[0];
+    return v->ambiguous || (unsaid && c->resp.fail == HTTP_FAIL_NONE);
 }
 
 static int perform(struct drv_s3 *d, struct s3_call *c, struct progress *p)
@@ -501,8 +498,9 @@ int s3_exec(struct drv_s3 *d, struct s3_call *c)
     struct progress p = {.timeout_ns = c->timeout_ns ? c->timeout_ns : d->op_timeout_ns};
     p.deadline_ns = clock_mono_ns() + p.timeout_ns;
     int r = perform(d, c, &p);
-    bool known = c->settled && p.n_sent == 1; /* it was carried out */
-    if (c->late && !(c->late == S3_LATE_UNLESS_DONE && r == 0) && p.n_lost > 0 && !known)
+    bool known = c->settled && p.n_sent == 1;                               /* it was carried out */
+    bool done = c->late == S3_LATE_UNLESS_DONE && (r == 0 || r == -ENOENT); /* there is no such upload any more */
+    if (c->late && p.n_lost > 0 && !known && !done)
         objstore_late_note();
     return r;
 }
