@@ -212,7 +212,7 @@ START_TEST(name_rests_after_a_start_when_a_delete_had_been_sent)
     while (!is_noted("n"))
         g_usleep(1000);
     restart();
-    while (object("n"))
+    while (fs_fixture_object_exists(&fx, "n"))
         g_usleep(1000);
     put("n", "2");
     assert_rests("n", NULL);
@@ -330,7 +330,7 @@ START_TEST(object_is_not_deleted_while_a_lost_write_could_make_it_again)
     start();
     fault(_i ? "op=put,key=n,action=late:-EIO" : "op=put,key=n,nth=1,action=late:-EIO");
     put("n", "1");
-    while (_i ? !is_noted("n") : !object("n"))
+    while (_i ? !is_noted("n") : !fs_fixture_object_exists(&fx, "n"))
         g_usleep(1000);
     g_usleep(100000);
     drop("n");
