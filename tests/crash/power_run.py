@@ -275,6 +275,8 @@ class Cut:
             status = m.status()
             assert status["conflicts"] == 0, f"{status['conflicts']} conflicts"
             self.check_published(m)
+        except (AssertionError, OSError) as e:
+            raise AssertionError(f"{e}\n{self.what_is_left(m)}\n{m.log()[-1500:]}") from e
         finally:
             m.finish()
         self.check_lake(lake, log, rules)
@@ -306,6 +308,12 @@ class Cut:
             path.rename(m.path / MOVED) if seed % 2 else path.unlink()
         done = mounts.run("wait", "--timeout", f"{60 * SCALE}s", m.path, timeout=90, check=False)
         assert done.returncode in (0, 1), f"wait: {done.returncode} {done.stderr} {m.log()[-500:]}"
+
+    def what_is_left(self, m):
+        """Of a recording that is not made twice alike: each file that is not published."""
+        files = [f"{top}/{name}" for top, _, names in os.walk(m.path) for name in names]
+        told = [mounts.run("info", "--json", file, check=False).stdout.strip() for file in files]
+        return "\n".join(line for line in told if '"state":"clean"' not in line.replace(" ", ""))
 
     def check_published(self, m):
         objects = {p: (self.r.lake / p).read_bytes() for p in self.lake_files()}
