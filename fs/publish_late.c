@@ -60,16 +60,6 @@ static void put_record(struct meta_batch *b, const char *key, bool del, uint64_t
     meta_value_put(b, name, text, strlen(text));
 }
 
-static void del_record(struct fs *fs, struct meta_batch *b, const char *key)
-{
-    GBytes *value = NULL;
-    g_autofree char *name = record_name(key);
-    if (meta_value_get(fs->meta, name, &value) < 0)
-        return;
-    g_bytes_unref(value);
-    meta_value_del(b, name);
-}
-
 /* ---- keys that rest ---- */
 
 static struct rest *resting(struct publisher *p, const char *key) REQUIRES(p->mu)
@@ -223,27 +213,30 @@ void late_end(struct op *o)
                  is_write(o) ? WRITE : DELETE, (unsigned)(p->fs->cfg->late_requests_ns / NS_PER_S), o->key);
 }
 
-/* Before others can take the key: it rests already when they look. */
-static void settle_key(struct publisher *p, struct meta_batch *b, const struct op *o, const char *key, bool del,
+/* Before others can take the key: it rests already when they look. False: nothing is left to be said of it. */
+static bool settle_key(struct publisher *p, struct meta_batch *b, const struct op *o, const char *key, bool del,
                        bool lost) REQUIRES(p->mu)
 {
     bool src = key != o->key;
     const struct rest *rest = lost ? begin_rest(p, key, del, o->rec.seq, del ? "" : o->late_what) : resting(p, key);
     if (rest)
         put_record(b, key, rest->del, rest->seq, rest->what, rest->until_wall_ns);
-    else if (copiers(p, key) <= (src ? 1u : 0u))
-        del_record(p->fs, b, key);
+    return rest || copiers(p, key) > (src ? 1u : 0u);
 }
 
 void late_settle(struct meta_batch *b, const struct op *o)
 {
     struct publisher *p = o->p;
     bool lost = objstore_late() && o->late_what;
+    g_autofree char *name = record_name(o->key), *src = o->late_src ? record_name(o->late_src) : NULL;
     mutex_lock(&p->mu);
-    settle_key(p, b, o, o->key, !is_write(o), lost);
-    if (o->late_src)
-        settle_key(p, b, o, o->late_src, true, lost);
+    bool keep = settle_key(p, b, o, o->key, !is_write(o), lost);
+    bool keep_src = !src || settle_key(p, b, o, o->late_src, true, lost);
     mutex_unlock(&p->mu);
+    if (!keep) /* reads the database, so not under mu; writes put their records under ns, as this is */
+        note_drop_value(p->fs, b, name);
+    if (!keep_src)
+        note_drop_value(p->fs, b, src);
 }
 
 /* ---- start ---- */

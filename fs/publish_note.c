@@ -129,14 +129,19 @@ int note_and_copy(struct op *o, struct obj_copy *copy, struct etag *ret_etag)
     return r;
 }
 
-void note_clear(struct fs *fs, struct meta_batch *b, const char *key)
+void note_drop_value(struct fs *fs, struct meta_batch *b, const char *name)
 {
     GBytes *value = NULL;
-    g_autofree char *name = note_name(key);
     if (meta_value_get(fs->meta, name, &value) < 0)
         return;
     g_bytes_unref(value);
     meta_value_del(b, name);
+}
+
+void note_clear(struct fs *fs, struct meta_batch *b, const char *key)
+{
+    g_autofree char *name = note_name(key);
+    note_drop_value(fs, b, name);
 }
 
 static char *note_get(struct fs *fs, const char *key)

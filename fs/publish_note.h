@@ -17,6 +17,8 @@ int note_copy(struct op *o, const char *token, uint64_t size, uint64_t same_ino,
 /* The copy; where it is made by an upload that is recorded meanwhile, so that the next start ends it if this one cannot. */
 int note_and_copy(struct op *o, struct obj_copy *copy, struct etag *ret_etag) MUST_CHECK;
 void note_clear(struct fs *fs, struct meta_batch *b, const char *key);
+/* The named value goes, where there is one: most often there is none, and no tombstone is written. Reads the database. */
+void note_drop_value(struct fs *fs, struct meta_batch *b, const char *name);
 /* Nobody's bytes go with it: at a key that ends in '/' any empty object is as good as the one noted. */
 bool note_is_marker(const char *key);
 /* The object at key if it is the one noted; asks the store. -ENOENT: no note, or it is not there. */

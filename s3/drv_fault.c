@@ -8,7 +8,7 @@
  *   count=N      how many calls from there (default: 1 if nth is given, else all)
  *   prob=P       0..1, chance for each of those calls (default 1; the sequence is the same in every run)
  *   action=A|B.. error:-EIO (not carried out)  lost:-EIO (carried out, then the error)  delay:50ms (ms, s)
- *                late:-EIO (the error now; for all the caller knows it may be carried out later)
+ *                late:-EIO (the error now; for all the caller knows it may be carried out later)  late:0 (so a try before this one)
  *                short:N (get: N bytes, then -EIO)  corrupt:N (get, put, part: byte N of this call's data is flipped)
  *
  * A delay ends when the rules are replaced.
@@ -126,7 +126,7 @@ static int parse_action(const char *s, struct effect *e)
         return parse_errno(kv[1], &e->lost);
     if (strcmp(kv[0], "late") == 0) {
         e->late = true;
-        return parse_errno(kv[1], &e->error);
+        return strcmp(kv[1], "0") == 0 ? 0 : parse_errno(kv[1], &e->error);
     }
     if (strcmp(kv[0], "delay") == 0)
         return parse_delay(kv[1], &e->delay_ns);

@@ -241,6 +241,25 @@ START_TEST(name_taken_again_while_its_delete_runs_rests_too)
 }
 END_TEST
 
+/* The loss and the outcome come in one run: what is recorded with the outcome says it. */
+START_TEST(name_rests_after_a_start_when_only_a_first_try_got_no_reply)
+{
+    start();
+    put("n", "1");
+    all_published();
+    fault("op=delete,key=n,nth=1,action=late:0");
+    drop("n");
+    all_published();
+    assert_object("n", NULL);
+    restart();
+    put("n", "2");
+    assert_rests("n", NULL);
+    time_passes();
+    all_published();
+    assert_object("n", "2");
+}
+END_TEST
+
 START_TEST(delete_may_follow_a_lost_delete)
 {
     delete_without_reply();
@@ -380,6 +399,7 @@ int main(void)
     tcase_add_test(tc, copy_is_deleted_when_a_lost_one_cannot_come_any_more);
     tcase_add_test(tc, name_rests_after_a_start_when_a_delete_had_been_sent);
     tcase_add_test(tc, name_taken_again_while_its_delete_runs_rests_too);
+    tcase_add_test(tc, name_rests_after_a_start_when_only_a_first_try_got_no_reply);
     tcase_add_test(tc, delete_may_follow_a_lost_delete);
     tcase_add_loop_test(tc, nothing_rests_where_no_reply_was_lost_or_that_is_not_asked_for, 0, 2);
     tcase_add_loop_test(tc, source_of_a_lost_copy_rests_too_unless_the_store_compares_it, 0, 2);
