@@ -243,6 +243,7 @@ static int resolve(struct fs *fs, struct ctl_client *client, const struct confli
     json_object_set_new(o, "path", verb_string(c->path));
     add_loser(fs, o, c); /* before it is gone */
     int r = fn(fs, c->id, req);
+    notify_settle(fs);
     if (r < 0) {
         json_decref(o);
         return fail(client, c->path, r);

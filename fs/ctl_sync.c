@@ -99,6 +99,7 @@ int verb_sync(struct fs *fs, struct ctl_client *client, const json_t *req)
         if (sync_path_of_request(fs, client, &sr))
             code = 1;
     }
+    notify_settle(fs);
     return code;
 }
 

@@ -99,6 +99,17 @@ bool links_is_point(struct fs *fs, uint64_t ino)
     return is;
 }
 
+bool links_is_going(struct fs *fs, uint64_t ino)
+{
+    if (!has_links(fs))
+        return false;
+    mutex_lock(&fs->links->mu);
+    const struct link *l = by_ino_locked(fs->links, ino);
+    bool going = l && l->going;
+    mutex_unlock(&fs->links->mu);
+    return going;
+}
+
 /* The directory above: of a file the one in which it was found by last, or any that it has a name in; of one without a name that of the link where it had its last one. 0: none. */
 static uint64_t parent_of(struct fs *fs, uint64_t ino)
 {

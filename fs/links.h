@@ -47,6 +47,8 @@ char *links_identity(struct fs *fs, const char *key);
 int links_check_fixed(struct fs *fs, const char *path) MUST_CHECK;
 /* Is there a link below this path, not at it? "" = root. */
 bool links_below(struct fs *fs, const char *path);
+/* The directory of a link that is being removed: nobody is to trust that it is there. */
+bool links_is_going(struct fs *fs, uint64_t ino);
 /* Does the store of key answer, as far as its last calls tell? */
 bool links_answers(struct fs *fs, const char *key);
 /* objstore_offline_since_ns() of the store of key. */

@@ -435,6 +435,17 @@ bool links_tree_is_going(struct fs *fs, const struct link *l)
     return meta_value_get(fs->meta, name, &have) == 0 && g_bytes_equal(have, value);
 }
 
+/* From here on nobody trusts that the name is there: a worker that is killed once it is gone can't say so. */
+static void distrust_point(struct fs *fs, uint64_t ino)
+{
+    struct meta_dentry d = {0};
+    if (meta_link_first(fs->meta, ino, &d) == 0) {
+        notify_doubt(fs, d.parent, d.name);
+        notify_settle(fs);
+    }
+    meta_dentry_clear(&d);
+}
+
 /* The name and the record go in one batch. */
 static int remove_point(struct fs *fs, const char *dir, uint64_t ino)
 {
@@ -462,6 +473,8 @@ static int remove_point(struct fs *fs, const char *dir, uint64_t ino)
     publish_apply(fs, r == 0);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
+    if (r == 0)
+        CRASH_POINT(link_gone);
     if (r == 0 && d.id)
         notify_entry(fs, d.parent, d.name);
     meta_dentry_clear(&d);
@@ -473,6 +486,8 @@ static int remove_point(struct fs *fs, const char *dir, uint64_t ino)
 int links_tree_remove(struct fs *fs, const char *dir, uint64_t ino)
 {
     int r = -EAGAIN;
+    if (ino)
+        distrust_point(fs, ino);
     for (unsigned i = 0; r == -EAGAIN && i < REMOVE_TRIES; i++) {
         r = ino ? empty_dir(fs, ino, 0) : 0;
         if (r == 0)

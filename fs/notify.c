@@ -7,12 +7,14 @@
 #define PACE_NOTES      4096u
 #define PACE_US         1000u
 #define PACE_TRIES      1000u
+#define SETTLE_NS       NS_PER_S
 
 struct note {
     struct fs *fs;
     uint64_t number;
     uint64_t ino;
     char *name; /* owned; NULL: the inode itself */
+    bool doubt; /* of a name, which is not known to be out of date */
 };
 
 /* Who says so under ns has committed then: what the kernel asks is answered by that. Once for all that was said: who drops a million names takes ns again and again. */
@@ -26,12 +28,25 @@ static void wait_committed(struct fs *fs, uint64_t number)
     fs->notes.covered = said;
 }
 
+static bool knows_doubt(struct fs *fs)
+{
+    return atomic_load(&fs->fuse_caps) & FUSE_CAP_EXPIRE_ONLY;
+}
+
+static int send_one(const struct note *n)
+{
+    int fd = n->fs->notify_fd;
+    return !n->doubt            ? notifier_send(fd, n->ino, n->name)
+           : knows_doubt(n->fs) ? notifier_send_doubt(fd, n->ino, n->name)
+                                : 0;
+}
+
 static void notify_run(void *arg)
 {
     struct note *n = arg;
     wait_committed(n->fs, n->number);
     if (n->fs->se && !atomic_load(&n->fs->stopping)) {
-        int r = notifier_send(n->fs->notify_fd, n->ino, n->name);
+        int r = send_one(n);
         if (r < 0)
             log_debug("notify", "the kernel is not told ino=%" G_GUINT64_FORMAT " r=%s", n->ino, err_name(r));
     }
@@ -39,10 +54,11 @@ static void notify_run(void *arg)
     g_free(n);
 }
 
-static void notify_push(struct fs *fs, uint64_t ino, const char *name)
+static void notify_push(struct fs *fs, uint64_t ino, const char *name, bool doubt)
 {
     struct note *n = g_new0(struct note, 1);
-    *n = (struct note){.fs = fs, .number = atomic_fetch_add(&fs->notes.n, 1) + 1, .ino = ino, .name = g_strdup(name)};
+    *n = (struct note){
+        .fs = fs, .number = atomic_fetch_add(&fs->notes.n, 1) + 1, .ino = ino, .name = g_strdup(name), .doubt = doubt};
     if (!fs->notify_q || !workq_push(fs->notify_q, false, notify_run, n)) {
         g_free(n->name);
         g_free(n);
@@ -51,12 +67,17 @@ static void notify_push(struct fs *fs, uint64_t ino, const char *name)
 
 void notify_entry(struct fs *fs, uint64_t parent, const char *name)
 {
-    notify_push(fs, parent, name);
+    notify_push(fs, parent, name, false);
+}
+
+void notify_doubt(struct fs *fs, uint64_t parent, const char *name)
+{
+    notify_push(fs, parent, name, true);
 }
 
 void notify_inode(struct fs *fs, uint64_t ino)
 {
-    notify_push(fs, ino, NULL);
+    notify_push(fs, ino, NULL, false);
 }
 
 void notify_pace(struct fs *fs)
@@ -66,6 +87,82 @@ void notify_pace(struct fs *fs)
             return;
         g_usleep(PACE_US);
     }
+}
+
+/* ---- what was said has arrived ---- */
+
+/* Goes behind all notes, then, as a question, through the process that hands them on, which answers in order. */
+struct settle {
+    struct fs *fs;
+    struct mutex mu;
+    struct cond arrived;
+    atomic_uint refs; /* who waits, and the one that is queued */
+    bool over;        /* guarded by mu */
+};
+
+static void settle_unref(struct settle *s)
+{
+    if (atomic_fetch_sub(&s->refs, 1) > 1)
+        return;
+    cond_fini(&s->arrived);
+    mutex_fini(&s->mu);
+    g_free(s);
+}
+
+static void settle_end(struct settle *s)
+{
+    mutex_lock(&s->mu);
+    s->over = true;
+    cond_broadcast(&s->arrived);
+    mutex_unlock(&s->mu);
+    settle_unref(s);
+}
+
+static void settle_ask(void *arg)
+{
+    struct settle *s = arg;
+    int r = notifier_ask(s->fs->notify_fd, META_ROOT_INO, &s->fs->stopping);
+    if (r < 0)
+        log_debug("notify", "whether the kernel was told is not known r=%s", err_name(r));
+    settle_end(s);
+}
+
+static void settle_sent(void *arg)
+{
+    struct settle *s = arg;
+    if (!s->fs->ask_q || s->fs->notify_fd < 0 || !workq_push(s->fs->ask_q, false, settle_ask, s))
+        settle_end(s);
+}
+
+/* For as long as it gets on. */
+static bool settled(struct settle *s)
+{
+    unsigned before = UINT_MAX, load = s->fs->notify_q ? workq_load(s->fs->notify_q) : 0;
+    mutex_lock(&s->mu);
+    while (!s->over && load < before) {
+        uint64_t until_ns = clock_mono_ns() + SETTLE_NS;
+        while (!s->over && cond_wait_until(&s->arrived, &s->mu, until_ns))
+            ;
+        before = load;
+        load = s->fs->notify_q ? workq_load(s->fs->notify_q) : 0;
+    }
+    bool over = s->over;
+    mutex_unlock(&s->mu);
+    return over;
+}
+
+void notify_settle(struct fs *fs)
+{
+    struct settle *s = g_new0(struct settle, 1);
+    *s = (struct settle){.fs = fs, .refs = 2};
+    mutex_init(&s->mu, LOCK_NOTIFY);
+    cond_init(&s->arrived);
+    if (!fs->notify_q || !workq_push(fs->notify_q, false, settle_sent, s))
+        settle_end(s);
+    if (!settled(s))
+        log_notice("notify",
+                   "the kernel is told late what has changed: programs may see names as they were for a while");
+    settle_unref(s);
 }
 
 /* ---- what is not trusted any more ---- */
@@ -89,8 +186,7 @@ static int collect_some(void *ctx, const struct meta_dentry *d)
 
 static int doubt_name(struct fs *fs, const struct meta_dentry *d)
 {
-    bool expires = atomic_load(&fs->fuse_caps) & FUSE_CAP_EXPIRE_ONLY;
-    int r = expires             ? notifier_send_doubt(fs->notify_fd, d->parent, d->name)
+    int r = knows_doubt(fs)     ? notifier_send_doubt(fs->notify_fd, d->parent, d->name)
             : !S_ISDIR(d->type) ? notifier_send(fs->notify_fd, d->parent, d->name)
                                 : 0;
     return r < 0 ? r : notifier_send_doubt(fs->notify_fd, d->ino, NULL);

@@ -5,6 +5,7 @@
  * and so has each READDIR where directories are not opened (--immutable): nothing is made there that would have to be kept from who reads already.
  */
 #include "attach.h"
+#include "links.h"
 #include "no_open.h"
 #include "op.h"
 #include "request.h"
@@ -130,7 +131,7 @@ static bool add_plain(struct fill *f, const char *name, uint64_t ino, uint32_t t
 /* With a lookup of the kernel counted. False: there is no such inode. */
 static bool find_entry(struct fill *f, const struct meta_dentry *d, struct fuse_entry_param *e)
 {
-    double ttl = tree_trust_in(&f->trust, d->id);
+    double ttl = S_ISDIR(d->type) && links_is_going(f->fs, d->ino) ? 0 : tree_trust_in(&f->trust, d->id);
     *e = (struct fuse_entry_param){.ino = d->ino, .generation = 1, .attr_timeout = ttl, .entry_timeout = ttl};
     if (S_ISREG(d->type) && inode_kernel_ref_unloaded(f->fs, f->inodes, d->ino, &e->attr))
         return true;

@@ -195,6 +195,13 @@ class Mount:
         status = self.status()
         return [pid for pid in (status["supervisor_pid"], status["pid"]) if pid]
 
+    def notifier(self):
+        """The pid of who tells the kernel what it knows is out of date."""
+        supervisor = self.status()["supervisor_pid"]
+        children = pathlib.Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+        names = {int(pid): pathlib.Path(f"/proc/{pid}/comm").read_text().strip() for pid in children}
+        return next(pid for pid, name in names.items() if name == "sluice-notify")
+
     def kill(self):
         """The whole daemon dies at once: the mount is dead."""
         kill_all(self.pids())

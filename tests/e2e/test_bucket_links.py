@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import threading
 import time
 
@@ -45,6 +46,30 @@ def fails(number, work):
     with pytest.raises(OSError) as e:
         work()
     assert e.value.errno == number
+
+
+def test_a_command_ends_when_programs_see_what_it_did(mount, other):
+    """The kernel is told by a process of its own, which may be late; who does not come at all holds up nobody for long."""
+    one = other("one")
+    one.put("f", b"1")
+    add(mount, one, "sub")
+    assert (mount.path / "sub/f").exists()
+    notifier = mount.notifier()
+    os.kill(notifier, signal.SIGSTOP)
+    try:
+        going_on = threading.Timer(0.5, os.kill, (notifier, signal.SIGCONT))
+        going_on.start()
+        run("link", "rm", mount.path / "sub")
+        assert not (mount.path / "sub").exists()
+        going_on.join()
+        add(mount, one, "sub")
+        assert (mount.path / "sub/f").exists()
+        os.kill(notifier, signal.SIGSTOP)
+        run("link", "rm", mount.path / "sub", timeout=30)
+        assert not links(mount)
+    finally:
+        os.kill(notifier, signal.SIGCONT)
+    assert eventually(lambda: not (mount.path / "sub").exists())
 
 
 def test_links_show_and_take_objects_of_other_buckets(mount, other):

@@ -189,6 +189,24 @@ def test_what_was_given_back_of_a_file_is_fetched_again(m, store, point, both):
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["worker", "both"])
+def test_a_link_whose_end_the_kernel_was_not_told_is_gone(m, store, base, both):
+    one = type(store)(base / "one")
+    try:
+        one.put("f", b"1")
+        endpoint = ["--endpoint-url", one.endpoint] if one.endpoint else []
+        run("link", "add", *endpoint, one.source, m.path / "sub", program=POINTS)
+        assert (m.path / "sub/f").read_bytes() == b"1" and os.listdir(m.path) == ["sub"]
+        pids = m.pids()
+        m.crash.arm("link_gone", parent=both)
+        run("link", "rm", m.path / "sub", check=False, program=POINTS)
+        assert eventually(m.crash.fired, 30) == "link_gone", "nobody died"
+        die(m, pids, both)
+        assert not (m.path / "sub").exists() and not m.status()["links"] and os.listdir(m.path) == []
+    finally:
+        one.remove()
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["worker", "both"])
 def test_removal_of_a_link_goes_on_while_the_mount_is_served(m, store, base, both):
     """More names than go at once; the next worker dies in it, too."""
     one = type(store)(base / "one")
