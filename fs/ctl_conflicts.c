@@ -76,6 +76,7 @@ static int retry(struct fs *fs, const char *path)
 {
     int mine = keep_mine_below(fs, path);
     int n = publish_retry(fs->pub, path);
+    notify_settle(fs);
     return mine < 0 ? mine : n < 0 ? n : n + mine;
 }
 

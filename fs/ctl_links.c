@@ -81,7 +81,6 @@ static int do_set(struct fs *fs, struct ctl_client *client, const json_t *req, c
     json_t *none = json_object();
     int r = links_set(fs, dir, options_of(req, none), &msg);
     json_decref(none);
-    notify_settle(fs);
     return r < 0 ? refuse(client, msg) : tell(fs, client, "linked", dir, true);
 }
 
@@ -94,7 +93,6 @@ static int do_rm(struct fs *fs, struct ctl_client *client, const json_t *req, co
     int r = links_remove(fs, dir, drain ? wait_drained : NULL, &d, &msg);
     if (d.code)
         return d.code;
-    notify_settle(fs);
     if (r < 0)
         return refuse(client, msg);
     json_t *o = json_pack("{s:s}", "event", "unlinked");

@@ -115,7 +115,6 @@ int links_tree_clean(struct fs *fs, uint64_t ino, char **ret_path) MUST_CHECK;
 int links_tree_remove(struct fs *fs, const char *dir, uint64_t ino) MUST_CHECK;
 /* What was listed of the directory, and below, counts no more. */
 int links_tree_expire(struct fs *fs, uint64_t ino) MUST_CHECK;
-void links_tree_expire_parents(struct fs *fs, const char *dir);
 /* Inode of the directory as the database knows it. */
 int links_tree_find(struct fs *fs, const char *dir, uint64_t *ret_ino) MUST_CHECK;
 void links_record_name(const char *dir, GString *ret);

@@ -441,6 +441,7 @@ static void stay(struct fs *fs, struct link *l)
     if (links_tree_set_going(fs, l, false) < 0)
         log_warn("links", "a link that stays will be removed at the next start dir='%s'", l->dir);
     set_going(fs, l, false);
+    links_save_copy(fs);
     if (l->o.sync == LINK_SYNC_SCHEDULE)
         links_tell_sync(fs, l, LINKS_SYNC_CHANGED);
 }
@@ -507,6 +508,7 @@ static int remove_clean(struct fs *fs, struct link *l, char **ret_msg)
     r = links_tree_set_going(fs, l, true);
     if (r < 0)
         return r;
+    links_save_copy(fs);
     links_tell_sync(fs, l, LINKS_SYNC_GOES);
     r = links_tree_remove(fs, l->dir, l->ino);
     if (r < 0)
@@ -519,8 +521,6 @@ static int remove_clean(struct fs *fs, struct link *l, char **ret_msg)
         (void)g_ptr_array_steal_index(fs->links->all, at);
     atomic_fetch_sub(&fs->links->n, 1);
     mutex_unlock(&fs->links->mu);
-    links_save_copy(fs);
-    links_tree_expire_parents(fs, l->dir);
     link_free(l);
     return MIN(r, 0);
 }

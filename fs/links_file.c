@@ -11,6 +11,8 @@ void links_save_copy(struct fs *fs)
     mutex_lock(&fs->links->mu);
     for (guint i = 0; i < fs->links->all->len; i++) {
         const struct link *l = fs->links->all->pdata[i];
+        if (l->going) /* who is killed once it is gone can't take it out */
+            continue;
         json_object_set_new(
             all, l->dir,
             json_pack("{s:s, s:s*, s:O*}", "source", l->source, "identity", l->identity, "options", l->options));

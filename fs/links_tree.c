@@ -268,21 +268,22 @@ int links_tree_expire(struct fs *fs, uint64_t ino)
     return r;
 }
 
-/* All above it: each may have shown the next only because of the link. */
-void links_tree_expire_parents(struct fs *fs, const char *dir)
+/* All from dir up: each may have shown the next only because of the link. */
+static int expire_up(struct fs *fs, struct meta_batch *b, uint64_t dir)
 {
-    g_autofree char *at = g_strdup(dir);
     int r = 0;
-    for (char *slash = at; r == 0 && slash;) {
-        slash = strrchr(at, '/');
-        *(slash ? slash : at) = '\0';
+    for (uint64_t above = 0; r == 0 && dir != above;) {
         INODE_REF in = NULL;
-        r = slash ? tree_resolve(fs, at, &in) : inode_get(fs, META_ROOT_INO, &in);
-        if (r == 0)
-            r = expire_one(fs, in->ino);
+        above = dir;
+        r = inode_get(fs, dir, &in);
+        if (r < 0)
+            break;
+        expire_dir(fs, b, in);
+        mutex_lock(&in->mu);
+        dir = dir == META_ROOT_INO ? dir : in->rec.parent;
+        mutex_unlock(&in->mu);
     }
-    if (r < 0) /* it ends with its time */
-        log_debug("links", "the directory above a link stays as it is dir='%s' r=%s", dir, err_name(r));
+    return r;
 }
 
 /* ---- removing ---- */
@@ -446,7 +447,7 @@ static void distrust_point(struct fs *fs, uint64_t ino)
     meta_dentry_clear(&d);
 }
 
-/* The name and the record go in one batch. */
+/* The name and the record go in one batch, with what is to be listed anew for that. */
 static int remove_point(struct fs *fs, const char *dir, uint64_t ino)
 {
     g_autoptr(GString) name = g_string_new(NULL);
@@ -465,6 +466,8 @@ static int remove_point(struct fs *fs, const char *dir, uint64_t ino)
         r = -EBUSY;
     if (r == 0 && d.id)
         r = tree_drop_name(fs, b, &d, true);
+    if (r == 0 && d.id)
+        r = expire_up(fs, b, d.parent);
     meta_value_del(b, name->str);
     meta_value_del(b, caps);
     meta_value_del(b, going);

@@ -97,7 +97,9 @@ struct settle {
     struct mutex mu;
     struct cond arrived;
     atomic_uint refs; /* who waits, and the one that is queued */
-    bool over;        /* guarded by mu */
+    /* guarded by mu */
+    bool over;
+    int r;
 };
 
 static void settle_unref(struct settle *s)
@@ -109,10 +111,11 @@ static void settle_unref(struct settle *s)
     g_free(s);
 }
 
-static void settle_end(struct settle *s)
+static void settle_end(struct settle *s, int r)
 {
     mutex_lock(&s->mu);
     s->over = true;
+    s->r = r;
     cond_broadcast(&s->arrived);
     mutex_unlock(&s->mu);
     settle_unref(s);
@@ -121,34 +124,26 @@ static void settle_end(struct settle *s)
 static void settle_ask(void *arg)
 {
     struct settle *s = arg;
-    int r = notifier_ask(s->fs->notify_fd, META_ROOT_INO, &s->fs->stopping);
-    if (r < 0)
-        log_debug("notify", "whether the kernel was told is not known r=%s", err_name(r));
-    settle_end(s);
+    settle_end(s, MIN(notifier_ask(s->fs->notify_fd, META_ROOT_INO, &s->fs->stopping), 0));
 }
 
 static void settle_sent(void *arg)
 {
     struct settle *s = arg;
     if (!s->fs->ask_q || s->fs->notify_fd < 0 || !workq_push(s->fs->ask_q, false, settle_ask, s))
-        settle_end(s);
+        settle_end(s, 0);
 }
 
-/* For as long as it gets on. */
-static bool settled(struct settle *s)
+/* -ETIMEDOUT: it goes on behind. */
+static int settle_wait(struct settle *s)
 {
-    unsigned before = UINT_MAX, load = s->fs->notify_q ? workq_load(s->fs->notify_q) : 0;
+    uint64_t until_ns = clock_mono_ns() + SETTLE_NS;
     mutex_lock(&s->mu);
-    while (!s->over && load < before) {
-        uint64_t until_ns = clock_mono_ns() + SETTLE_NS;
-        while (!s->over && cond_wait_until(&s->arrived, &s->mu, until_ns))
-            ;
-        before = load;
-        load = s->fs->notify_q ? workq_load(s->fs->notify_q) : 0;
-    }
-    bool over = s->over;
+    while (!s->over && cond_wait_until(&s->arrived, &s->mu, until_ns))
+        ;
+    int r = s->over ? s->r : -ETIMEDOUT;
     mutex_unlock(&s->mu);
-    return over;
+    return r;
 }
 
 void notify_settle(struct fs *fs)
@@ -158,10 +153,12 @@ void notify_settle(struct fs *fs)
     mutex_init(&s->mu, LOCK_NOTIFY);
     cond_init(&s->arrived);
     if (!fs->notify_q || !workq_push(fs->notify_q, false, settle_sent, s))
-        settle_end(s);
-    if (!settled(s))
+        settle_end(s, 0);
+    int r = settle_wait(s);
+    if (r < 0 && !atomic_load(&fs->stopping))
         log_notice("notify",
-                   "the kernel is told late what has changed: programs may see names as they were for a while");
+                   "the kernel is told late what has changed: programs may see names as they were for a while r=%s",
+                   err_name(r));
     settle_unref(s);
 }
 

@@ -17,8 +17,8 @@ void notify_entry(struct fs *fs, uint64_t parent, const char *name);
 void notify_inode(struct fs *fs, uint64_t ino);
 /* The next user of the name asks anew, and who is at work below notices nothing; no more than a wish before Linux 6.2. */
 void notify_doubt(struct fs *fs, uint64_t parent, const char *name);
-/* The kernel has been told all that was said before, once this returns; or nothing got on for a second, or the daemon stops: the kernel may hold up who tells it. Not by who serves a request or
- * holds a lock. */
+/* The kernel has been told of all single names and inodes that were said before, once this returns; of what notify_below(), _names() and _all() mean perhaps not all. Or a second is
+ * over: the kernel may hold up who tells it. Not by who serves a request or holds a lock. */
 void notify_settle(struct fs *fs);
 /* Waits a little, for as long as a second, while thousands of notes wait. Not by who serves a request or lists: the kernel may wait for that. */
 void notify_pace(struct fs *fs);

@@ -42,7 +42,7 @@ static double ttl_found(struct inode *dir, struct inode *in)
     mutex_lock(&in->mu);
     uint64_t id = in->place_dir == dir->ino ? in->place_id : 0;
     mutex_unlock(&in->mu);
-    return links_is_going(dir->fs, in->ino) ? 0 : tree_trust_in(&trust, id);
+    return inode_is_dir(in) && links_is_going(dir->fs, in->ino) ? 0 : tree_trust_in(&trust, id);
 }
 
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)

@@ -120,6 +120,12 @@ def test_keep_theirs_drops_ours(lost, store):
     assert eventually(lambda: not [p for p in (mount.cache / "data").rglob("*") if p.is_file() and p.read_bytes() == b"ours"])
 
 
+def test_what_was_decided_is_seen_at_once(lost):
+    mount, _ = lost
+    assert shows(mount, "d/f") == b"theirs"
+    mount.tells_late(lambda: run("conflicts", "keep-mine", mount.path / "d/f"), lambda: shows(mount, "d/f") == b"ours")
+
+
 def test_save_as_gives_ours_a_name(lost, store):
     mount, _ = lost
     assert run("conflicts", "save-as", mount.path / "d/f", mount.path / "d/f", check=False).returncode == 1

@@ -188,20 +188,25 @@ def test_what_was_given_back_of_a_file_is_fetched_again(m, store, point, both):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("hides", [False, True], ids=["nothing", "hides"])
 @pytest.mark.parametrize("both", [False, True], ids=["worker", "both"])
-def test_a_link_whose_end_the_kernel_was_not_told_is_gone(m, store, base, both):
+def test_a_link_whose_end_the_kernel_was_not_told_is_gone(m, store, base, both, hides):
+    """At once: also when there is something of the mount's own bucket below it."""
     one = type(store)(base / "one")
     try:
         one.put("f", b"1")
         endpoint = ["--endpoint-url", one.endpoint] if one.endpoint else []
         run("link", "add", *endpoint, one.source, m.path / "sub", program=POINTS)
         assert (m.path / "sub/f").read_bytes() == b"1" and os.listdir(m.path) == ["sub"]
+        if hides:
+            store.put("sub/x", b"own")
         pids = m.pids()
         m.crash.arm("link_gone", parent=both)
         run("link", "rm", m.path / "sub", check=False, program=POINTS)
         assert eventually(m.crash.fired, 30) == "link_gone", "nobody died"
         die(m, pids, both)
-        assert not (m.path / "sub").exists() and not m.status()["links"] and os.listdir(m.path) == []
+        assert (os.listdir(m.path / "sub") == ["x"]) if hides else not (m.path / "sub").exists()
+        assert not m.status()["links"] and os.listdir(m.path) == (["sub"] if hides else [])
     finally:
         one.remove()
 
