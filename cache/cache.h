@@ -154,6 +154,8 @@ int cache_dirty_each(struct cache *c, int (*fn)(void *ctx, uint64_t vid, uint64_
 
 /* Drops the local copy now: -EBUSY if dirty, pinned or in use. */
 int cache_evict(struct cache *c, uint64_t vid) MUST_CHECK;
+/* Were bytes of the file written here, so that no checksum tells when a power loss took them? What takes such a file away is on the disk before it goes. False of one that is not known. */
+bool cache_is_unchecked(struct cache *c, uint64_t vid);
 /* The content is of no use any more (unlinked, superseded): removed when the last reference goes, dirty or not. */
 void cache_forget(struct cache *c, uint64_t vid);
 /* The same if it is not there, or empty. Before others use the cache. */

@@ -592,6 +592,15 @@ void cache_forget(struct cache *c, uint64_t vid)
     upload_not_needed(c, vid);
 }
 
+bool cache_is_unchecked(struct cache *c, uint64_t vid)
+{
+    mutex_lock(&c->space.mu);
+    const struct cache_entry *e = g_hash_table_lookup(c->space.entries, &vid);
+    bool unchecked = e && cached_unchecked(e->flags);
+    mutex_unlock(&c->space.mu);
+    return unchecked;
+}
+
 void cache_forget_empty(struct cache *c, uint64_t vid)
 {
     struct stat st;

@@ -169,7 +169,9 @@ static int move_closed(struct cache *c, struct cache_entry *e, struct cache_tier
         return copy;
     if (c->cfg.dropped)
         c->cfg.dropped(c->cfg.dropped_ctx, e->ino);
-    int r = tier_data_unlink(from, e->vid);
+    int r = cached_unchecked(flags) ? meta_sync(c->meta) : 0; /* a power loss must not take back that it is published */
+    if (r == 0)
+        r = tier_data_unlink(from, e->vid);
     if (r < 0)
         return tier_data_unlink(to, e->vid) < 0 ? -EIO : r;
     space_entry_move(c, e, to, disk_bytes(copy));

@@ -37,7 +37,8 @@ static void reap_run(void *arg)
     mutex_lock(&fs->ns);
     bool reap = is_left_over(fs, job->ino, &rec);
     mutex_unlock(&fs->ns);
-    bool only_here = reap && rec.vid && rec.content != CONTENT_CLEAN;
+    /* That a file was published may itself not be on the disk: a power loss takes back that, and the removal. */
+    bool only_here = reap && rec.vid && (rec.content != CONTENT_CLEAN || cache_is_unchecked(fs->cache, rec.vid));
     if (only_here && meta_sync_from(fs->meta, job->written) < 0)
         reap = false; /* a power loss may bring the name back, with or without content: the next start does it */
     if (reap && rec.vid)

@@ -198,7 +198,7 @@ static int settle_open_files(struct fs *fs)
     return r;
 }
 
-/* Published, but for what the cache is told of it. */
+/* Published, but for what the cache is told of it. Where its file is gone, as an earlier version let it go before that was on the disk, the object has all of it. */
 static void end_publish(struct fs *fs, const struct meta_inode *rec)
 {
     struct cfile *cf = NULL;
@@ -206,6 +206,8 @@ static void end_publish(struct fs *fs, const struct meta_inode *rec)
     int r = cache_file_open(fs->cache, rec->vid, rec->ino, rec->size, &src, &cf);
     if (r == 0)
         r = cache_file_set_published(cf, &src);
+    if (r == -ENODATA)
+        cache_forget(fs->cache, rec->vid);
     if (r < 0) /* its disk is not there, say: the next start tries again */
         log_debug("recover", "cache file could not be marked clean ino=%" G_GUINT64_FORMAT " r=%s", rec->ino,
                   err_name(r));

@@ -25,6 +25,7 @@ static unsigned n_visible;                             /* objects that appeared 
 static bool behind; /* one did by a thread that had not synced the log since it wrote there, or since its last one */
 static gsize synced_at_removal; /* of a data file */
 static _Atomic bool sync_fails; /* of the log */
+static _Atomic bool sync_waits; /* until that is false again */
 
 /* Of a thread, as others write records meanwhile that have nothing to do with its step. */
 static _Thread_local gsize own_end;   /* of its last record in the log */
@@ -88,6 +89,8 @@ int fdatasync(int fd)
             errno = EIO;
             return -1;
         }
+        while (atomic_load(&sync_waits))
+            g_usleep(1000);
         pthread_mutex_lock(&mu);
         synced = size;
         pthread_mutex_unlock(&mu);
@@ -118,7 +121,7 @@ int unlinkat(int fd, const char *name, int flags)
     if (g_str_has_prefix(name, "object"))
         note_visible(name);
     pthread_mutex_lock(&mu);
-    if (strchr(name, '/') && !(flags & AT_REMOVEDIR))
+    if (strchr(name, '/') && name[0] != '.' && !(flags & AT_REMOVEDIR))
         synced_at_removal = synced;
     pthread_mutex_unlock(&mu);
     return (int)syscall(SYS_unlinkat, fd, name, flags);
@@ -128,6 +131,7 @@ static void setup(void)
 {
     synced = own_end = 0; /* of another test, when all run in one process */
     atomic_store(&sync_fails, false);
+    atomic_store(&sync_waits, false);
     fs_fixture_init(&fx);
     fs_fixture_open(&fx);
     fs_fixture_start(&fx);
@@ -216,6 +220,8 @@ START_TEST(journal_is_on_the_disk_before_objects_appear_or_go)
     ck_assert_int_eq(tree_create(fx.fs, &spec, false, &in), 0);
     publish_all();
     ck_assert_uint_eq(n_visible, 4);
+    INODE_REF used = NULL; /* or the log is synced for the end of its content as well */
+    ck_assert_int_eq(tree_resolve(fx.fs, "object2", &used), 0);
     ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "object2"), 0);
     publish_all();
     ck_assert_uint_eq(n_visible, 5);
@@ -243,6 +249,30 @@ START_TEST(bytes_that_are_only_here_go_after_their_name_is_off_the_disk)
     ck_assert(data_is_removed());
     ck_assert_uint_gt(own_end, 0);
     ck_assert_uint_ge(synced_at_removal, own_end);
+}
+END_TEST
+
+/* That it is published was not on the disk either, so a power loss would bring back a file that is only here, without its bytes. */
+START_TEST(bytes_of_a_published_file_go_after_their_name_is_off_the_disk)
+{
+    fs_fixture_write(&fx, "object", "old", 3);
+    publish_all();
+    fs_fixture_write(&fx, "new.tmp", "new", 3);
+    synced_at_removal = 0;
+    atomic_store(&sync_waits, true);
+    if (_i == 0)
+        ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "object"), 0);
+    else
+        ck_assert_int_eq(tree_rename(fx.fs, META_ROOT_INO, "new.tmp", META_ROOT_INO, "object", 0), 0);
+    gsize end = log_size();
+    for (unsigned i = 0; !data_is_removed() && i < 30; i++)
+        g_usleep(10000);
+    ck_assert(!data_is_removed());
+    atomic_store(&sync_waits, false);
+    for (unsigned i = 0; !data_is_removed() && i < 2000; i++)
+        g_usleep(10000);
+    ck_assert(data_is_removed());
+    ck_assert_uint_ge(synced_at_removal, end);
 }
 END_TEST
 
@@ -290,6 +320,7 @@ int main(void)
     tcase_add_test(t, new_file_waits_for_no_disk);
     tcase_add_test(t, journal_is_on_the_disk_before_objects_appear_or_go);
     tcase_add_test(t, bytes_that_are_only_here_go_after_their_name_is_off_the_disk);
+    tcase_add_loop_test(t, bytes_of_a_published_file_go_after_their_name_is_off_the_disk, 0, 2);
     tcase_add_test(t, what_was_synced_is_not_synced_again);
     tcase_add_test(t, a_link_goes_though_the_log_cannot_be_synced);
     suite_add_tcase(s, t);

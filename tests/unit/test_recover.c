@@ -457,6 +457,33 @@ START_TEST(published_file_whose_marks_were_left_may_be_evicted)
 }
 END_TEST
 
+/* As a power loss left it where the file had gone before it was on the disk that it was published. */
+START_TEST(published_file_whose_bytes_are_gone_is_fetched)
+{
+    struct inode *in = begin("f", "text");
+    ck_assert_int_eq(content_flush(in, false), 0);
+    content_release(in, true);
+    wait_published();
+    struct cfile *cf = NULL;
+    content_gate_enter(in);
+    ck_assert_int_eq(content_use(in, &cf), 0);
+    ck_assert_int_eq(cache_file_set_dirty(cf, true), 0);
+    g_autofree char *path = data_path(cache_file_vid(cf));
+    content_unuse(in, cf);
+    content_gate_leave(in);
+    inode_put(in);
+    fs_fixture_close(&fx);
+    ck_assert_int_eq(unlink(path), 0);
+    fs_fixture_open(&fx);
+    INODE_REF again = fs_fixture_inode(&fx, "f");
+    char text[4];
+    ck_assert_int_eq(content_open(again, false, false), 0);
+    ck_assert_int_eq(cache_file_read(again->cf, text, 4, 0), 4);
+    ck_assert_mem_eq(text, "text", 4);
+    content_release(again, false);
+}
+END_TEST
+
 /* A rename that comes with the end of the upload, say, has nothing to leave beside the data. */
 START_TEST(published_file_gets_no_intent)
 {
@@ -510,6 +537,7 @@ int main(void)
     tcase_add_test(t, store_that_cannot_be_probed_as_it_is_full_can_be_emptied);
     tcase_add_test(t, store_is_probed_again_when_more_is_probed);
     tcase_add_test(t, published_file_whose_marks_were_left_may_be_evicted);
+    tcase_add_test(t, published_file_whose_bytes_are_gone_is_fetched);
     tcase_add_test(t, bytes_of_a_file_that_is_no_more_are_removed);
     tcase_add_test(t, published_file_gets_no_intent);
     tcase_add_test(t, start_after_a_kill_while_the_folder_was_bound);
