@@ -686,6 +686,14 @@ static int run_sync(struct op *o, bool snapshot, uint64_t deadline_ns)
     return r;
 }
 
+static bool is_quarantined(const struct job *j)
+{
+    mutex_lock(&j->in->mu);
+    bool is = j->in->rec.content == CONTENT_QUARANTINED;
+    mutex_unlock(&j->in->mu);
+    return is;
+}
+
 /*
  * An older op would overwrite what this one still copies from, and must not wait for it, because this one waits for older ones (or for that very op, where names
  * changed places). So the content is brought here, and sent from here when its turn comes. What does not fit into the cache goes before its turn instead.
@@ -698,6 +706,8 @@ static int run_untangle(struct op *o)
         r = pubop_forget(o);
     } else if (r == 0) {
         r = here_send(o, &j.d, j.in);
+        if (r < 0 && is_quarantined(&j)) /* its turn, at which that is found out, never comes */
+            r = -EUCLEAN;
         mutex_lock(&o->p->mu);
         o->untangle = false;
         o->hasty = r == -EFBIG;

@@ -96,7 +96,7 @@ static bool gets_on_locked(struct publisher *p, const struct op *o, GArray *open
         if (needs_decision(o))
             return false;
         if (o->content == CONTENT_OPEN) {
-            if (waiting && !pubop_copying(o) && !o->hasty &&
+            if (waiting && !pubop_copying(o) && !o->hasty && o->rec.state != OPS_CONFLICT &&
                 queue_waits_for_copy_locked(p, waiting, o)) /* that is untangled */
                 return true;
             g_array_append_val(open, o->ino);

@@ -120,6 +120,27 @@ START_TEST(circle_that_is_to_be_untangled_is_left_to_that)
 }
 END_TEST
 
+/* It would have been brought here when its turn comes, which is when that of the one it keeps has come. */
+START_TEST(what_is_to_be_untangled_and_lost_its_bytes_needs_a_decision)
+{
+    fs_fixture_object(&fx, "d/f", "1", 1);
+    fs_fixture_object(&fx, "d/x", "2", 1);
+    move("d/f", "f");
+    move("d/x", "d/f");
+    close_again("f");
+    assert_waits("d/f", "f");
+    INODE_REF in = fs_fixture_inode(&fx, "f");
+    g_autofree char *path = g_strdup_printf("%s/data/%02x/%016" G_GINT64_MODIFIER "x", fx.cache_dir,
+                                            (unsigned)(in->rec.vid & 0xff), in->rec.vid);
+    inode_put(g_steal_pointer(&in));
+    fs_fixture_close(&fx);
+    ck_assert_int_eq(unlink(path), 0);
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 10 * NS_PER_S, NULL, NULL), -EIO);
+}
+END_TEST
+
 /* ---- at random ---- */
 
 static bool exists(const char *path)
@@ -257,6 +278,7 @@ int main(void)
     tcase_add_test(tc, circle_of_many_is_broken);
     tcase_add_test(tc, circle_is_broken_while_others_are_published);
     tcase_add_test(tc, circle_that_is_to_be_untangled_is_left_to_that);
+    tcase_add_test(tc, what_is_to_be_untangled_and_lost_its_bytes_needs_a_decision);
     TCase *at_random = tcase_create("at_random");
     tcase_add_checked_fixture(at_random, setup, teardown);
     tcase_set_timeout(at_random, 60);
