@@ -151,7 +151,6 @@ void cache_file_touch(struct cfile *cf); /* a reader or writer came: the evictio
 
 /* Calls fn for every file that is marked dirty, also of disks that are not there, by inode. Non-zero from fn stops and is returned. */
 int cache_dirty_each(struct cache *c, int (*fn)(void *ctx, uint64_t vid, uint64_t ino), void *ctx) MUST_CHECK;
-
 /* Drops the local copy now: -EBUSY if dirty, pinned or in use. */
 int cache_evict(struct cache *c, uint64_t vid) MUST_CHECK;
 /* Were bytes of the file written here, so that no checksum tells when a power loss took them? What takes such a file away is on the disk before it goes. False of one that is not known. */
@@ -223,8 +222,7 @@ struct publish_req {
     struct obj_meta meta; /* token set by the caller */
     struct obj_cond cond; /* what must hold at key */
     bool snapshot;        /* writers may still be active: repeat until one state of the file has been stored */
-    GBytes *
-        sums; /* borrowed, may be NULL: what the content was when it was sealed (cache_sums.h); -EUCLEAN when the file holds other bytes */
+    GBytes *sums;        /* borrowed, may be NULL: what was sealed (cache_sums.h); -EUCLEAN: the file has other bytes */
     bool copy_unchanged; /* parts without dirty chunks may be copied in the store from the file's source */
     /* Called when all is stored and only the visible step is left (PUT of a small file, Complete). May block. 0: go; anything else is returned and nothing becomes visible; stored parts are kept for the next try. */
     int (*gate)(void *ctx);
