@@ -146,6 +146,16 @@ static void hurry(struct publisher *p, const char *path, bool refused)
     mutex_unlock(&p->mu);
 }
 
+/* Owned by the caller. */
+static char *tell_op(const struct op *o, uint64_t now)
+{
+    return g_strdup_printf("key='%s' state=%s running=%d content=%u r=%s failures=%u ms_to_next_try=%" G_GUINT64_FORMAT
+                           "%s%s%s",
+                           o->key, op_state_name(o->rec.state), o->running, o->content, err_name(o->last_err),
+                           o->failures, (uint64_t)(o->not_before_ns > now ? (o->not_before_ns - now) / NS_PER_MS : 0),
+                           o->untangle ? " untangled" : "", o->hasty ? " hasty" : "", o->settle ? " settled" : "");
+}
+
 /* In the log: what somebody waited for in vain, and what keeps it. */
 static void log_first_left(struct publisher *p, const char *path)
 {
@@ -157,12 +167,9 @@ static void log_first_left(struct publisher *p, const char *path)
         if (!tree_path_below(o->key, path))
             continue;
         const struct op *b = o->running ? NULL : queue_blocker_locked(p, o);
-        log_notice("publish",
-                   "a wait ran out of time, the first that is left: key='%s' state=%s running=%d content=%u r=%s "
-                   "failures=%u ms_to_next_try=%llu blocked_by='%s' %s",
-                   o->key, op_state_name(o->rec.state), o->running, o->content, err_name(o->last_err), o->failures,
-                   o->not_before_ns > now ? (unsigned long long)(o->not_before_ns - now) / NS_PER_MS : 0,
-                   b ? b->key : "", p->rest_until_ns > now ? "resting" : "");
+        g_autofree char *what = tell_op(o, now), *blocker = b ? tell_op(b, now) : g_strdup("nothing");
+        log_notice("publish", "a wait ran out of time, the first that is left: %s %s; blocked by: %s", what,
+                   p->rest_until_ns > now ? "resting" : "", blocker);
         break;
     }
     mutex_unlock(&p->mu);
