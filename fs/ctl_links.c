@@ -93,6 +93,7 @@ static int do_rm(struct fs *fs, struct ctl_client *client, const json_t *req, co
     int r = links_remove(fs, dir, drain ? wait_drained : NULL, &d, &msg);
     if (d.code)
         return d.code;
+    notify_settle(fs);
     if (r < 0)
         return refuse(client, msg);
     json_t *o = json_pack("{s:s}", "event", "unlinked");

@@ -630,6 +630,8 @@ int links_start(struct fs *fs)
     bool mine = links_begin_change(ls);
     for (guint i = 0; mine && i < ls->all->len; i++)
         find_point(fs, ls->all->pdata[i]);
+    if (mine && ls->all->len > 0) /* a power loss may have brought one back */
+        links_save_copy(fs);
     if (mine)
         links_end_change(ls);
     if (ls->file)

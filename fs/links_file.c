@@ -19,10 +19,12 @@ void links_save_copy(struct fs *fs)
     }
     mutex_unlock(&fs->links->mu);
     char *text = json_dumps(all, JSON_INDENT(1) | JSON_SORT_KEYS);
-    g_autofree char *path = g_build_filename(fs->cache_dir, FILE_NAME, NULL);
+    g_autofree char *path = g_build_filename(fs->cache_dir, FILE_NAME, NULL), *old = NULL;
     g_autoptr(GError) err = NULL;
-    if (!text || !g_file_set_contents_full(path, text, -1, G_FILE_SET_CONTENTS_CONSISTENT | G_FILE_SET_CONTENTS_DURABLE,
-                                           0600, &err))
+    bool same = text && g_file_get_contents(path, &old, NULL, NULL) && g_str_equal(text, old);
+    if (!same &&
+        (!text || !g_file_set_contents_full(path, text, -1,
+                                            G_FILE_SET_CONTENTS_CONSISTENT | G_FILE_SET_CONTENTS_DURABLE, 0600, &err)))
         log_warn("links", "the copy of the links could not be written: %s", err ? err->message : "a name is not UTF-8");
     free(text);
     json_decref(all);
