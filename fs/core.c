@@ -426,6 +426,8 @@ static int open_parts(struct fs *fs, const struct fs_setup *setup, char **ret_ms
         r = workq_new("notify", 1, &fs->notify_q);
     if (r == 0)
         r = workq_new("ask", 1, &fs->ask_q);
+    if (r == 0)
+        r = workq_new("reap", 1, &fs->reap_q);
     bool takeover = session_is_takeover(fs->session); /* programs wait: the store is not asked */
     if (r == 0 && setup->say && !takeover)
         setup->say(setup->ctx, "asking the store");
@@ -529,6 +531,8 @@ static void stop_reaping(struct fs *fs)
 {
     if (fs->ask_q)
         workq_stop(fs->ask_q);
+    if (fs->reap_q)
+        workq_stop(fs->reap_q);
     if (fs->notify_q)
         workq_stop(fs->notify_q);
 }
@@ -558,6 +562,7 @@ void fs_close(struct fs *fs)
     no_open_fini(fs);
     inode_table_fini(fs);
     workq_free(fs->ask_q);
+    workq_free(fs->reap_q);
     workq_free(fs->notify_q);
     publish_close(fs->pub);
     cache_close(fs->cache);

@@ -150,6 +150,7 @@ struct fs {
     struct workq *notify_q; /* kernel notifications: one thread, never inside a handler */
     struct notes notes;
     struct workq *ask_q;   /* questions to the kernel: one thread */
+    struct workq *reap_q;  /* the end of what was removed: one thread, which waits for the disk */
     GPtrArray *hold_globs; /* of GPatternSpec-like strings */
     struct rules *rules;   /* rules.h */
     int64_t started_ns;

@@ -63,7 +63,7 @@ void reap_inode(struct fs *fs, uint64_t ino)
 {
     struct reap *job = g_new(struct reap, 1);
     *job = (struct reap){fs, ino, meta_written(fs->meta)};
-    if (!fs->notify_q || !workq_push(fs->notify_q, true, reap_run, job))
+    if (!fs->reap_q || !workq_push(fs->reap_q, false, reap_run, job))
         g_free(job); /* stopping: the next start does it */
 }
 

@@ -146,7 +146,7 @@ int tree_unref_inode(struct fs *fs, struct meta_batch *b, uint64_t ino)
     meta_inode_put(b, &in->rec);
     bool unnamed = in->rec.nlink == 0 && in->cf;
     mutex_unlock(&in->mu);
-    if (unnamed && workq_push(fs->notify_q, true, take_intent_away, in))
+    if (unnamed && workq_push(fs->reap_q, true, take_intent_away, in))
         in = NULL; /* its reference went along */
     return 0;
 }
