@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define SLICE_NS (100 * NS_PER_MS)
+#define WORN_NS  (2 * NS_PER_S)
 #define LOOK_NS  NS_PER_S /* at programs whose signals the kernel does not tell of: reads ahead, direct ones */
 
 static _Thread_local struct patience *current;
@@ -147,7 +148,8 @@ uint64_t patience_progress_count(void)
 
 bool patience_worn(void)
 {
-    return current && current->limit_ns && clock_mono_ns() - current->began_ns > current->limit_ns / 2;
+    uint64_t half_ns = current ? current->limit_ns / 2 : 0;
+    return half_ns && clock_mono_ns() - current->began_ns > (half_ns < WORN_NS ? half_ns : WORN_NS);
 }
 
 int patience_wait(struct cond *c, struct mutex *mu, uint64_t deadline_ns)

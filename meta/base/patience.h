@@ -37,7 +37,7 @@ void patience_renew(void);
 /* Bytes went to or came from the store: that as well, and the count, which is all threads', grows. */
 void patience_progress(void);
 uint64_t patience_progress_count(void);
-/* Whether the program has waited for most of its time: what fails now is likely to fail as late again. */
+/* Whether the program has waited for long, 2 s or half of its time: what fails now is likely to fail as late again. */
 bool patience_worn(void);
 /*
  * One round of a wait in a loop; mu is given back meanwhile. 0: look again; -ETIMEDOUT also when deadline_ns (UINT64_MAX: none) has passed. Wakes up by itself for threads that serve a request,

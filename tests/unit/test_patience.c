@@ -82,6 +82,18 @@ START_TEST(the_time_counts_from_when_the_program_asked)
 }
 END_TEST
 
+/* Or the call that the request belongs to, if it waits once more, ends later than was promised: that is 3 s beyond the limit. */
+START_TEST(a_wait_is_long_however_long_the_limit_is)
+{
+    patience_begin(&patience, getpid(), clock_mono_ns() - 3 * NS_PER_S, 62 * NS_PER_S);
+    ck_assert(patience_worn());
+    patience_end();
+    patience_begin(&patience, getpid(), clock_mono_ns(), 62 * NS_PER_S);
+    ck_assert(!patience_worn());
+    patience_end();
+}
+END_TEST
+
 START_TEST(no_limit_is_none)
 {
     patience_begin(&patience, getpid(), 1, 0);
@@ -177,6 +189,7 @@ int main(void)
     tcase_add_test(t, without_a_program_only_the_deadline_counts);
     tcase_add_test(t, what_does_not_get_on_ends);
     tcase_add_test(t, the_time_counts_from_when_the_program_asked);
+    tcase_add_test(t, a_wait_is_long_however_long_the_limit_is);
     tcase_add_test(t, no_limit_is_none);
     tcase_add_test(t, work_for_all_is_not_ended_by_one);
     tcase_add_test(t, a_program_with_a_fatal_signal_is_not_waited_for);
