@@ -176,6 +176,12 @@ class CephStore:
         """Ends the multipart upload that a request is of: its key, query["uploadId"]."""
         self.client.abort_multipart_upload(Bucket=self.bucket, Key=request.key, UploadId=request.query["uploadId"])
 
+    def delete_bucket(self):
+        for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket):
+            for row in page.get("Contents", []):
+                self.delete(row["Key"])
+        self.client.delete_bucket(Bucket=self.bucket)
+
     def env(self):
         return {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
 
