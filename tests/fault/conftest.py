@@ -1,4 +1,4 @@
-"""Fixtures of tests/e2e, and beside them: proxy (before the gateway), lake (a mount behind the proxy, with what was written to it).
+"""Fixtures of tests/e2e, and beside them: proxy (before a haproxy before the gateway), lake (a mount behind the proxy, with what was written to it).
 
 Whatever a test did to it, a lake is examined at the end: see Lake.examine().
 """
@@ -21,6 +21,7 @@ pytest_configure = e2e.pytest_configure
 base, store, make_mount = e2e.base, e2e.store, e2e.make_mount
 
 import stores  # noqa: E402
+from haproxy import Haproxy  # noqa: E402
 from mounts import MIB, POINTS, eventually, run  # noqa: E402
 from proxy import FaultProxy  # noqa: E402
 
@@ -203,9 +204,17 @@ def empty(store):
         list(pool.map(remove, [rows[i:i + 200] for i in range(0, len(rows), 200)]))
 
 
+@pytest.fixture(scope="session")
+def gateway(tmp_path_factory):
+    """host:port of a haproxy before the gateway, as real lakes have one; the faults are made before that."""
+    front = Haproxy(tmp_path_factory.mktemp("haproxy"), os.environ["S3_ENDPOINT"].removeprefix("http://")).start()
+    yield front.url.removeprefix("http://")
+    front.stop()
+
+
 @pytest.fixture
-def proxy(store):
-    with FaultProxy(os.environ["S3_ENDPOINT"].removeprefix("http://")) as made:
+def proxy(store, gateway):
+    with FaultProxy(gateway) as made:
         yield made
 
 
