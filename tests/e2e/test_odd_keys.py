@@ -247,7 +247,14 @@ def test_a_marker_with_bytes_is_never_lost(mount, store):
     store.put("d/", b"bytes of the marker")
     store.put("e/", b"also")
     store.put("e/f", b"x")
-    assert sorted(os.listdir(mount.path)) == ["d", "e"] and os.listdir(mount.path / "d") == []
+    store.put("large/", bytes(65537))
+    assert sorted(os.listdir(mount.path)) == ["d", "e", "large"] and os.listdir(mount.path / "d") == []
+    assert os.getxattr(mount.path / "d", "user.sluice.marker") == b"bytes of the marker"
+    for name, number in (("large", errno.E2BIG), (".", errno.ENODATA)):
+        with pytest.raises(OSError) as error:
+            os.getxattr(mount.path / name, "user.sluice.marker")
+        assert error.value.errno == number, name
+    assert "user.sluice.marker" not in os.listxattr(mount.path / "d")
     (mount.path / "d/f").write_text("x")
     mount.wait()
     (mount.path / "d/f").unlink()
