@@ -96,7 +96,7 @@ class Recording:
         m.mount(fault=self.fault)
         try:
             self.program = self.make_program(m.path, lambda text: lib.power_note(text.encode()), self.seed,
-                                              close=self.options.get("close", "buffered"), passed=look or (lambda: None),
+                                              close=self.options.get("close", "buffered"), passed=look or (lambda: None), lake=self.lake,
                                               wait=None if self.fault and "put,action=error" in self.fault else m.wait)
             self.work(self.program)
             pids = m.pids()
@@ -355,13 +355,24 @@ def cut_points(recording, count, seed):
     return sorted(points)
 
 
+def after_removals(recording):
+    """Where to cut: after each data file of the cache that went."""
+    data = f"{recording.cache}/data/"
+    return [i + 1 for i, e in enumerate(recording.events) if e.kind == "unlink" and e.a.startswith(data)]
+
+
 def run_cuts(recording, count, seed):
     """Cuts a recording count times; the failures, as text."""
+    return cut_at(recording, cut_points(recording, count, seed), replay.STYLES, seed)
+
+
+def cut_at(recording, points, styles, seed):
+    """Cuts a recording after these events, in these styles in turn."""
     rules = LakeRules(recording.program)
     cut, failures = Cut(recording), []
-    for i, point in enumerate(cut_points(recording, count, seed)):
+    for i, point in enumerate(points):
         cut.play(point, rules)
-        style = replay.STYLES[i % len(replay.STYLES)]
+        style = styles[i % len(styles)]
         try:
             cut.come_up(style, seed + i, rules)
         except (AssertionError, OSError) as e:

@@ -5,6 +5,7 @@ before the last one that made names durable. The bytes of a file must be those o
 """
 import os
 import random
+import time
 
 KIB = 1 << 10
 
@@ -43,8 +44,8 @@ class Node:
 class Program:
     """Works in a mount; note(text) logs. close: the mount's option; passed: called after a write, when the kernel may have done it by itself."""
 
-    def __init__(self, top, note, seed, close="buffered", passed=lambda: None, wait=None):
-        self.top, self.note, self.passed, self.wait_call = str(top), note, passed, wait
+    def __init__(self, top, note, seed, close="buffered", passed=lambda: None, wait=None, lake=None):
+        self.top, self.note, self.passed, self.wait_call, self.lake = str(top), note, passed, wait, lake
         self.random = random.Random(seed)
         self.durable_close = close in ("local", "remote")
         self.names = {}    # path -> Node, or None for a directory
@@ -178,6 +179,13 @@ class Program:
             if node:
                 node.synced.append(number)
 
+    def await_object(self, path):
+        """Until there is one; what that is to the model, others in the lake have seen, is nothing: no program of this machine was told."""
+        end = time.monotonic() + 30
+        while not (self.lake / path).exists():
+            assert time.monotonic() < end, f"{path} is not published"
+            time.sleep(0.0005)
+
     def files(self):
         return sorted(p for p, node in self.names.items() if node and p not in self.fds)
 
@@ -284,3 +292,15 @@ def work_synced(p, steps=16):
         if reader is not None:
             os.close(reader)
         p.close(path)
+
+
+def work_removed(p, steps=20):
+    """Files that go, or are renamed over, the moment they are in the lake."""
+    for step in range(steps):
+        p.put(f"f{step}", 5000)
+        p.await_object(f"f{step}")
+        if step % 3 == 2:
+            p.put("new.tmp", 700)
+            p.rename("new.tmp", f"f{step}")
+        else:
+            p.unlink(f"f{step}")

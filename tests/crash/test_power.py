@@ -32,15 +32,33 @@ RECORDINGS = [
 ]
 
 
+def recorded(name, work, number, options, cut):
+    """The failures of cut(recording)."""
+    top = pathlib.Path(tempfile.mkdtemp(prefix="sluice-power.", dir=power_run.room()))
+    try:
+        return cut(power_run.Recording(top, name, work, SEED + number, **options).record())
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+
+
+def cut_after_removals(recording):
+    points = power_run.after_removals(recording)
+    assert len(points) >= 10, "hardly a data file went"
+    return power_run.cut_at(recording, points, ["names"], SEED)
+
+
+@pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="/dev/fuse is not there")
+@pytest.mark.timeout(600)
+def test_power_cut_when_a_published_file_went():
+    """What is on the disk then is that the file is gone, and not that its object was made, nor that its name was removed."""
+    failures = recorded("removed", power_work.work_removed, 0, {"passthrough": "off"}, cut_after_removals)
+    assert not failures, "\n".join(failures[:10])
+
+
 @pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="/dev/fuse is not there")
 @pytest.mark.timeout(3600 if mounts.NIGHT else 600)
 @pytest.mark.parametrize("number", range(len(RECORDINGS)), ids=[row[0] for row in RECORDINGS])
 def test_power_cut(number):
     name, work, cuts, options = RECORDINGS[number]
-    top = pathlib.Path(tempfile.mkdtemp(prefix="sluice-power.", dir=power_run.room()))
-    try:
-        recording = power_run.Recording(top, name, work, SEED + number, **options).record()
-        failures = power_run.run_cuts(recording, cuts * CUTS, SEED + number)
-    finally:
-        shutil.rmtree(top, ignore_errors=True)
+    failures = recorded(name, work, number, options, lambda made: power_run.run_cuts(made, cuts * CUTS, SEED + number))
     assert not failures, "\n".join(failures[:10])
