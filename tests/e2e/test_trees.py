@@ -1,4 +1,5 @@
 """Whole directories renamed and removed: at once here, side by side and resumable in the store, nothing lost or doubled."""
+import concurrent.futures
 import os
 import shutil
 import time
@@ -6,14 +7,15 @@ import time
 import pytest
 from mounts import NIGHT, eventually
 
-N = 2000 if NIGHT else 200
+N = int(os.environ.get("SLUICE_TREE_FILES") or (10000 if NIGHT else 200))
+PATIENCE = 300 + N // 10
+pytestmark = pytest.mark.timeout(2 * PATIENCE)
 
 
 def fill(store, n=N):
-    want = {}
-    for i in range(n):
-        want[f"s{i % 5}/f{i:05}"] = b"content %d" % i
-        store.put(f"old/s{i % 5}/f{i:05}", want[f"s{i % 5}/f{i:05}"])
+    want = {f"s{i % 5}/f{i:05}": b"content %d" % i for i in range(n)}
+    with concurrent.futures.ThreadPoolExecutor(8) as several:
+        list(several.map(lambda name: store.put(f"old/{name}", want[name]), want))
     return want
 
 
@@ -44,7 +46,7 @@ def test_renamed_directory_is_there_at_once_whatever_the_store_does(make_mount, 
     m.kill9()
     m.options.pop("fault")
     m.mount()
-    m.wait(timeout=300)
+    m.wait(timeout=PATIENCE)
     check(store, want)
 
 
@@ -65,7 +67,7 @@ def test_rename_cut_off_by_kills_is_carried_to_its_end(make_mount, store):
             assert m.kill_worker()
     seen = {f"{d.name}/{f.name}" for d in (m.path / "new").iterdir() for f in d.iterdir()}
     assert seen == set(want)
-    m.wait(timeout=300)
+    m.wait(timeout=PATIENCE)
     check(store, want)
     assert m.status()["conflicts"] == 0
 
@@ -75,7 +77,7 @@ def test_copies_of_a_rename_run_side_by_side(make_mount, store):
     m = make_mount(fault="op=copy,action=delay:1s", metadata_ttl="1h", max_uploads=8)
     os.rename(m.path / "old", m.path / "new")
     assert eventually(lambda: m.status()["uploading"] >= 4, 60, 0.02)
-    m.wait(timeout=300)
+    m.wait(timeout=PATIENCE)
     check(store, want)
 
 
@@ -121,7 +123,7 @@ def test_removing_a_tree_costs_two_requests_an_object_at_most(make_mount, store)
     before = sum(m.status()["requests"].values())
     shutil.rmtree(m.path / "old")
     assert sorted(os.listdir(m.path)) == ["first", "keep"]
-    m.wait(timeout=300)
+    m.wait(timeout=PATIENCE)
     asked = sum(m.status()["requests"].values()) - before
     assert sorted(store.list()) == ["first", "keep"]
     assert asked <= 2 * N + 200, asked
