@@ -1,5 +1,6 @@
 /* Kernel invalidation, through the notifier. Always from the one notify thread: that process may be held up as long as a handler of ours is at work. */
 
+#include "base/crash.h"
 #include "fs.h"
 #include "notifier.h"
 
@@ -41,14 +42,27 @@ static int send_one(const struct note *n)
                                 : 0;
 }
 
+/* As the session counts them. */
+static void say(struct fs *fs)
+{
+    (void)atomic_fetch_add(&fs->session->head->notes_said, 1);
+}
+
+static void sent(struct fs *fs)
+{
+    (void)atomic_fetch_add(&fs->session->head->notes_sent, 1);
+}
+
 static void notify_run(void *arg)
 {
     struct note *n = arg;
     wait_committed(n->fs, n->number);
+    CRASH_POINT(note_unsent);
     if (n->fs->se && !atomic_load(&n->fs->stopping)) {
         int r = send_one(n);
         if (r < 0)
             log_debug("notify", "the kernel is not told ino=%" G_GUINT64_FORMAT " r=%s", n->ino, err_name(r));
+        sent(n->fs);
     }
     g_free(n->name);
     g_free(n);
@@ -59,6 +73,7 @@ static void notify_push(struct fs *fs, uint64_t ino, const char *name, bool doub
     struct note *n = g_new0(struct note, 1);
     *n = (struct note){
         .fs = fs, .number = atomic_fetch_add(&fs->notes.n, 1) + 1, .ino = ino, .name = g_strdup(name), .doubt = doubt};
+    say(fs);
     if (!fs->notify_q || !workq_push(fs->notify_q, false, notify_run, n)) {
         g_free(n->name);
         g_free(n);
@@ -247,6 +262,8 @@ static void doubt_run(void *arg)
     if (over && t->reach == ALL)
         atomic_store(&fs->notes.all_doubts, 0);
     bool more = r > 0 || (!over && begins_again(t));
+    if (!more && !over)
+        sent(fs);
     if (!more || !workq_push(fs->notify_q, false, doubt_run, t))
         doubt_free(t);
 }
@@ -257,6 +274,7 @@ static void doubt(struct fs *fs, enum reach reach, uint64_t dir, struct inode *o
     struct doubt *t = g_new0(struct doubt, 1);
     *t = (struct doubt){.fs = fs, .reach = reach, .asked = 1, .dir = dir, .one = one};
     t->todo = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    say(fs);
     if (!fs->notify_q || !workq_push(fs->notify_q, false, doubt_run, t))
         doubt_free(t);
 }
@@ -276,4 +294,16 @@ void notify_all(struct fs *fs)
 {
     if (atomic_fetch_add(&fs->notes.all_doubts, 1) == 0)
         doubt(fs, ALL, META_ROOT_INO, NULL);
+}
+
+void notify_take_over(struct fs *fs)
+{
+    struct sess_head *head = fs->session->head;
+    uint64_t said = atomic_load(&head->notes_said), all = atomic_load(&head->notes_sent);
+    if (said == all)
+        return;
+    log_info("notify", "the kernel was not told all: it is to ask for all names anew notes=%" G_GUINT64_FORMAT,
+             said - all);
+    atomic_store(&head->notes_sent, said);
+    notify_all(fs);
 }

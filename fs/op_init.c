@@ -51,6 +51,8 @@ void op_init(void *userdata, struct fuse_conn_info *conn)
     conn->no_interrupt = 1; /* fuse_loop.c sees to that */
     keep_agreement(fs->session, conn);
     atomic_store(&fs->fuse_caps, conn->want_ext & conn->capable_ext);
+    if (session_is_takeover(fs->session))
+        notify_take_over(fs);
     io_mode_connected(fs, conn->want_ext & FUSE_CAP_PASSTHROUGH);
     log_info("fuse", "connected proto=%u.%u capable=%#" G_GINT64_MODIFIER "x want=%#" G_GINT64_MODIFIER "x",
              conn->proto_major, conn->proto_minor, (uint64_t)conn->capable_ext, (uint64_t)conn->want_ext);

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SESSION_FORMAT   1u
+#define SESSION_FORMAT   2u
 #define SESSION_HANDLES  (1u << 20)
 #define SESSION_FILES    (SESSION_HANDLES + (1u << 17)) /* those open, and those that only keep a backing id */
 #define SESSION_INIT_MAX 512u
@@ -62,6 +62,7 @@ struct sess_head {
     uint32_t max_write, init_len;        /* init_len 0: no INIT yet */
     uint8_t init[SESSION_INIT_MAX];      /* its bytes as the kernel sent them */
     _Atomic uint64_t beat_ns;            /* the worker's last sign of life, CLOCK_MONOTONIC */
+    _Atomic uint64_t notes_said, notes_sent; /* of notify.h; not the same: some were lost with a worker */
     struct sess_busy busy[SESSION_BUSY];
 };
 

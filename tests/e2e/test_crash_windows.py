@@ -188,6 +188,22 @@ def test_what_was_given_back_of_a_file_is_fetched_again(m, store, point, both):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_kernel_learns_of_what_a_killed_worker_had_not_told_it(m, store):
+    """Of a name that it was to trust for an hour."""
+    m.umount()
+    m.options.update(metadata_ttl="1h", negative_ttl="1h")
+    store.put("d/f", b"1")
+    m.mount()
+    assert (m.path / "d/f").stat().st_size == 1
+    pids = m.pids()
+    store.put("d/f", b"22")
+    m.crash.arm("note_unsent")
+    run("sync", m.path / "d", check=False, program=POINTS)
+    assert eventually(m.crash.fired, 30) == "note_unsent", "nobody died"
+    die(m, pids, False)
+    assert eventually(lambda: (m.path / "d/f").stat().st_size == 2)
+
+
 @pytest.mark.parametrize("hides", [False, True], ids=["nothing", "hides"])
 @pytest.mark.parametrize("both", [False, True], ids=["worker", "both"])
 def test_a_link_whose_end_the_kernel_was_not_told_is_gone(m, store, base, both, hides):
