@@ -625,8 +625,8 @@ static int keep_time(struct inode *in)
 }
 
 /*
- * Content that its writers closed stays closed at every moment, or a kill would leave it unpublished until somebody closes it once more. What would survive a power
- * loss survives it afterwards: the bytes of a published file may have been fetched a moment ago.
+ * Content that its writers closed stays closed at every moment, or a kill would leave it unpublished until somebody closes it once more. What would survive a power loss survives it afterwards: bytes
+ * may have been fetched a moment ago, from an object that may go as soon as nothing here needs it, and no checksum is looked at of what has no source.
  */
 static int detach_closed(struct inode *in, bool *ret_closed)
 {
@@ -636,7 +636,7 @@ static int detach_closed(struct inode *in, bool *ret_closed)
     uint32_t state = in->rec.content;
     mutex_unlock(&in->mu);
     bool closed = state == CONTENT_CLEAN || state == CONTENT_SEALED || state == CONTENT_CLOSING;
-    bool sync = closed && is_vouched_for(in);
+    bool sync = closed && (is_vouched_for(in) || cache_file_has_source(in->cf));
     int r = closed ? cache_file_set_dirty(in->cf, true) : 0;
     /* Else the evictor was quicker than the mark: no record may say that it needs no source. */
     if (r == 0 && closed && !cache_file_complete(in->cf))
@@ -675,6 +675,7 @@ static int detach_opened(struct inode *in, bool unclosed)
     if (r < 0 || closed)
         return r;
     r = content_begin_change(in);
+    r = r == 0 && cache_file_has_source(in->cf) ? content_sync_bytes(in) : r;
     if (r == 0)
         r = cache_file_set_source(in->cf, &none);
     r = r == -EINVAL ? -EBUSY : r; /* not all of it is here any more: a copy in the store went on */

@@ -252,6 +252,8 @@ static int put_source_away(struct inode *in)
                              in->rec.ctime_ns};
     mutex_unlock(&in->mu);
     int r = content_begin_change_gated(in);
+    if (r == 0 && !clean) /* it may count as on the disk, which what was fetched since is not */
+        r = content_sync_bytes(in);
     if (r == 0)
         r = cache_file_set_source(in->cf, &none);
     bool old = r == 0 && stat_local(in, in->cf, &size, &mtime_ns) && await_next_tick(mtime_ns);
