@@ -53,15 +53,15 @@ struct sess_busy {
 
 struct sess_head {
     uint32_t format;
-    uint32_t generation;                 /* of the worker: 1, 2, ... */
-    _Atomic uint32_t started;            /* a worker came up: what is in the slots is to be taken over */
-    _Atomic uint32_t n_handles, n_files; /* slots beyond were never used */
-    _Atomic int32_t id_low;              /* backing ids up to this one were all closed or are in a slot */
-    uint64_t ino_limit;                  /* the kernel may know inodes below it from workers before this one */
-    uint64_t want_ext;                   /* what INIT agreed on */
-    uint32_t max_write, init_len;        /* init_len 0: no INIT yet */
-    uint8_t init[SESSION_INIT_MAX];      /* its bytes as the kernel sent them */
-    _Atomic uint64_t beat_ns;            /* the worker's last sign of life, CLOCK_MONOTONIC */
+    uint32_t generation;                     /* of the worker: 1, 2, ... */
+    _Atomic uint32_t started;                /* a worker came up: what is in the slots is to be taken over */
+    _Atomic uint32_t n_handles, n_files;     /* slots beyond were never used */
+    _Atomic int32_t id_low;                  /* backing ids up to this one were all closed or are in a slot */
+    uint64_t ino_limit;                      /* the kernel may know inodes below it from workers before this one */
+    uint64_t want_ext;                       /* what INIT agreed on */
+    uint32_t max_write, init_len;            /* init_len 0: no INIT yet */
+    uint8_t init[SESSION_INIT_MAX];          /* its bytes as the kernel sent them */
+    _Atomic uint64_t beat_ns;                /* the worker's last sign of life, CLOCK_MONOTONIC */
     _Atomic uint64_t notes_said, notes_sent; /* of notify.h; not the same: some were lost with a worker */
     struct sess_busy busy[SESSION_BUSY];
 };
