@@ -11,6 +11,7 @@
 #include "journal_dir.h"
 #include "links.h"
 #include "local.h"
+#include "lost_cache.h"
 #include "mapped.h"
 #include "no_open.h"
 #include "objstore_links.h"
@@ -462,6 +463,8 @@ static int open_parts(struct fs *fs, const struct fs_setup *setup, char **ret_ms
         r = links_open(fs, ret_msg);
     if (r == 0)
         r = open_cache(fs, setup->memory_fd, ret_msg);
+    if (r == 0 && !takeover)
+        r = lost_cache_settle(fs, ret_msg);
     if (r == 0)
         r = fs_attach(fs);
     if (r == 0)

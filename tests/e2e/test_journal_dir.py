@@ -1,5 +1,7 @@
-"""--journal-dir: the database on another disk than the cache."""
+"""--journal-dir and --accept-loss: the database on another disk than the cache, and what a mount does when either of the two disks is lost."""
+import errno
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -30,6 +32,14 @@ def write_files(m, n):
     return files
 
 
+def lose(m, what):
+    if what == "data":
+        for file in m.cache.glob("data/??/*"):
+            file.unlink()
+    else:
+        shutil.rmtree(m.cache)
+
+
 def database(m):
     return m.cache / "meta"
 
@@ -48,6 +58,66 @@ def test_database_lives_elsewhere_and_is_found_without_the_option(make_mount, st
     assert database(m).readlink() == to
     m.remount(fault=None)
     assert sorted(os.listdir(m.path / "d")) == sorted(name[2:] for name in files)
+
+
+@pytest.mark.parametrize("what", ["data", "folder"])
+def test_lost_cache_disk_is_refused_until_the_loss_is_accepted(make_mount, store, journal, what):
+    """All names are told. What is accepted is visible, never published, gives EIO, and goes by rm; everything else is served."""
+    store.put("edited", b"of the store" * 100)
+    store.put("there", b"published")
+    m = make_mount(journal_dir=journal, fault=NO_WRITES, order="none")
+    assert (m.path / "there").read_bytes() == b"published"
+    files = write_files(m, 12)
+    with open(m.path / "edited", "r+b") as f:
+        f.write(b"OF THE STORE")
+    m.kill9()
+    lose(m, what)
+    for _ in range(2):
+        said = refused(m, "13 unpublished files were on it", " and 3 more", "--accept-loss", m.cache, fault=None)
+        assert sum(f"'{name}'" in said for name in [*files, "edited"]) == 10
+    assert all(f"path='{name}'" in m.log() for name in [*files, "edited"])
+    m.mount(accept_loss=True, fault=None)
+    assert m.status()["quarantined"] == 13
+    m.remount(fault=None)  # nobody is asked twice
+    assert m.status()["quarantined"] == 13
+    for name in [*files, "edited"]:
+        assert m.info(name)["state"] == "quarantined"
+        with pytest.raises(OSError) as e:
+            (m.path / name).read_bytes()
+        assert e.value.errno == errno.EIO
+    assert (m.path / "there").read_bytes() == b"published"
+    (m.path / "new").write_bytes(b"after the loss")
+    m.wait("new")
+    done = run("wait", "--timeout", "60s", m.path, check=False, timeout=90)
+    assert done.returncode == 1, done.stderr
+    assert sorted(store.list()) == ["edited", "new", "there"] and store.get("edited") == b"of the store" * 100
+    for name in [*files, "edited"]:
+        os.unlink(m.path / name)
+    m.wait()
+    assert m.status()["quarantined"] == 0 and sorted(store.list()) == ["new", "there"]
+
+
+def test_cache_that_comes_back_loses_nothing(make_mount, store, journal, base):
+    m = make_mount(journal_dir=journal, fault=NO_WRITES)
+    files = write_files(m, 3)
+    m.kill9()
+    m.cache.rename(base / "away")
+    refused(m, "'d/f00', 'd/f01', 'd/f02'", fault=None)  # in its place there is a new folder now, with the journal
+    shutil.rmtree(m.cache)
+    (base / "away").rename(m.cache)
+    m.mount(fault=None)
+    m.wait()
+    assert all(store.get(name) == data for name, data in files.items())
+
+
+def test_loss_is_noticed_with_the_database_in_the_cache_too(make_mount, store):
+    m = make_mount(fault=NO_WRITES)
+    write_files(m, 1)
+    m.umount()
+    lose(m, "data")
+    refused(m, "1 unpublished file was on it: 'd/f00'", fault=None)
+    m.mount(accept_loss=True, fault=None)
+    assert m.info("d/f00")["state"] == "quarantined" and "d/f00" not in store.list()
 
 
 def test_damaged_database_elsewhere_is_repaired_by_fsck(make_mount, store, journal):
