@@ -1,7 +1,8 @@
 /*
  * Life cycle of the cache: the folder, its lock, start and stop of the threads in order.
  *
- * DIR is ours alone (0700): DIR/lock is held by flock for the life of the daemon, DIR/data/00..ff hold the data files, DIR/meta belongs to meta.
+ * DIR is ours alone (0700): DIR/lock is held by flock for the life of the daemon, DIR/data/00..ff hold the data files, DIR/meta belongs to meta: a folder,
+ * or a symlink to one on another disk (fs/journal_dir.h).
  */
 #include "cache.h"
 
@@ -9,16 +10,15 @@
 #include "base/log.h"
 #include "cache_fetch.h"
 #include "cache_file.h"
+#include "cache_folder.h"
 #include "cache_internal.h"
 #include "cache_space.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/magic.h>
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #define LOCK_TRIES   40u
@@ -28,27 +28,6 @@ static int fail_msg(int r, char **ret_msg, char *msg)
 {
     *ret_msg = msg;
     return r;
-}
-
-static int check_folder(const char *dir, int fd, char **ret_msg)
-{
-    struct stat st;
-    int r = RET_ERRNO(fstat(fd, &st));
-    if (r < 0)
-        return fail_msg(r, ret_msg, g_strdup_printf("cannot look at cache folder '%s': %s", dir, err_text(r)));
-    if (st.st_uid != geteuid())
-        return fail_msg(-EACCES, ret_msg,
-                        g_strdup_printf("cache folder '%s' belongs to uid %u, not to us (%u): use another --cache-dir "
-                                        "or change its owner",
-                                        dir, (unsigned)st.st_uid, (unsigned)geteuid()));
-    if (st.st_mode & 077)
-        return fail_msg(-EACCES, ret_msg,
-                        g_strdup_printf("cache folder '%s' can be entered by others (mode %03o): chmod 700 it first",
-                                        dir, (unsigned)st.st_mode & 0777));
-    struct statfs fs;
-    if (fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC))
-        log_warn("cache", "cache folder is in memory: a power loss takes what is not in the store yet path='%s'", dir);
-    return 0;
 }
 
 int cache_make_folders(int dir_fd)
@@ -79,16 +58,8 @@ static int lock_patiently(int fd)
 
 int cache_dir_prepare(const char *dir, int *ret_lock_fd, char **ret_msg)
 {
-    if (g_mkdir_with_parents(dir, 0700) < 0) {
-        int r = -errno;
-        return fail_msg(r, ret_msg, g_strdup_printf("cannot make cache folder '%s': %s", dir, err_text(r)));
-    }
-    CLEANUP_FD int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (dir_fd < 0) {
-        int r = -errno;
-        return fail_msg(r, ret_msg, g_strdup_printf("cannot open cache folder '%s': %s", dir, err_text(r)));
-    }
-    int r = check_folder(dir, dir_fd, ret_msg);
+    CLEANUP_FD int dir_fd = -1;
+    int r = cache_folder_make(dir, &cache_folder_words, &dir_fd, ret_msg);
     if (r < 0)
         return r;
     CLEANUP_FD int lock_fd = openat(dir_fd, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);

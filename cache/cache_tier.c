@@ -480,8 +480,8 @@ int cache_dirs_sort(char **dirs, char **ret_msg)
     unsigned first = 0, n = 0;
     for (unsigned i = 0; dirs[i]; i++) {
         g_autofree char *meta = g_build_filename(dirs[i], "meta", NULL);
-        if (!g_file_test(meta, G_FILE_TEST_IS_DIR))
-            continue;
+        if (!g_file_test(meta, G_FILE_TEST_IS_DIR) && !g_file_test(meta, G_FILE_TEST_IS_SYMLINK))
+            continue; /* a symlink counts also while its disk is not there */
         first = i;
         n++;
     }

@@ -61,6 +61,10 @@ const struct option_row option_table[] = {
 
     {"Cache", "cache-dir", OPT_STRING, AT(cache_dir), 0, 0, NULL, "DIR[:DIR...]", NULL,
      "folder on the local disk, or several on several disks; default: one per endpoint, bucket and prefix under /var/cache/sluice"},
+    {"Cache", "journal-dir", OPT_STRING, AT(journal_dir), 0, 0, NULL, "DIR", NULL,
+     "folder on another disk for the database, so that the loss of the cache disk leaves the list of what was on it; default: in the cache folder, or where that was told to have it"},
+    {"Cache", "accept-loss", OPT_FLAG, AT(accept_loss), 0, 0, NULL, NULL, NULL,
+     "mount though a cache disk that held unpublished files is empty: they are named in the log and given up"},
     {"Cache", "cache-size", OPT_SIZE_PERCENT, AT(cache_size), 64 * MIB, 0, "80%", "SIZE|PERCENT", NULL,
      "most that the cache may hold on each disk, in bytes or of the disk"},
     {"Cache", "memory-cache", OPT_SIZE, AT(memory_cache), 0, 0, "0", "SIZE", NULL,

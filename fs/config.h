@@ -33,7 +33,9 @@ struct config {                /* strings are owned */
     char *endpoint_url, *region, *profile, *ca_bundle, *links;
     bool no_sign_request, force_path_style, allow_plain_http;
     /* cache */
-    char *cache_dir; /* DIR[:DIR...]; NULL: CACHE_DIR_DEFAULT/<hash of endpoint+bucket+prefix> */
+    char *cache_dir;   /* DIR[:DIR...]; NULL: CACHE_DIR_DEFAULT/<hash of endpoint+bucket+prefix> */
+    char *journal_dir; /* journal_dir.h; NULL: the database is on the cache disk */
+    bool accept_loss;  /* lost_cache.h */
     struct size_or_percent cache_size, free_space;
     enum config_switch passthrough;
     uint64_t open_fill; /* bytes */

@@ -8,8 +8,10 @@
 #include "handle.h"
 #include "io_mode.h"
 #include "jobs.h"
+#include "journal_dir.h"
 #include "links.h"
 #include "local.h"
+#include "lost_cache.h"
 #include "mapped.h"
 #include "no_open.h"
 #include "objstore_links.h"
@@ -156,10 +158,21 @@ static void save_store_options(struct fs *fs)
         log_debug("mount", "%s/store could not be written", fs->cache_dir);
 }
 
+static int settle_journal(struct fs *fs, char **ret_msg)
+{
+    g_autoptr(GPtrArray) dirs = g_ptr_array_new();
+    g_ptr_array_add(dirs, fs->cache_dir);
+    for (unsigned i = 0; fs->more_dirs && fs->more_dirs[i]; i++)
+        g_ptr_array_add(dirs, fs->more_dirs[i]);
+    g_ptr_array_add(dirs, NULL);
+    return journal_dir_settle((const char *const *)dirs->pdata, fs->cfg->journal_dir, ret_msg);
+}
+
 static int open_folder(struct fs *fs, bool *ret_bound, char **ret_msg)
 {
     if (fs->cfg->cache_dir) {
         fs->more_dirs = g_strsplit(fs->cfg->cache_dir, ":", -1);
+        journal_dir_first(fs->more_dirs, fs->cfg->journal_dir);
         int sorted = cache_dirs_sort(fs->more_dirs, ret_msg);
         if (sorted < 0)
             return sorted;
@@ -173,7 +186,9 @@ static int open_folder(struct fs *fs, bool *ret_bound, char **ret_msg)
         return -errno;
     }
     int r = cache_dir_prepare(fs->cache_dir, &fs->lock_fd, ret_msg);
-    return r < 0 ? r : check_link(fs, ret_bound, ret_msg);
+    if (r == 0)
+        r = check_link(fs, ret_bound, ret_msg);
+    return r < 0 || session_is_takeover(fs->session) ? r : settle_journal(fs, ret_msg);
 }
 
 /* ---- database ---- */
@@ -450,6 +465,8 @@ static int open_parts(struct fs *fs, const struct fs_setup *setup, char **ret_ms
         r = links_open(fs, ret_msg);
     if (r == 0)
         r = open_cache(fs, setup->memory_fd, ret_msg);
+    if (r == 0 && !takeover)
+        r = lost_cache_settle(fs, ret_msg);
     if (r == 0)
         r = fs_attach(fs);
     if (r == 0)

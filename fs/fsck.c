@@ -21,6 +21,7 @@
  *   an unpublished file, part of which was in an object only
  *   that was changed elsewhere                                      said
  *   a database that is missing or damaged                           set aside, made anew, unpublished files brought back
+ *   a symlink to a database whose disk is not there                 refused
  *
  * No byte that may be nowhere else is removed. Each finding is one line: what, path, and what repair does or did. What the store has not got yet, what is quarantined or in
  * conflict, and what was changed elsewhere are no findings, but named as well. One pass over each kind of record; what has to be changed is collected first and written as one batch
@@ -30,7 +31,10 @@
 #include "base/clock.h"
 #include "cache.h"
 #include "fsck_internal.h"
+#include "journal_dir.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -96,12 +100,31 @@ static char *read_identity(const char *dir, char **ret_msg)
     return g_strndup(text, strcspn(text, "\n"));
 }
 
-/* A database that cannot be read is set aside, never removed. */
+/* An empty folder takes its place in one step, so that a symlink to it never leads nowhere. Not every file system can do that. */
+static int trade_for_empty(const char *from, const char *to)
+{
+    int r = RET_ERRNO(mkdir(to, 0700));
+    if (r < 0)
+        return r;
+    r = RET_ERRNO(renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE));
+    if (r == -EINVAL || r == -ENOSYS) {
+        r = RET_ERRNO(rename(from, to)); /* over the empty one */
+        r = r < 0 ? r : RET_ERRNO(mkdir(from, 0700));
+    }
+    if (r < 0)
+        (void)rmdir(to);
+    return r;
+}
+
+/* A database that cannot be read is set aside, never removed: where it is, which may be on another disk (journal_dir.h). */
 static int set_aside(struct fsck *f, char **ret_msg)
 {
-    g_autofree char *from = g_build_filename(f->dir, "meta", NULL);
+    g_autofree char *from = NULL;
+    int r = journal_dir_find(f->dir, &from, ret_msg);
+    if (r < 0)
+        return r;
     g_autofree char *to = g_strdup_printf("%s.damaged-%" G_GINT64_FORMAT, from, clock_wall_ns() / (int64_t)NS_PER_S);
-    int r = RET_ERRNO(rename(from, to));
+    r = trade_for_empty(from, to);
     if (r < 0 && r != -ENOENT)
         *ret_msg = g_strdup_printf("%s could not be set aside: %s", from, err_text(r));
     else if (r == 0)
@@ -180,6 +203,10 @@ int fs_fsck(const struct fsck_options *o, struct fsck_result *ret, char **ret_ms
         return -EINVAL;
     CLEANUP_FD int lock = -1;
     int r = cache_dir_prepare(o->cache_dir, &lock, ret_msg);
+    if (r < 0)
+        return r;
+    g_autofree char *database = NULL;
+    r = journal_dir_find(o->cache_dir, &database, ret_msg);
     if (r < 0)
         return r;
     struct fsck f = {.o = o, .res = ret, .dir = o->cache_dir, .identity = identity};

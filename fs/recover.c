@@ -93,36 +93,38 @@ static int collect_name(void *ctx, const struct meta_dentry *d)
 }
 
 /* What the publisher does with a file that is closed (publish_note_closed()): what was closed later waits for it, also when it is opened again. */
-static int note_closed(struct fs *fs, struct meta_batch *b, uint64_t op_seq)
+static int note_closed(struct fs *fs, struct meta_batch *b, uint64_t op_seq, int err)
 {
     struct meta_op op = {0};
     int r = meta_op_get(fs->meta, op_seq, &op);
     if (r < 0)
         return r == -ENOENT ? 0 : r;
-    if (op.place == 0 || op.unclosed) {
+    bool park = err && op.state != OPS_CONFLICT && op_move(&op, OPS_PARKED) == 0;
+    if (op.place == 0 || op.unclosed || park) {
         op.place = op.place ? op.place : op.seq;
         op.unclosed = false;
+        op.err = park ? err : op.err;
         meta_op_put(b, &op);
     }
     meta_op_clear(&op);
     return 0;
 }
 
-/* A snapshot published before the end used up the journal record that a closed file needs. The publisher, not yet there, reads the journal later. */
-static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino)
+int recover_journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino, int err)
 {
     g_autoptr(GPtrArray) names = meta_dentry_array();
     int r = meta_link_each(fs->meta, ino, collect_name, names);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         struct meta_dentry *d = names->pdata[i];
         if (d->op_seq) {
-            r = note_closed(fs, b, d->op_seq);
+            r = note_closed(fs, b, d->op_seq, err);
             continue;
         }
         struct meta_op op = {
             .seq = meta_next_seq(fs->meta),
             .kind = OP_SYNC,
-            .state = OPS_QUEUED,
+            .state = err ? OPS_PARKED : OPS_QUEUED,
+            .err = err,
             .parent = d->parent,
             .name = d->name,
             .created_ns = clock_wall_ns(),
@@ -135,7 +137,7 @@ static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino)
     return r;
 }
 
-static bool lost_with_power(const struct meta_inode *rec)
+bool recover_lost_with_power(const struct meta_inode *rec)
 {
     return rec->boot_id[0] && strcmp(rec->boot_id, clock_boot_id()) != 0 && !(rec->flags & INODE_DATA_SYNCED);
 }
@@ -152,7 +154,7 @@ static int settle_open(struct fs *fs, struct meta_batch *b, uint64_t ino)
     }
     if (r < 0)
         return r;
-    bool lost = lost_with_power(&rec);
+    bool lost = recover_lost_with_power(&rec);
     r = rec.content == CONTENT_OPEN || rec.content == CONTENT_CLOSING ? take_size(fs, &rec) : 0;
     if (r == -EIO && !lost) { /* its disk is not there: the start that has it settles this */
         meta_inode_clear(&rec);
@@ -166,7 +168,7 @@ static int settle_open(struct fs *fs, struct meta_batch *b, uint64_t ino)
     } else if (rec.content == CONTENT_CLOSING) {
         rec.gen++; /* as below: what came after the snapshot need not show in size and time */
         r = content_move(&rec, CONTENT_SEALED);
-        r = r < 0 ? r : journal_names(fs, b, ino);
+        r = r < 0 ? r : recover_journal_names(fs, b, ino, 0);
     } else if (rec.content == CONTENT_OPEN) {
         rec.gen++; /* a snapshot of the present generation may be published: what is written from now on is another */
         g_strlcpy(rec.boot_id, clock_boot_id(), sizeof(rec.boot_id)); /* what its writer had synced is what is here */
@@ -232,7 +234,7 @@ static int check_dirty(void *ctx, uint64_t vid, uint64_t ino)
         cache_forget_empty(c->fs->cache, vid);
     if (known && rec.content == CONTENT_CLEAN && rec.base_key) {
         end_publish(c->fs, &rec);
-    } else if (known && rec.content == CONTENT_SEALED && lost_with_power(&rec)) {
+    } else if (known && rec.content == CONTENT_SEALED && recover_lost_with_power(&rec)) {
         log_err(
             "recover",
             "unpublished content may not have reached the disk before the machine went down, it is quarantined ino=%" G_GUINT64_FORMAT,

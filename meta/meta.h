@@ -28,11 +28,11 @@
 struct meta;
 struct meta_batch;
 
-/* Creates or opens DIR/meta. identity binds the folder to its link: another one is refused with -EEXIST and a message; a second process with -EBUSY.
+/* Creates or opens DIR/meta, a folder or a symlink to one. identity binds the folder to its link: another one is refused with -EEXIST and a message; a second process with -EBUSY.
  * WAL recovery tolerates a torn tail and refuses corruption (-EBADMSG). *ret_msg: a line for the user on failure (owned by caller). *ret_fresh: the database was made new. */
 int meta_open(const char *dir, const char *identity, struct meta **ret_meta, bool *ret_fresh, char **ret_msg)
     MUST_CHECK;
-/* Keeps back disk space in DIR/reserve until it is closed, out of which commits go on when the disk is full: 2 % of the file system, at least 256 MiB, at most
+/* Keeps back disk space in DIR/reserve (where DIR/meta is a symlink: in TARGET.reserve) until it is closed, out of which commits go on when the disk is full: 2 % of the file system, at least 256 MiB, at most
  * 1 GiB, an eighth of it, and `most` bytes. Made when there is room, now or with a later commit. Before other threads commit. */
 void meta_keep_space(struct meta *m, uint64_t most);
 void meta_close(struct meta *m);                                 /* NULL allowed; flushes the WAL */

@@ -27,8 +27,8 @@ struct meta_space {
     uint64_t want_bytes; /* 0: only given back, not made */
     bool low;            /* some of it was given back */
 };
-/* Takes over what a kill left in dir. */
-void meta_space_open(struct meta_space *s, const char *dir);
+/* Takes over what a kill left there. */
+void meta_space_open(struct meta_space *s, const char *file);
 void meta_space_keep(struct meta_space *s, uint64_t most);
 /* Before a commit: gives back what the disk lacks, or makes it whole again. */
 void meta_space_look(struct meta_space *s);
@@ -47,6 +47,7 @@ struct meta_ids {
 struct meta {
     /* immutable after meta_open */
     struct meta_db *db; /* owned */
+    char *path;         /* owned; its folder */
     char uuid[33];
     struct mutex mu;
     /* guarded by mu */

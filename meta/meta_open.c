@@ -14,6 +14,7 @@
 
 #include <inttypes.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -135,20 +136,38 @@ static int load(struct meta *m, const char *path, const char *identity, bool *re
     return r;
 }
 
-int meta_open(const char *dir, const char *identity, struct meta **ret_meta, bool *ret_fresh, char **ret_msg)
+/* The database's folder, and the file in which space of its disk is kept back. Nothing that comes later goes through a symlink on the disk of dir, which may fail or hang. */
+static int find_folder(const char *dir, char **ret_path, char **ret_reserve, char **ret_msg)
 {
     g_autofree char *path = g_build_filename(dir, "meta", NULL);
-    if (g_mkdir_with_parents(path, 0700) < 0) {
-        int r = -errno;
+    g_autofree char *target = NULL;
+    bool elsewhere = g_file_test(path, G_FILE_TEST_IS_SYMLINK);
+    int r = RET_ERRNO(g_mkdir_with_parents(path, 0700));
+    if (r == 0 && elsewhere && !(target = realpath(path, NULL)))
+        r = -errno;
+    if (r < 0) {
         *ret_msg = g_strdup_printf("cannot make the folder %s: %s", path, err_text(r));
         return r;
     }
+    *ret_reserve = elsewhere ? g_strconcat(target, ".reserve", NULL) : g_build_filename(dir, "reserve", NULL);
+    *ret_path = elsewhere ? g_steal_pointer(&target) : g_steal_pointer(&path);
+    return 0;
+}
+
+int meta_open(const char *dir, const char *identity, struct meta **ret_meta, bool *ret_fresh, char **ret_msg)
+{
+    g_autofree char *reserve = NULL;
+    char *path = NULL;
+    int r = find_folder(dir, &path, &reserve, ret_msg);
+    if (r < 0)
+        return r;
     struct meta *m = g_new0(struct meta, 1);
+    m->path = path;
     mutex_init(&m->mu, LOCK_META);
     cond_init(&m->refilled);
-    meta_space_open(&m->space, dir); /* opening writes */
+    meta_space_open(&m->space, reserve); /* opening writes */
     bool fresh = false;
-    int r = meta_db_open(path, &m->db, ret_msg);
+    r = meta_db_open(path, &m->db, ret_msg);
     if (r == 0)
         r = load(m, path, identity, &fresh, ret_msg);
     if (r < 0) {
@@ -168,6 +187,7 @@ void meta_close(struct meta *m)
     meta_space_close(&m->space);
     cond_fini(&m->refilled);
     mutex_fini(&m->mu);
+    g_free(m->path);
     g_free(m);
 }
 
@@ -223,9 +243,7 @@ static uint64_t log_bytes(const char *path)
 
 int meta_try_disk(struct meta *m)
 {
-    g_autofree char *dir = g_path_get_dirname(m->space.path);
-    g_autofree char *path = g_build_filename(dir, "meta", NULL);
-    return meta_space_try(&m->space, 2 * log_bytes(path) + OPEN_BYTES);
+    return meta_space_try(&m->space, 2 * log_bytes(m->path) + OPEN_BYTES);
 }
 
 const char *meta_uuid(const struct meta *m)

@@ -1,7 +1,7 @@
 /*
  * Disk space kept back for the database: a write that the disk refuses for lack of room would be its last (meta_db.c).
  *
- * DIR/reserve is allocated and holds nothing. Before a commit, at most once in LOOK_NS, the free space is looked at: when the disk is nearly full the file is
+ * DIR/reserve, or a file beside the database where that is on another disk, is allocated and holds nothing. Before a commit, at most once in LOOK_NS, the free space is looked at: when the disk is nearly full the file is
  * cut short by as much as is missing, so that commits go on while nothing else can be written; a program that goes on writing into what was freed gets only that
  * much. When there is room again the file is made whole. It is removed when the database is closed; what a kill leaves is cut short at the next start like
  * any other.
@@ -19,7 +19,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#define RESERVE_FILE    "reserve"
 #define RESERVE_PERCENT 2u
 #define RESERVE_MIN     (256ull << 20)
 #define RESERVE_MAX     (1024ull << 20)
@@ -39,7 +38,7 @@ static void cut(struct meta_space *s, uint64_t size, uint64_t missing)
     if (RET_ERRNO(ftruncate(s->fd, (off_t)(size - MIN(size, missing)))) < 0)
         return;
     if (!s->low)
-        log_warn("meta", "the cache disk is full: the database goes on in its reserve bytes=%" PRIu64, size);
+        log_warn("meta", "the disk of the database is full: it goes on in its reserve bytes=%" PRIu64, size);
     s->low = true;
 }
 
@@ -52,7 +51,7 @@ static void make_whole(struct meta_space *s)
         return;
     }
     if (s->low)
-        log_notice("meta", "the cache disk has room again");
+        log_notice("meta", "the disk of the database has room again");
     s->low = false;
 }
 
@@ -80,10 +79,9 @@ void meta_space_look(struct meta_space *s)
     atomic_store_explicit(&s->busy, false, memory_order_release);
 }
 
-void meta_space_open(struct meta_space *s, const char *dir)
+void meta_space_open(struct meta_space *s, const char *file)
 {
-    g_autofree char *path = g_build_filename(dir, RESERVE_FILE, NULL);
-    s->path = g_steal_pointer(&path);
+    s->path = g_strdup(file);
     s->fd = open(s->path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     meta_space_look(s);
 }

@@ -276,9 +276,9 @@ static int check_apart(const struct config *cfg)
     g_autofree char *lake = file ? path_canonical(cfg->source + 7) : NULL;
     g_auto(GStrv) dirs = g_strsplit(cfg->cache_dir ? cfg->cache_dir : CACHE_DIR_DEFAULT, ":", -1);
     const char *const *caches = (const char *const *)dirs;
-    const char *const files[] = {cfg->log_file, cfg->events_secret_file, cfg->http_key,      cfg->ca_bundle,
-                                 cfg->links,    cfg->http_cert,          cfg->http_client_ca};
-    const unsigned n_written_or_secret = 3;
+    const char *const files[] = {cfg->log_file,  cfg->journal_dir, cfg->events_secret_file, cfg->http_key,
+                                 cfg->ca_bundle, cfg->links,       cfg->http_cert,          cfg->http_client_ca};
+    const unsigned n_written_or_secret = 4;
     const char *in = cfg->cache_dir ? first_dir_in(caches, cfg->mountpoint) : NULL;
     in = in ? in : first_in(files, G_N_ELEMENTS(files), cfg->mountpoint);
     if (in) {
@@ -293,7 +293,7 @@ static int check_apart(const struct config *cfg)
     in = in || !lake ? in : first_in(files, n_written_or_secret, lake);
     if (in) {
         complain(
-            "%s lies in the source %s, which would show it: give another place (--cache-dir, --log-file, --events-secret-file, --http-key); a cache that was used goes there with all that it holds",
+            "%s lies in the source %s, which would show it: give another place (--cache-dir, --journal-dir, --log-file, --events-secret-file, --http-key); a cache that was used goes there with all that it holds",
             in, lake);
         return EXIT_USAGE;
     }
@@ -365,6 +365,7 @@ int cmd_mount(int argc, char **argv)
         code = check_file_source(&cfg);
     if (code == EXIT_DONE) {
         make_all_absolute(&cfg.cache_dir);
+        make_absolute(&cfg.journal_dir);
         make_absolute(&cfg.ca_bundle);
         make_absolute(&cfg.links);
         make_absolute(&cfg.events_secret_file);

@@ -35,6 +35,7 @@ def test_unpublished_file_of_the_cache_is_harmed(ready_lake, harm, size):
         http = f"127.0.0.1:{free.getsockname()[1]}"
     lake = ready_lake(http=http)
     lake.write("f", b"the good one before")
+    lake.write("beside", b"or the whole disk would seem to be lost")
     lake.wait()
     lake.proxy.rule(("put", "create", "part"), p.error(403, "AccessDenied"), times=None)
     data = blob("f", size)

@@ -73,6 +73,8 @@ static const struct {
     {"ca-bundle", "", "/etc/ca.pem", "/etc/ca.pem", ""},
     {"links", "", "/etc/links", "/etc/links", ""},
     {"cache-dir", "", "/nvme/c", "/nvme/c", ""},
+    {"journal-dir", "", "/ssd/j", "/ssd/j", ""},
+    {"accept-loss", "false", NULL, "true", "maybe"},
     {"cache-size", "80%", "200G", "200G", "101%"},
     {"memory-cache", "0", "2G", "2G", "some"},
     {"free-space", "10%", "5%", "5%", "x%"},
