@@ -269,7 +269,7 @@ int links_tree_expire(struct fs *fs, uint64_t ino)
 }
 
 /* All from dir up: each may have shown the next only because of the link. */
-static int expire_up(struct fs *fs, struct meta_batch *b, uint64_t dir)
+static int expire_up(struct fs *fs, struct meta_batch *b, uint64_t dir) REQUIRES(fs->ns)
 {
     int r = 0;
     for (uint64_t above = 0; r == 0 && dir != above;) {

@@ -156,6 +156,7 @@ def test_worker_that_hangs_is_replaced(make_mount, store):
     (m.path / "a").read_bytes()
     pid = m.status()["pid"]
     os.kill(pid, signal.SIGSTOP)
+    assert eventually(lambda: all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")))
     assert in_thread(lambda: os.listdir(m.path))() == ["a"]
     assert is_gone(pid) and m.status()["pid"] != pid
     assert "no sign of life" in m.log()
