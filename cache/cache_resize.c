@@ -89,8 +89,10 @@ static int truncate_marked(struct cfile *cf, uint64_t size)
     CRASH_POINT(truncate_cut);
     mutex_lock(&cf->mu);
     if (r == 0) {
-        if (size < old)
+        if (size < old) {
+            fetch_cut_locked(cf, chunk_of(size)); /* once more: by what began meanwhile with the limit of before */
             shrink_locked(cf, size);
+        }
         mark_edge_locked(cf, MIN(size, old));
         cf->size = size;
         cf->stamp++;

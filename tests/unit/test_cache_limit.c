@@ -1,8 +1,11 @@
-/* The limit of a file's source: as far as its object goes, and no less once it was published again. */
+/* The limit of a file's source: as far as its object goes, no less once it was published again, and no more once it was cut. */
 #include "cache/cache_file.h"
 #include "cache_fixture.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 
 #define OLD  100000ull /* ends in the middle of chunk 1 */
 #define SIZE 300000ull
@@ -19,6 +22,46 @@ static void teardown(void)
 {
     fixture_fini(&fx);
 }
+
+/* ---- what begins while a file is cut ---- */
+
+static struct cfile *_Atomic wanted; /* somebody wants all of it while it is cut, once */
+
+/* Takes the place of the C library's for the whole program. */
+int ftruncate(int fd, off_t size)
+{
+    struct cfile *cf = atomic_exchange(&wanted, NULL);
+    if (cf) {
+        ck_assert_int_eq(cache_file_fill(cf, false, false, NULL, NULL), 0); /* it is only begun */
+        g_usleep(100000);
+    }
+    return (int)syscall(SYS_ftruncate, fd, size);
+}
+
+/* 0: and nothing of the object is left; 1: its beginning is. */
+START_TEST(fetch_that_begins_while_a_file_is_cut_ends_where_it_ends)
+{
+    uint64_t size = _i == 0 ? 0 : 1000;
+    struct cache_source src = put_object(&fx, "a", SIZE, 1);
+    struct cfile *cf = open_object(&fx, VID, &src, SIZE);
+    struct stat st;
+    fault(&fx, "op=get,action=delay:300ms");
+    atomic_store(&wanted, cf);
+    ck_assert_int_eq(cache_file_truncate(cf, size), 0);
+    ck_assert_ptr_null(atomic_load(&wanted));
+    g_usleep(700000);
+    ck_assert_int_eq(fstat(cache_file_fd(cf), &st), 0);
+    ck_assert_int_eq(st.st_size, (off_t)size);
+    ck_assert_int_eq(cache_file_truncate(cf, SIZE), 0);
+    g_autofree char *bytes = g_malloc0(SIZE), *zeros = g_malloc0(SIZE);
+    ck_assert_int_eq(cache_file_read(cf, bytes, SIZE - size, size), (ssize_t)(SIZE - size));
+    ck_assert_mem_eq(bytes, zeros, SIZE - size);
+    fault(&fx, "");
+    if (size)
+        assert_reads(cf, 0, size, 1);
+    cache_file_unref(cf);
+}
+END_TEST
 
 /* Read whole, then written to its new end from `from` on. */
 static struct cfile *appended(uint64_t from)
@@ -170,6 +213,7 @@ int main(void)
     tcase_add_loop_test(t, what_was_added_comes_from_the_object_once_it_is_published, 0, 2);
     tcase_add_loop_test(t, and_after_a_restart, 0, 2);
     tcase_add_loop_test(t, and_when_a_start_ends_the_publishing, 0, 2);
+    tcase_add_loop_test(t, fetch_that_begins_while_a_file_is_cut_ends_where_it_ends, 0, 2);
     tcase_add_test(t, a_limit_that_was_left_behind_is_not_believed);
     tcase_add_test(t, nor_where_the_kernel_had_the_file);
     tcase_add_test(t, a_clean_file_keeps_its_limit_when_its_object_moves);
