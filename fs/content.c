@@ -382,7 +382,7 @@ int content_truncate(struct inode *in, uint64_t size)
     if (r < 0)
         return r;
     mutex_lock(&in->mu);
-    in->rec.size = size;
+    in->rec.size = cache_file_size(in->cf); /* of whoever comes last, both have been carried out */
     note_change_locked(in);
     mutex_unlock(&in->mu);
     if (size == 0)
@@ -390,10 +390,10 @@ int content_truncate(struct inode *in, uint64_t size)
     return 0;
 }
 
-void content_note_write(struct inode *in, uint64_t end)
+void content_note_write(struct inode *in)
 {
     mutex_lock(&in->mu);
-    in->rec.size = MAX(in->rec.size, end);
+    in->rec.size = cache_file_size(in->cf); /* as content_truncate() */
     note_change_locked(in);
     mutex_unlock(&in->mu);
 }

@@ -36,8 +36,8 @@ void content_unuse(struct inode *in, struct cfile *cf);
 
 /* First thing before any change of bytes: state becomes OPEN (journalled), dirty marks set. */
 int content_begin_change(struct inode *in) MUST_CHECK;
-/* Last thing after a change of bytes through us: the file reaches to `end` at least. */
-void content_note_write(struct inode *in, uint64_t end);
+/* Last thing after a change of bytes through us, also where the file was cut meanwhile: its size is what the cache says. */
+void content_note_write(struct inode *in);
 /* Absent bytes of an open, changed file come from src (key NULL: from nowhere, there are none). Journalled for every name, so that our own changes of that
  * object wait. -ENOENT: the file has no name. */
 int content_set_base(struct inode *in, const struct cache_source *src) MUST_CHECK;

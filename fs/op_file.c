@@ -332,7 +332,7 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_
         r = attr_kill_suid(h->in, fuse_req_ctx(req));
     ssize_t n = r < 0 ? r : cache_file_write(h->in->cf, buf, size, (uint64_t)off);
     if (n >= 0) {
-        content_note_write(h->in, (uint64_t)off + (uint64_t)n);
+        content_note_write(h->in);
         atomic_store_explicit(&h->slot->wrote, true, memory_order_relaxed);
     }
     r = n > 0 && fi->flags & O_DSYNC ? content_sync(h->in) : 0; /* RWF_DSYNC and O_SYNC set it as well */
@@ -467,7 +467,7 @@ void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
     if (r == 0)
         r = cache_file_fallocate(h->in->cf, mode, (uint64_t)off, (uint64_t)len);
     if (r == 0) {
-        content_note_write(h->in, mode & FALLOC_FL_KEEP_SIZE ? 0 : (uint64_t)off + (uint64_t)len);
+        content_note_write(h->in);
         atomic_store(&h->slot->wrote, true);
     }
     CRASH_POINT(reply_fallocate);
@@ -510,7 +510,7 @@ static ssize_t copy_range(struct inode *from, uint64_t off_in, struct inode *to,
         if (n == 0)
             break;
         done += (size_t)n;
-        content_note_write(to, off_out + done);
+        content_note_write(to);
     }
     return (ssize_t)done;
 }
@@ -533,7 +533,7 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in, struct 
     if (changes && off_in == off_out)
         n = copy_in_store(from->in, to->in, (uint64_t)off_out, len);
     if (n > 0)
-        content_note_write(to->in, (uint64_t)off_out + (uint64_t)n);
+        content_note_write(to->in);
     else if (changes)
         n = copy_range(from->in, (uint64_t)off_in, to->in, (uint64_t)off_out, MIN(len, COPY_MAX));
     atomic_store(&to->slot->wrote, true);

@@ -6,11 +6,13 @@ import mmap
 import os
 import random
 import struct
+import threading
+import time
 import json as jsonlib
 
 import pytest
 import mounts
-from mounts import MIB, QUICK, eventually, sh
+from mounts import MIB, QUICK, eventually, in_thread, sh
 
 
 def noise(n, seed=1):
@@ -228,3 +230,27 @@ def test_opening_while_it_is_published(mount):
         for done in [pool.submit(churn, w) for w in range(8)]:
             done.result(timeout=100)
     mount.wait()
+
+
+@pytest.mark.parametrize("passthrough", ["on", "off"])
+def test_log_that_is_emptied_while_it_is_written(make_mount, store, passthrough):
+    """As `: > log` beside its writer: whoever comes last, the size is that of what is there, and it is published."""
+    store.put("log", b"x" * 100000)
+    m = make_mount(passthrough=passthrough)
+    fd = os.open(m.path / "log", os.O_RDWR | os.O_APPEND)
+    line, wrong = b"a line of the log\n" * 50, []
+    try:
+        for i in range(100):
+            join = in_thread(lambda: [os.write(fd, line) for _ in range(3)])
+            os.close(os.open(m.path / "log", os.O_WRONLY | os.O_TRUNC))
+            join()
+            here = max((m.cache / "data").glob("*/*"), key=lambda path: path.stat().st_mtime_ns).stat().st_size
+            size = m.info("log")["size"]
+            if here != size:
+                wrong.append((i, here, size))
+    finally:
+        os.close(fd)
+    m.wait()
+    assert m.status()["quarantined"] == 0, m.log()[-2000:]
+    assert store.get("log") == (m.path / "log").read_bytes()
+    assert not wrong

@@ -139,7 +139,7 @@ static uint64_t enter_dir(struct fs *fs, uint64_t parent, const char *name)
 void fs_fixture_pwrite(struct inode *in, const char *data, size_t len, uint64_t off)
 {
     ck_assert_int_eq(cache_file_write(in->cf, data, len, off), (ssize_t)len);
-    content_note_write(in, off + len);
+    content_note_write(in);
 }
 
 void fs_fixture_write(struct fs_fixture *fx, const char *path, const char *data, size_t len)

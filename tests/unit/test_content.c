@@ -102,6 +102,21 @@ START_TEST(size_of_a_write_beside_a_flush_is_kept)
 }
 END_TEST
 
+/* An open with O_TRUNC holds up no writer: the bytes went in before it, and are noted after it. */
+START_TEST(size_of_a_file_that_is_cut_beside_a_write_is_what_is_there)
+{
+    struct inode *in = begin("f", "0123");
+    ck_assert_int_eq(cache_file_write(in->cf, "4567", 4, 4), 4);
+    ck_assert_int_eq(content_truncate(in, 0), 0);
+    content_note_write(in);
+    ck_assert_uint_eq(in->rec.size, 0);
+    ck_assert_int_eq(cache_file_write(in->cf, "89", 2, 4), 2);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    ck_assert_int_eq(content_truncate(in, 5), 0);
+    ck_assert_uint_eq(in->rec.size, cache_file_size(in->cf));
+}
+END_TEST
+
 START_TEST(write_that_ends_after_another_close_is_flushed_by_its_own)
 {
     struct inode *in = begin("f", "0123");
@@ -371,6 +386,7 @@ int main(void)
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_set_timeout(t, 60);
     tcase_add_test(t, size_of_a_write_beside_a_flush_is_kept);
+    tcase_add_test(t, size_of_a_file_that_is_cut_beside_a_write_is_what_is_there);
     tcase_add_test(t, write_that_ends_after_another_close_is_flushed_by_its_own);
     tcase_add_test(t, write_fails_with_the_database);
     tcase_add_test(t, close_fails_with_the_database);
