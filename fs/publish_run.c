@@ -94,12 +94,12 @@ static void *sync_main(void *arg)
 }
 
 /* Power loss after the sync cannot make the journal promise what the disk does not hold. It is begun at once, whatever the store does, and the
- * upload of several parts does not wait for it. */
+ * upload of several parts does not wait for it; but that of a snapshot does, as a store through a mapping shows by the next look at the file's times only where pages were written out before they are read. */
 static int begin_sync(struct job *j, struct cfile *cf)
 {
     j->cf = cf;
     j->hurry = 0;
-    if (cache_file_size(cf) > j->o->p->fs->cfg->part_size)
+    if (!j->snapshot && cache_file_size(cf) > j->o->p->fs->cfg->part_size)
         j->syncing = thread_start(&j->sync_thread, "sync", sync_main, j) == 0;
     if (!j->syncing)
         j->sync_r = content_sync_bytes(j->in);
