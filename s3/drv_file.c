@@ -15,7 +15,8 @@
  *
  * What a directory cannot hold: components over 255 bytes, empty, "." or ".." (-EINVAL); object `a` beside `a/x`, markers with a body
  * (-ENOTSUP). Objects and directories have the permissions that the store was opened with, less what an object's own mode lacks; what stands under .sluice-tmp while they are made
- * is only its maker's, but the directory is as open as the root, so that daemons of several users work on one store. Symbolic links and special files are not objects, and no key leads through one (drv_file_path.c).
+ * is only its maker's, but the directory is as open as the root, so that daemons of several users work on one store. Symbolic links and special files are not objects: no key leads through one
+ * (drv_file_path.c), and none is replaced by an object (-ENOTSUP).
  */
 #include "drv_file.h"
 
@@ -56,7 +57,8 @@ int file_key_check(const char *key)
 
 int file_read_error(int r)
 {
-    return r == -ENOTDIR || r == -ELOOP || r == -EISDIR || r == -ENAMETOOLONG || r == -EINVAL ? -ENOENT : r;
+    bool none = r == -ENXIO; /* a socket */
+    return none || r == -ENOTDIR || r == -ELOOP || r == -EISDIR || r == -ENAMETOOLONG || r == -EINVAL ? -ENOENT : r;
 }
 
 int file_write_error(int r)
@@ -559,6 +561,8 @@ static int file_copy(struct objstore *st, const struct obj_copy *copy, struct et
     struct drv_file *f = file_of(st);
     const char *dst = copy->dst;
     const struct obj_meta *meta = copy->meta;
+    const struct obj_cond *cond = copy->dst_cond;
+    struct obj_cond as_read = {.kind = OBJ_COND_ETAG};
     CLEANUP_FD int in = -1;
     struct stat sb;
     g_autofree char *tmp = NULL;
@@ -566,10 +570,15 @@ static int file_copy(struct objstore *st, const struct obj_copy *copy, struct et
     int r = file_key_check(dst);
     if (r == 0)
         r = file_open_object(f, copy->src, copy->src_etag, &in, &sb);
+    if (r == 0 && strcmp(copy->src, dst) == 0) { /* other metadata of the version that was read, not of the next one */
+        file_etag(&sb, &as_read.etag);
+        r = objstore_cond_check(cond, &as_read.etag);
+        cond = &as_read;
+    }
     if (r < 0)
         return r;
     if (is_marker_key(dst))
-        return sb.st_size ? -ENOTSUP : copy_marker(f, in, dst, meta, copy->dst_cond, ret_etag);
+        return sb.st_size ? -ENOTSUP : copy_marker(f, in, dst, meta, cond, ret_etag);
     CLEANUP_FD int fd = file_tmp_open(f, "copy", &tmp);
     if (fd < 0)
         return fd;
@@ -582,7 +591,7 @@ static int file_copy(struct objstore *st, const struct obj_copy *copy, struct et
         (void)file_remove(f, tmp, 0); /* a leftover is only waste */
         return r;
     }
-    return file_commit(f, fd, tmp, dst, copy->dst_cond, ret_etag);
+    return file_commit(f, fd, tmp, dst, cond, ret_etag);
 }
 
 static void drv_file_close(struct objstore *st)

@@ -38,7 +38,7 @@ int file_remove(struct drv_file *f, const char *path, int flags); /* unlinkat() 
 int file_rename(struct drv_file *f, const char *from, const char *to);
 /* -EINVAL for keys that a directory cannot hold. */
 int file_key_check(const char *key) MUST_CHECK;
-/* Where a key that cannot be held is asked for, it does not exist. */
+/* Where a key that cannot be held is asked for, or what is there is no object, it does not exist. */
 int file_read_error(int r);
 int file_write_error(int r);
 /* Exclusive lock over all commits of the store, also between processes. The descriptor, to be closed, or -errno. */
@@ -72,7 +72,7 @@ int file_dir_next(DIR *dir, struct dirent **ret_entry) MUST_CHECK;
 /* Gives the finished temporary file the key's name if cond holds; removes it otherwise. On the disk when it returns. */
 int file_commit(struct drv_file *f, int fd, const char *tmp, const char *key, const struct obj_cond *cond,
                 struct etag *ret_etag) MUST_CHECK;
-/* Gives tmp the key's name, with all directories that it needs in one step. Under the lock. */
+/* Gives tmp the key's name, with all directories that it needs in one step. -ENOTSUP: what has the name is neither file nor directory. Under the lock. */
 int file_place(struct drv_file *f, const char *tmp, const char *key) MUST_CHECK;
 /* Syncs the directory that key stands in or stood in, the nearest that is still there. */
 int file_dir_sync(struct drv_file *f, const char *key) MUST_CHECK;

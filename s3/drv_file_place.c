@@ -133,10 +133,22 @@ static int take_after_parent(struct drv_file *f, const char *made, const char *p
     return changed ? RET_ERRNO(fsync(fd)) : 0;
 }
 
+/* A symbolic link, a fifo, a socket or a device: somebody else's. A rename would put what gets the name in its place. */
+static int refuse_special(struct drv_file *f, const char *path)
+{
+    struct stat st;
+    int r = file_stat(f, path, &st);
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    return S_ISREG(st.st_mode) || S_ISDIR(st.st_mode) ? 0 : -ENOTSUP;
+}
+
 /* tmp gets the name `to`, of which all directories are there. */
 static int put_in(struct drv_file *f, const char *tmp, const char *to)
 {
-    int r = g_str_has_suffix(to, "/") ? take_after_parent(f, tmp, to) : 0;
+    int r = refuse_special(f, to);
+    if (r == 0 && g_str_has_suffix(to, "/"))
+        r = take_after_parent(f, tmp, to);
     return r < 0 ? r : file_rename(f, tmp, to);
 }
 

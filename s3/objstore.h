@@ -234,8 +234,8 @@ int objstore_put(struct objstore *st, const char *key, const void *buf, size_t l
 /* Absent key: 0. Condition not met: -ESTALE. */
 int objstore_delete(struct objstore *st, const char *key, const struct obj_cond *cond) MUST_CHECK;
 /* Server-side copy inside the bucket, also above copy_max_bytes (by part copy). src_etag must still be what src has (-ESTALE).
- * meta NULL keeps the source's metadata, else replaces it; src == dst with meta is a metadata update. An ambiguous
- * failure is settled by HEAD: done where the target carries the token and the attributes that a copy has. */
+ * meta NULL keeps the source's metadata, else replaces it; src == dst with meta is a metadata update of the version that
+ * was read (-ESTALE if another came, where the store tells). An ambiguous failure is settled by HEAD: done where the target carries the token and the attributes that a copy has. */
 int objstore_copy(struct objstore *st, const char *src, const struct etag *src_etag, const char *dst,
                   const struct obj_meta *meta, const struct obj_cond *dst_cond, struct etag *ret_etag) MUST_CHECK;
 /* The same; begun is told, before it holds anything, of the multipart upload at dst that a large copy is made by: what interrupts the copy may leave it. Not 0: the copy ends with that. */

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/xattr.h>
@@ -17,10 +18,11 @@
 
 static struct objstore *st;
 static char *dir;
-static GString *calls;        /* "sync INODE", "rename", one a line */
-static const char *fail_call; /* this one fails with EIO, once */
-static unsigned fail_later;   /* but not the first so many times */
-static char *late_file;       /* appears when a directory was read to its end; owned */
+static GString *calls;            /* "sync INODE", "rename", one a line */
+static const char *fail_call;     /* this one fails with EIO, once */
+static unsigned fail_later;       /* but not the first so many times */
+static char *late_file;           /* appears when a directory was read to its end; owned */
+static void (*before_lock)(void); /* is called before the next commit has the lock: what another node did meanwhile */
 static const char
     *overwrite; /* is written to the source in place when the first byte of it was copied; "" cuts it off there */
 
@@ -50,6 +52,15 @@ int renameat(int from_fd, const char *from, int to_fd, const char *to)
     if (calls)
         g_string_append(calls, "rename\n");
     return fails("renameat") ? -1 : (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, 0);
+}
+
+int flock(int fd, int operation)
+{
+    void (*other)(void) = before_lock;
+    before_lock = NULL;
+    if (other)
+        other();
+    return (int)syscall(SYS_flock, fd, operation);
 }
 
 ssize_t copy_file_range(int in, off_t *from, int out, off_t *to, size_t len, unsigned flags)
@@ -342,6 +353,51 @@ START_TEST(copy_of_an_object_that_changes_meanwhile_is_none)
 }
 END_TEST
 
+static void put_next_version(void)
+{
+    put("k", "other");
+}
+
+static void delete_both(void)
+{
+    ck_assert_int_eq(objstore_delete(st, "k", NULL), 0);
+    ck_assert_int_eq(objstore_delete(st, "m/", NULL), 0);
+}
+
+static int copy_over_itself(const char *key, enum obj_cond_kind kind, void (*meanwhile)(void))
+{
+    struct obj_meta meta = {.posix = {.fields = POSIX_MODE, .mode = S_IFREG | 0600}};
+    struct obj_cond cond = {.kind = kind, .etag = {"1-2-3"}};
+    before_lock = meanwhile;
+    int r = objstore_copy(st, key, NULL, key, &meta, &cond, NULL);
+    ck_assert(!before_lock);
+    return r;
+}
+
+/* That changes its attributes, which are those of the version that was read. */
+START_TEST(copy_of_an_object_over_itself_replaces_no_other_version)
+{
+    struct obj_info info = {0};
+    put("k", "text");
+    put("m/", "");
+    ck_assert_int_eq(copy_over_itself("k", OBJ_COND_NONE, NULL), 0);
+    ck_assert_int_eq(copy_over_itself("m/", OBJ_COND_NONE, NULL), 0);
+    ck_assert_int_eq(copy_over_itself("k", OBJ_COND_ABSENT, NULL), -ESTALE);
+    ck_assert_int_eq(copy_over_itself("k", OBJ_COND_ETAG, NULL), -ESTALE);
+    ck_assert_int_eq(copy_over_itself("k", OBJ_COND_NONE, put_next_version), -ESTALE);
+    ck_assert_int_eq(objstore_head(st, "k", &info), 0);
+    ck_assert_uint_eq(info.size, strlen("other"));
+    ck_assert_uint_eq(info.posix.fields & POSIX_MODE, 0);
+    obj_info_clear(&info);
+    ck_assert_int_eq(copy_over_itself("k", OBJ_COND_NONE, delete_both), -ESTALE);
+    put("m/", "");
+    ck_assert_int_eq(copy_over_itself("m/", OBJ_COND_NONE, delete_both), -ESTALE);
+    unsigned n;
+    ck_assert_int_eq(list(&n), 0);
+    ck_assert_uint_eq(n, 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("drv_file");
@@ -352,6 +408,7 @@ int main(void)
     tcase_add_test(t, joined_upload_is_on_the_disk_before_it_has_its_name);
     tcase_add_test(t, markers_and_deletes_are_on_the_disk);
     tcase_add_test(t, copy_of_an_object_that_changes_meanwhile_is_none);
+    tcase_add_test(t, copy_of_an_object_over_itself_replaces_no_other_version);
     tcase_add_test(t, delete_of_a_marker_whose_directory_stays_can_be_repeated);
     tcase_add_test(t, upload_goes_with_a_part_that_comes_while_it_is_aborted);
     tcase_add_test(t, upload_that_was_removed_in_part_goes_when_it_is_asked_for);

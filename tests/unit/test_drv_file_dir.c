@@ -115,6 +115,56 @@ START_TEST(no_key_leads_along_a_symbolic_link)
 }
 END_TEST
 
+enum { LINK_TO_FILE, LINK_TO_DIR, LINK_TO_NOTHING, FIFO, SOCKET, N_KINDS };
+
+static void make_special(const char *path, int kind)
+{
+    static const char *const to[] = {"file", "d", "nothing"};
+    if (kind <= LINK_TO_NOTHING)
+        ck_assert_int_eq(symlink(to[kind], path), 0);
+    else
+        ck_assert_int_eq(mknod(path, (kind == FIFO ? S_IFIFO : S_IFSOCK) | 0600, 0), 0);
+}
+
+static void assert_same(const char *path, const struct stat *was)
+{
+    struct stat now;
+    ck_assert_int_eq(lstat(path, &now), 0);
+    ck_assert(now.st_ino == was->st_ino && now.st_mode == was->st_mode);
+}
+
+/* Somebody else's: no object, so nothing that takes its place tells what it was. */
+START_TEST(what_is_no_object_is_not_replaced_by_one)
+{
+    g_autofree char *path = g_build_filename(dir, "k", NULL), *d = g_build_filename(dir, "d", NULL);
+    struct obj_cond absent = {.kind = OBJ_COND_ABSENT}, some = {.kind = OBJ_COND_ETAG, .etag = {"1-2-3"}};
+    struct obj_info info = {0};
+    struct stat was;
+    ck_assert_int_eq(g_mkdir(d, 0755), 0);
+    ck_assert_int_eq(put("file"), 0);
+    make_special(path, _i);
+    ck_assert_int_eq(lstat(path, &was), 0);
+    ck_assert_int_eq(put("k"), -ENOTSUP);
+    assert_same(path, &was);
+    ck_assert_int_eq(objstore_put(st, "k", "", 0, NULL, &absent, NULL), -ENOTSUP);
+    ck_assert_int_eq(objstore_put(st, "k", "", 0, NULL, &some, NULL), -ESTALE);
+    ck_assert_int_eq(upload("k"), -ENOTSUP);
+    assert_same(path, &was);
+    ck_assert_int_eq(objstore_copy(st, "file", NULL, "k", NULL, NULL, NULL), -ENOTSUP);
+    ck_assert_int_eq(put("k/"), -ENOTSUP);
+    ck_assert_int_eq(put("k/below"), -ENOTSUP);
+    assert_same(path, &was);
+    ck_assert_int_eq(objstore_head(st, "k", &info), -ENOENT);
+    ck_assert_int_eq(objstore_head(st, "k/", &info), -ENOENT);
+    ck_assert_int_eq(objstore_copy(st, "k", NULL, "k", NULL, NULL, NULL), -ENOENT);
+    ck_assert_int_eq(objstore_delete(st, "k", NULL), 0);
+    assert_same(path, &was);
+    ck_assert_uint_eq(rows_below("k"), 0);
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(put("k"), 0);
+}
+END_TEST
+
 START_TEST(its_own_directory_is_no_symbolic_link)
 {
     g_autofree char *msg = NULL, *tmp = g_build_filename(dir, ".sluice-tmp", NULL);
@@ -314,6 +364,7 @@ int main(void)
     TCase *t = tcase_create("dir");
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_loop_test(t, no_key_leads_along_a_symbolic_link, 0, 3);
+    tcase_add_loop_test(t, what_is_no_object_is_not_replaced_by_one, 0, N_KINDS);
     tcase_add_test(t, its_own_directory_is_no_symbolic_link);
     tcase_add_test(t, others_find_the_permissions_that_the_store_was_opened_with);
     tcase_add_loop_test(t, who_may_write_to_the_root_may_work_in_it, 0, 2);
