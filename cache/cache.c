@@ -102,6 +102,7 @@ int cache_open(const struct cache_config *cfg, struct meta *m, struct objstore *
     c->store = st;
     init_tables(c);
     space_init(c);
+    removed_init(c);
     int r = tiers_open(c, ret_msg);
     if (r >= 0)
         r = recover_index(c);
@@ -113,6 +114,8 @@ int cache_open(const struct cache_config *cfg, struct meta *m, struct objstore *
         r = fetch_pool_start(c);
     if (r >= 0)
         r = space_start(c);
+    if (r >= 0)
+        r = removed_start(c);
     if (r >= 0)
         r = upload_pool_start(c);
     if (r >= 0)
@@ -140,11 +143,13 @@ void cache_close(struct cache *c)
     follow_stop(c);
     space_stop(c);
     upload_pool_free(c);
+    removed_stop(c);
     rest_fini(c);
     int r = c->broken ? 0 : space_save_index(c);
     if (r < 0)
         log_warn("cache", "cannot write the index r=%s", err_name(r));
     g_ptr_array_unref(c->tiers);
+    removed_fini(c);
     space_fini(c);
     g_hash_table_unref(c->table.files);
     g_hash_table_unref(c->table.busy);

@@ -90,9 +90,10 @@ int cfile_save_if_needed(struct cfile *cf) MUST_CHECK;
 int index_save_entry(struct cache *c, const struct cache_entry *e) MUST_CHECK;
 /* Fills present, dirty and verify sets and the limit of a cfile being opened. */
 int index_load_segments(struct cfile *cf) MUST_CHECK;
-/* Record, segments, local file: removed so that a crash between leaves nothing behind for ever. sync: the vid may be opened again, and nothing but the record would
+/* Record, segments, local file: removed so that a crash between leaves nothing behind for ever; the record of a file that may have an intent goes later (cache_removed.c). sync: the vid may be opened again, and nothing but the record would
  * tell its new, empty file from the old one. */
 int index_remove(struct cache_tier *t, uint64_t vid, bool sync) MUST_CHECK;
+int index_end_removal(struct cache_tier *t, uint64_t vid) MUST_CHECK; /* of one that is DYING */
 /* Adds the removal of all that is recorded of vid to b. */
 void index_batch_forget(struct meta_batch *b, uint64_t vid);
 /* Forgets segments and checksums of vid, keeps none of its content. sync: as for index_remove(). */

@@ -225,6 +225,35 @@ void index_batch_forget(struct meta_batch *b, uint64_t vid)
     meta_cached_del(b, vid);
 }
 
+/* Unpublished, now or before: what brings it back says so of itself. */
+static bool may_have_intent(struct cache *c, uint64_t vid)
+{
+    mutex_lock(&c->space.mu);
+    const struct cache_entry *e = g_hash_table_lookup(c->space.entries, &vid);
+    bool may = !e || cached_unchecked(e->flags);
+    mutex_unlock(&c->space.mu);
+    return may;
+}
+
+int index_end_removal(struct cache_tier *t, uint64_t vid)
+{
+    if (t->kind == TIER_DISK && tier_state(t) != TIER_OK)
+        return 0; /* DYING, until it can be removed */
+    int r = tier_data_unlink(t, vid);
+    CRASH_POINT(evict_unlinked);
+    if (r < 0)
+        return r;
+    if (t->kind == TIER_DISK && may_have_intent(t->c, vid)) {
+        removed_add(t, vid);
+        return 0;
+    }
+    struct meta_batch *b = meta_batch_new(t->c->meta);
+    meta_cached_del(b, vid);
+    r = meta_commit(b, false);
+    meta_batch_free(b);
+    return r;
+}
+
 int index_remove(struct cache_tier *t, uint64_t vid, bool sync)
 {
     struct meta_cached dying = {.vid = vid, .flags = CACHED_DYING, .tier = t->number};
@@ -232,17 +261,9 @@ int index_remove(struct cache_tier *t, uint64_t vid, bool sync)
     index_batch_forget(b, vid);
     meta_cached_put(b, &dying);
     int r = meta_commit(b, sync);
-    CRASH_POINT(evict_dying);
-    bool stays = t->kind == TIER_DISK && tier_state(t) != TIER_OK; /* DYING, until it can be removed */
-    if (r == 0 && !stays)
-        r = tier_data_unlink(t, vid);
-    CRASH_POINT(evict_unlinked);
-    if (r == 0 && !stays) {
-        meta_cached_del(b, vid);
-        r = meta_commit(b, false);
-    }
     meta_batch_free(b);
-    return r;
+    CRASH_POINT(evict_dying);
+    return r < 0 ? r : index_end_removal(t, vid);
 }
 
 int index_reset(struct cache *c, const struct cache_entry *e, bool sync)

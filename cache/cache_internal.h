@@ -39,8 +39,7 @@
 #define CACHED_DOUBT    0x8000u /* was being changed in an earlier boot: a dirty bit may be lost */
 #define CACHED_FAILED   0x4000u /* a sync failed: bytes may be gone that nobody misses */
 #define CACHED_WRITTEN  0x2000u /* was changed here: chunks without a checksum */
-#define CACHED_GIVEN                                                                                                   \
-    0x800u /* the kernel had the file: a program may have it mapped for ever, so no byte of it is taken away */
+#define CACHED_GIVEN    0x800u  /* the kernel had the file, a program may have it mapped for ever: no byte of it goes */
 
 /* No checksum finds a loss of power for some of its chunks: what takes them away is synced in the database before they go. */
 static inline bool cached_unchecked(uint32_t flags)
@@ -146,6 +145,7 @@ struct cache {
     struct cache_fetch fetch;
     struct cache_follow follow;
     struct cache_space space;
+    struct cache_removed *removed; /* cache_removed.c */
     struct cache_health health;
 };
 

@@ -104,7 +104,7 @@ static bool never_made(struct cache_tier *t, const struct meta_cached *rec)
 /* One file that cannot be removed is no reason to do without the cache: its record stays, the next start tries again. */
 static void end_removal(struct cache_tier *t, uint64_t vid)
 {
-    int r = index_remove(t, vid, false);
+    int r = index_end_removal(t, vid);
     if (r < 0)
         log_warn("cache", "a dropped cache file could not be removed vid=%" PRIu64 " r=%s", vid, err_name(r));
 }

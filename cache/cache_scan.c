@@ -143,6 +143,11 @@ int cache_scan_files(const char *dir, int (*fn)(void *ctx, const struct cache_sc
     return r;
 }
 
+bool cache_scan_is_dying(const struct meta_cached *rec)
+{
+    return rec->flags & CACHED_DYING;
+}
+
 /* ---- unpublished bytes ---- */
 
 struct intents {

@@ -21,6 +21,8 @@ int cache_scan_tier(struct meta *m, const char *first, uint32_t number, char **r
 /* Calls fn for every tier whose folder is there, the first one included. */
 int cache_scan_tiers(struct meta *m, const char *first, int (*fn)(void *ctx, const char *dir, uint32_t number),
                      void *ctx) MUST_CHECK;
+/* It is being removed: what is still there of the file goes at the next start. */
+bool cache_scan_is_dying(const struct meta_cached *rec);
 /* Whether the file carries an intent: 1, 0, or -errno (-EOPNOTSUPP: this file system keeps none). */
 int cache_scan_has_intent(const char *dir, uint64_t vid) MUST_CHECK;
 int cache_scan_set_intent(const char *dir, uint64_t vid, const char *text) MUST_CHECK;

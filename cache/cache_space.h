@@ -64,3 +64,14 @@ int space_save_index(struct cache *c) MUST_CHECK;
 bool space_yields(const struct cache_entry *e);
 /* The last resort of a writer. True: something is gone. */
 bool space_evict_pinned(struct cache_tier *t, uint64_t want);
+
+/* ---- cache_removed.c ---- */
+
+void removed_init(struct cache *c);
+void removed_fini(struct cache *c);
+int removed_start(struct cache *c) MUST_CHECK;
+void removed_stop(struct cache *c); /* nothing is removed any more; settles what was. Half-started allowed */
+/* A data file of the tier went. */
+void removed_mark(struct cache_tier *t, uint64_t vid);
+/* The same, and its DYING record goes when the disk knows. */
+void removed_add(struct cache_tier *t, uint64_t vid);

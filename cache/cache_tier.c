@@ -64,6 +64,8 @@ int tier_data_unlink(struct cache_tier *t, uint64_t vid)
         return 0;
     cache_data_path(vid, path);
     int r = RET_ERRNO(unlinkat(t->dir_fd, path, 0));
+    if (r == 0)
+        removed_mark(t, vid);
     return r == -ENOENT ? 0 : r;
 }
 
@@ -103,7 +105,7 @@ static int sweep_file(void *ctx, const struct cache_scanned *file)
     }
     struct cache_entry *e = space_entry_find(c, file->vid);
     if (!e && is_dying(c, file->vid))
-        s->n += index_remove(s->t, file->vid, false) == 0;
+        s->n += index_end_removal(s->t, file->vid) == 0;
     else if (e ? entry_tier(e) != s->t : !has_intent(s->t, file->path))
         s->n += tier_data_unlink(s->t, file->vid) == 0;
     table_release(c, file->vid);

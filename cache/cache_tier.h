@@ -24,6 +24,8 @@ enum tier_state { TIER_OK, TIER_BYPASSED, TIER_MISSING };
 /* The number that a further disk's folder carries. -ENOENT: none, -EEXIST: of another database than uuid. */
 int tier_read_id(const char *dir, const char *uuid, uint32_t *ret_number) MUST_CHECK;
 
+#define TIER_FOLDERS 256u /* data/00 ... data/ff */
+
 enum tier_leases {
     LEASES_UNTRIED, /* or they could not be */
     LEASES_NONE,
@@ -72,6 +74,7 @@ struct cache_tier {
     uint64_t gave_up_gen;   /* grows whenever the evictor found nothing to drop */
     bool sweep;             /* the evictor looks for files that are not its any more */
     int evictor_tid;        /* 0: it has not begun */
+    uint8_t unsynced[TIER_FOLDERS]; /* something was removed there, which may not be on the disk */
     /* owned by the evictor */
     uint64_t next_tick_ns; /* of its looks once a second */
     /* owned by who starts and stops */

@@ -18,6 +18,8 @@ int fsck_cached(void *ctx, const struct meta_cached *c)
     struct cache_scanned file;
     g_autofree char *dir = NULL;
     fsck_step(f);
+    if (cache_scan_is_dying(c))
+        return 0; /* the next start ends it */
     int r = cache_scan_tier(f->m, f->dir, c->tier, &dir);
     if (r == -ENODEV || (r == -ENOENT && !(c->flags & CACHED_DIRTY)))
         return 0; /* the next start settles it */

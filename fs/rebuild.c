@@ -112,10 +112,17 @@ static bool intent_parse(struct intent *in, const char *text)
     return ok;
 }
 
+/* A power loss brought back what was removed. */
+static bool is_dying(struct rebuild *rb, uint64_t vid)
+{
+    struct meta_cached rec;
+    return meta_cached_get(rb->m, vid, &rec) == 0 && cache_scan_is_dying(&rec);
+}
+
 static int on_intent(void *ctx, const char *path, uint64_t vid, uint64_t size, const char *text)
 {
     struct rebuild *rb = ctx;
-    if (vid == 0 || vid >= NUMBER_LIMIT || g_hash_table_contains(rb->known, &vid))
+    if (vid == 0 || vid >= NUMBER_LIMIT || g_hash_table_contains(rb->known, &vid) || is_dying(rb, vid))
         return 0;
     struct intent *in = g_new0(struct intent, 1);
     in->vid = vid;

@@ -1,6 +1,7 @@
 /* What a power loss leaves: the data files as they are, the database as it was when it was last synced. */
-#include "cache/cache_internal.h"
+#include "cache/cache_file.h"
 #include "cache_fixture.h"
+#include "cache_scan.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -40,6 +41,48 @@ int fdatasync(int fd)
     return (int)syscall(SYS_fdatasync, fd);
 }
 
+static char *
+    undone; /* what a power loss brings back: data files removed from folders that were not synced since; under synced_mu */
+static _Thread_local bool waits_for_no_disk;
+
+int unlinkat(int fd, const char *name, int flags)
+{
+    g_mutex_lock(&synced_mu);
+    if (undone && g_str_has_prefix(name, "data/") && faccessat(fd, name, F_OK, 0) == 0) {
+        g_autofree char *path = g_build_filename(undone, name, NULL);
+        (void)unlink(path); /* an older one */
+        ck_assert_int_eq(linkat(fd, name, AT_FDCWD, path, 0), 0);
+    }
+    int r = (int)syscall(SYS_unlinkat, fd, name, flags), err = errno;
+    g_mutex_unlock(&synced_mu);
+    errno = err;
+    return r;
+}
+
+static void forget_removals(const char *folder)
+{
+    g_autofree char *path = g_strconcat(undone, folder, NULL);
+    g_autoptr(GDir) d = g_dir_open(path, 0, NULL);
+    ck_assert_ptr_nonnull(d);
+    for (const char *name; (name = g_dir_read_name(d));) {
+        g_autofree char *file = g_build_filename(path, name, NULL);
+        ck_assert_int_eq(unlink(file), 0);
+    }
+}
+
+int fsync(int fd)
+{
+    g_autofree char *path = path_of(fd);
+    const char *folder = path ? strstr(path, "/data/") : NULL;
+    ck_assert(!waits_for_no_disk);
+    g_mutex_lock(&synced_mu);
+    int r = (int)syscall(SYS_fsync, fd);
+    if (undone && folder && strlen(folder) == strlen("/data/xx"))
+        forget_removals(folder);
+    g_mutex_unlock(&synced_mu);
+    return r;
+}
+
 static int written_out, write_out_error, hurry_after; /* pieces; errno of each, 0 none; so many, 0: for all of them */
 static int hurry;
 
@@ -59,10 +102,17 @@ static void setup(void)
     written_out = write_out_error = hurry_after = hurry = 0;
     synced = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
     fixture_init(&fx, 16 * MIB);
+    g_autofree char *lost = g_build_filename(fx.root, "undone", NULL);
+    for (unsigned i = 0; i < 256; i++) {
+        g_autofree char *folder = g_strdup_printf("%s/data/%02x", lost, i);
+        ck_assert_int_eq(g_mkdir_with_parents(folder, 0700), 0);
+    }
+    undone = g_steal_pointer(&lost);
 }
 
 static void teardown(void)
 {
+    g_clear_pointer(&undone, g_free);
     fixture_fini(&fx);
     g_hash_table_unref(synced);
 }
@@ -96,10 +146,14 @@ static void power_loss(struct cfile *open, struct cfile *other)
     g_autofree char *meta = g_build_filename(fx.dir, "meta", NULL), *copy = g_build_filename(fx.root, "copy", NULL);
     shell(g_strdup_printf("cp -a '%s' '%s'", meta, copy));
     drop_unsynced(copy);
+    g_mutex_lock(&synced_mu);
+    g_autofree char *back = g_steal_pointer(&undone);
+    g_mutex_unlock(&synced_mu);
     cache_file_unref(open);
     cache_file_unref(other);
     fixture_stop(&fx);
     shell(g_strdup_printf("rm -rf '%s' && mv '%s' '%s'", meta, copy, meta));
+    shell(g_strdup_printf("cp -an '%s/data' '%s/'", back, fx.dir));
     fixture_start_in_another_boot(&fx);
 }
 
@@ -186,6 +240,95 @@ START_TEST(holes_made_for_others_are_fetched_again)
 }
 END_TEST
 
+static bool is_recorded(uint64_t vid)
+{
+    struct meta_cached rec;
+    return meta_cached_get(fx.meta, vid, &rec) == 0;
+}
+
+static bool is_there(uint64_t vid)
+{
+    struct cache_scanned file;
+    return cache_scan_file(fx.dir, vid, &file) == 0;
+}
+
+/* Whoever looks for unpublished files that no record knows would bring it back. Right after it was removed, or when its record is gone. 0, 1: of a file that is not published; 2: of one that was,
+ * and is dropped to make room. */
+START_TEST(what_was_removed_does_not_come_back)
+{
+    struct cfile *cf = written();
+    uint64_t vid = cache_file_vid(cf);
+    ck_assert_int_eq(cache_file_set_intent(cf, "somebody's"), 0);
+    if (_i == 2)
+        (void)publish(cf, 1);
+    ck_assert_int_eq(cache_file_sync(cf), 0);
+    cache_file_unref(cf);
+    waits_for_no_disk = true;
+    if (_i == 2)
+        ck_assert_int_eq(cache_evict(fx.cache, vid), 0);
+    else
+        cache_forget(fx.cache, vid);
+    waits_for_no_disk = false;
+    ck_assert(!is_there(vid));
+    if (_i > 0)
+        EVENTUALLY(!is_recorded(vid));
+    ck_assert_int_eq(meta_sync(fx.meta), 0);
+    power_loss(NULL, NULL);
+    ck_assert(!is_there(vid));
+    EVENTUALLY(!is_recorded(vid));
+}
+END_TEST
+
+/* Though nothing is there to be removed, nobody synced its removal. */
+START_TEST(what_a_process_before_removed_does_not_come_back)
+{
+    struct cfile *cf = written();
+    uint64_t vid = cache_file_vid(cf);
+    struct meta_cached dying = {.vid = vid, .flags = CACHED_DYING};
+    ck_assert_int_eq(cache_file_sync(cf), 0);
+    cache_file_unref(cf);
+    fixture_stop(&fx);
+    char name[32];
+    int fd = open(fx.dir, O_PATH);
+    cache_data_path(vid, name);
+    ck_assert_int_eq(unlinkat(fd, name, 0), 0);
+    (void)close(fd);
+    fixture_start_meta(&fx);
+    struct meta_batch *b = meta_batch_new(fx.meta);
+    meta_cached_put(b, &dying);
+    ck_assert_int_eq(meta_commit(b, true), 0);
+    meta_batch_free(b);
+    fixture_start_cache(&fx);
+    EVENTUALLY(!is_recorded(vid));
+    ck_assert_int_eq(meta_sync(fx.meta), 0);
+    power_loss(NULL, NULL);
+    ck_assert(!is_there(vid));
+}
+END_TEST
+
+/* Its record is not that of the file which was removed. */
+START_TEST(what_is_made_anew_stays)
+{
+    struct cfile *cf = written();
+    uint64_t vid = cache_file_vid(cf);
+    struct cache_source src = publish(cf, 1);
+    cache_file_unref(cf);
+    ck_assert_int_eq(cache_evict(fx.cache, vid), 0);
+    cf = open_object(&fx, vid, &src, SIZE);
+    assert_reads(cf, 0, SIZE, 1);
+    if (_i == 1) /* closed */
+        cache_file_unref(cf);
+    struct cfile *other = written();
+    uint64_t next = cache_file_vid(other);
+    cache_file_unref(other);
+    cache_forget(fx.cache, next); /* its record goes with, or after, what would be that of the first one */
+    EVENTUALLY(!is_recorded(next));
+    ck_assert(is_recorded(vid) && is_there(vid));
+    if (_i == 0)
+        cache_file_unref(cf);
+}
+END_TEST
+
 START_TEST(a_failed_sync_is_not_forgotten)
 {
     struct cfile *cf = written();
@@ -243,6 +386,9 @@ int main(void)
     tcase_add_test(tc, nor_are_chunks_that_were_changed_in_a_fetched_file);
     tcase_add_test(tc, a_file_of_another_size_is_made_anew_as_well);
     tcase_add_test(tc, holes_made_for_others_are_fetched_again);
+    tcase_add_loop_test(tc, what_was_removed_does_not_come_back, 0, 3);
+    tcase_add_test(tc, what_a_process_before_removed_does_not_come_back);
+    tcase_add_loop_test(tc, what_is_made_anew_stays, 0, 2);
     tcase_add_test(tc, a_failed_sync_is_not_forgotten);
     tcase_add_loop_test(tc, a_sync_for_which_nobody_waits_goes_by_pieces, 0, 5);
     suite_add_tcase(suite, tc);

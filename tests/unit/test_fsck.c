@@ -1,5 +1,6 @@
 /* fsck over cache folders that a file system left behind, then damaged by hand. */
 #include "base/cleanup.h"
+#include "cache/cache_internal.h"
 #include "fs/content.h"
 #include "fs/fsck.h"
 #include "fs/publish.h"
@@ -348,6 +349,44 @@ START_TEST(unpublished_data_without_a_cache_record_is_linked_again)
 }
 END_TEST
 
+static void leave_dying(uint64_t vid)
+{
+    struct meta_cached rec = {.vid = vid, .flags = CACHED_DYING};
+    struct meta *m = open_meta();
+    struct meta_batch *b = meta_batch_new(m);
+    meta_cached_put(b, &rec);
+    ck_assert_int_eq(meta_commit(b, true), 0);
+    meta_batch_free(b);
+    meta_close(m);
+}
+
+static void copy_data(const char *path, uint64_t vid)
+{
+    g_autofree char *to = data_path(vid), *cmd = g_strdup_printf("cp -a '%s' '%s'", path, to);
+    ck_assert_int_eq(system(cmd), 0);
+}
+
+/* Removed, and brought back by a power loss, beside one that the database lost. */
+START_TEST(removed_data_is_not_brought_back)
+{
+    g_autofree char *path = data_path(leave_dirty_file()), *removed = data_path(0xabcdef);
+    leave_dying(0xabcdee);
+    ck_assert_int_eq(fsck(false), 0);
+    leave_dying(0xabcdef);
+    copy_data(path, 0xabcdef);
+    ck_assert_int_eq(fsck(false), 0);
+    copy_data(path, 0xabcdf0);
+    ck_assert_int_eq(fsck(false), 1);
+    ck_assert_int_eq(fsck(true), 0);
+    fs_fixture_open(&fx);
+    g_autofree char *text = read_file("d/x.recovered-abcdf0");
+    ck_assert_str_eq(text, "hello");
+    struct inode *none = NULL;
+    ck_assert_int_eq(tree_resolve(fx.fs, "d/x.recovered-abcdef", &none), -ENOENT);
+    ck_assert_int_ne(access(removed, F_OK), 0);
+}
+END_TEST
+
 START_TEST(cache_record_without_data_is_removed)
 {
     fs_fixture_object(&fx, "clean", "12345", 5);
@@ -587,6 +626,7 @@ int main(void)
     tcase_add_test(tc, closing_file_that_grew_is_left_to_the_start);
     tcase_add_test(tc, data_file_of_nobody_is_removed_by_repair_only);
     tcase_add_test(tc, unpublished_data_without_a_cache_record_is_linked_again);
+    tcase_add_test(tc, removed_data_is_not_brought_back);
     tcase_add_test(tc, cache_record_without_data_is_removed);
     tcase_add_test(tc, journal_record_of_no_name_is_removed);
     tcase_add_loop_test(tc, lost_journal_record_is_written_again, 0, 2);

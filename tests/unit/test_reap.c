@@ -1,4 +1,5 @@
 /* Inodes without a name that a worker left: they go when the kernel does not know them, and not before. A thread of the test answers for notifier and kernel. */
+#include "cache_scan.h"
 #include "fs/content.h"
 #include "fs/event_apply.h"
 #include "fs/events.h"
@@ -83,10 +84,11 @@ static bool record_is_there(uint64_t ino)
     return there;
 }
 
+/* The record of what is removed may wait for the disk. */
 static bool cached_is_there(uint64_t vid)
 {
     struct meta_cached c;
-    return meta_cached_get(fx.fs->meta, vid, &c) == 0;
+    return meta_cached_get(fx.fs->meta, vid, &c) == 0 && !cache_scan_is_dying(&c);
 }
 
 static void wait_reaped(void)
