@@ -489,6 +489,45 @@ START_TEST(another_name_of_the_loser_lives_on)
 }
 END_TEST
 
+/* What was not changed of a large file is in the object of its other name only, which is removed: at the path of the lost one stands theirs. */
+START_TEST(what_a_loser_rests_on_is_not_the_object_that_won)
+{
+    enum { PART = 64 << 10, SIZE = 16 * PART };
+    fx.cfg.part_size = PART;
+    g_autofree char *big = g_strnfill(SIZE, 'b'), *path = g_build_filename(fx.lake, "f", NULL), *got = NULL;
+    start();
+    fs_fixture_write(&fx, "f", big, SIZE);
+    all_published();
+    INODE_REF in = fs_fixture_inode(&fx, "f");
+    INODE_REF link = NULL;
+    ck_assert_int_eq(tree_link(fx.fs, in->ino, META_ROOT_INO, "g", &link), 0);
+    all_published();
+    ck_assert_str_eq(in->rec.base_key, "g");
+    int r = -EBUSY;
+    EVENTUALLY(r == 0 || (r = cache_evict(fx.fs->cache, in->rec.vid)) == 0);
+    fault("op=part,key=g,action=error:-EIO;op=part-copy,key=g,action=error:-EIO");
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    fs_fixture_pwrite(in, "x", 1, SIZE / 2);
+    theirs("f", "theirs");
+    content_release(in, true);
+    EVENTUALLY(n_conflicts() == 1);
+    struct cfile *cf = NULL;
+    ck_assert_int_eq(content_use(in, &cf), 0);
+    ck_assert(!cache_file_complete(cf));
+    content_unuse(in, cf);
+    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "g"), 0);
+    fault("");
+    ck_assert_int_eq(conflict_keep_mine(fx.fs, id_at("f")), 0);
+    all_published();
+    gsize n = 0;
+    ck_assert(g_file_get_contents(path, &got, &n, NULL));
+    big[SIZE / 2] = 'x';
+    ck_assert(n == SIZE && memcmp(got, big, SIZE) == 0);
+    ck_assert(!fs_fixture_object_exists(&fx, "g"));
+}
+END_TEST
+
 START_TEST(rename_onto_a_name_changed_elsewhere_keeps_both)
 {
     theirs("a", "ours");
@@ -640,6 +679,7 @@ int main(void)
     tcase_add_test(tc, what_was_closed_later_waits_for_a_decision);
     tcase_add_test(tc, ours_goes_upstream_before_what_waited_for_it);
     tcase_add_test(tc, another_name_of_the_loser_lives_on);
+    tcase_add_test(tc, what_a_loser_rests_on_is_not_the_object_that_won);
     tcase_add_test(tc, rename_onto_a_name_changed_elsewhere_keeps_both);
     tcase_add_test(tc, attributes_alone_are_no_conflict);
     tcase_add_test(tc, renamed_or_removed_meanwhile_is_no_conflict);
