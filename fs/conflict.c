@@ -251,6 +251,7 @@ static int detach_locked(struct loss *l, struct meta_batch *b) NO_TSA /* under n
         move_aside(o, b, d, &l->winner.etag);
     if (r == 0 && l->winner.has_info)
         r = tree_insert_row(fs, b, dir, &l->winner, l->in->rec.flags & INODE_PIN_FLAGS, meta_next_seq(fs->meta));
+    note_clear(fs, b, o->key); /* from now on what stands there is theirs, whatever token it carries */
     if (r == 0)
         r = meta_commit(b, false);
     publish_apply(fs, r == 0);
@@ -457,8 +458,8 @@ static int restore_locked(struct fs *fs, struct meta_batch *b, struct loser *l, 
     d->flags = (d->flags & ~(uint32_t)DENTRY_UPSTREAM) | DENTRY_DEST_KNOWN;
     d->dest_etag = *winner;
     d->uetag = (struct etag){0};
-    d->pub_vid = d->pub_gen = 0;
-    d->token[0] = '\0';
+    d->pub_vid = d->pub_gen =
+        0; /* the token stays: what is put there and is no later version of ours is somebody else's */
     d->stamp = meta_next_seq(fs->meta);
     publish_again(fs, b, d);
     meta_dentry_put(b, d);

@@ -141,7 +141,7 @@ static json_t *describe(struct fs *fs, const char *path, struct inode *in, const
     json_object_set_new(o, "key", verb_string(key));
     g_autofree char *etag = g_strndup(d->uetag.s, d->flags & DENTRY_UPSTREAM ? etag_bare_len(&d->uetag) : 0);
     json_object_set_new(o, "etag", verb_string(etag));
-    json_object_set_new(o, "token", verb_string(d->token));
+    json_object_set_new(o, "token", verb_string(d->flags & DENTRY_UPSTREAM ? d->token : ""));
     json_object_set_new(o, "state", json_string(state_name(&rec, d, local_is(fs, path))));
     json_object_set_new(o, "pinned", json_boolean(rec.flags & INODE_PINNED));
     add_rule(fs, o, path, dir);

@@ -155,7 +155,8 @@ static json_t *kernel_features(struct fs *fs)
 static void add_capabilities(struct fs *fs, json_t *o)
 {
     static const uint32_t conditions[] = {CAP_PUT_IF_NONE_MATCH, CAP_PUT_IF_MATCH,  CAP_COMPLETE_CONDITIONS,
-                                          CAP_DELETE_IF_MATCH,   CAP_COPY_IF_MATCH, CAP_PART_COPY_IF_MATCH};
+                                          CAP_DELETE_IF_MATCH,   CAP_COPY_IF_MATCH, CAP_PART_COPY_IF_MATCH,
+                                          CAP_COPY_TARGET};
     uint32_t caps = objstore_caps_of(fs->store, "");
     json_t *has = json_array(), *by_head = json_array();
     for (unsigned bit = 0; objstore_cap_name(bit); bit++)

@@ -89,7 +89,7 @@ void publish_apply(struct fs *fs, bool committed) REQUIRES(fs->ns);
 /* ---- any time ---- */
 
 #define STORE_CAPS_VALUE "store-caps" /* what it gave, for the next start; above 32 bits the revision of the probe */
-#define PROBE_REVISION   2u           /* grows with what is probed: what an earlier one gave is probed again */
+#define PROBE_REVISION   3u           /* grows with what is probed: what an earlier one gave is probed again */
 /* What the store that key is in can do is found out before the first change, once. */
 int publish_probe(struct fs *fs, const char *key) MUST_CHECK;
 /* Has a publisher thread do that behind: parts are sent before the first change is made. */

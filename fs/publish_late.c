@@ -152,7 +152,7 @@ int late_put(struct meta_batch *b, struct op *o, const struct late_request *req)
     if (!matters(o))
         return 0;
     uint32_t caps = objstore_caps_of(p->fs->store, o->key);
-    bool compared = req->caps && (caps & req->caps) == req->caps;
+    bool compared = req->caps && (caps & (req->caps | CAP_IF_MATCH_ABSENT)) == req->caps;
     bool fixed = (caps & CAP_COPY_IF_MATCH) && !req->empty;
     mutex_lock(&p->mu);
     forget_request(p, o);

@@ -5,7 +5,8 @@
  * note is committed and synced under the key: by what token (and size) the object would be known as ours. The commit that records the object removes the note. Whoever finds a
  * note at a key before he publishes there, or deletes it, asks the store once: an object that fits is ours to replace or delete, any other is somebody else's.
  * Value "note/KEY": kind, token or its beginning, token recorded before (only later ones are meant) or size; one a line. Of a copy of an object over itself a fourth line has the inode:
- * it is the same content with other metadata, and another etag.
+ * it is the same content with other metadata, and another etag; of another copy that is 0. A fifth has the attributes that the copy is given, if they are not the source's: fields, mode, uid, gid and
+ * mtime. One that somebody else made, of a version with the same token, has other ones.
  */
 #include "base/crash.h"
 #include "base/log.h"
@@ -64,11 +65,16 @@ int note_upload(struct op *o, uint64_t id, const char *old_token, const struct l
     return note_put(o, text, req);
 }
 
-int note_copy(struct op *o, const char *token, uint64_t size, uint64_t same_ino, const struct late_request *req)
+int note_copy(struct op *o, const struct copy_note *copy, const struct late_request *req)
 {
-    g_autofree char *same = same_ino ? g_strdup_printf("\n%" G_GUINT64_FORMAT, same_ino) : g_strdup("");
-    g_autofree char *text = g_strdup_printf("copy\n%s\n%" G_GUINT64_FORMAT "%s", token, size, same);
-    return note_put(o, text, req);
+    g_autoptr(GString) text = g_string_new(NULL);
+    const struct posix_attr *p = copy->posix;
+    g_string_printf(text, "copy\n%s\n%" G_GUINT64_FORMAT "\n%" G_GUINT64_FORMAT, copy->token, copy->size,
+                    copy->same_ino);
+    if (p && (p->fields & POSIX_MODE))
+        g_string_append_printf(text, "\n%x %o %u %u %" G_GINT64_FORMAT, p->fields, p->mode, p->uid, p->gid,
+                               p->mtime_ns);
+    return note_put(o, text->str, req);
 }
 
 struct copy_upload {
@@ -163,14 +169,42 @@ bool publish_has_note(struct fs *fs, const char *key)
     return text != NULL;
 }
 
+bool note_carries(const struct posix_attr *have, const struct posix_attr *want, bool with_mtime)
+{
+    if (!(have->fields & POSIX_MODE))
+        return true;
+    if (with_mtime && !((have->fields & POSIX_MTIME) && have->mtime_ns == want->mtime_ns))
+        return false;
+    return ((have->mode ^ want->mode) & 07777) == 0 && have->uid == want->uid && have->gid == want->gid;
+}
+
+/* Lines of a note; those of before a version that wrote more have fewer. */
+enum { KIND, TOKEN, SIZE, INO, ATTRIBUTES, N_LINES, RECORDED = SIZE };
+
+static bool attributes_fit(const char *line, const struct posix_attr *have)
+{
+    enum { FIELDS, MODE, UID, GID, MTIME, N_ATTRIBUTES };
+    g_auto(GStrv) v = g_strsplit(line, " ", N_ATTRIBUTES);
+    if (g_strv_length(v) != N_ATTRIBUTES)
+        return false;
+    const struct posix_attr want = {.fields = (uint32_t)strtoul(v[FIELDS], NULL, 16),
+                                    .mode = (uint32_t)strtoul(v[MODE], NULL, 8),
+                                    .uid = (uint32_t)strtoul(v[UID], NULL, 10),
+                                    .gid = (uint32_t)strtoul(v[GID], NULL, 10),
+                                    .mtime_ns = g_ascii_strtoll(v[MTIME], NULL, 10)};
+    return note_carries(have, &want, want.fields & POSIX_MTIME);
+}
+
 static bool note_fits(const char *text, const struct obj_info *info)
 {
-    g_auto(GStrv) lines = g_strsplit(text, "\n", 3);
-    if (g_strv_length(lines) != 3)
+    g_auto(GStrv) lines = g_strsplit(text, "\n", N_LINES);
+    unsigned n = g_strv_length(lines);
+    if (n <= SIZE)
         return false;
-    if (g_str_equal(lines[0], "upload"))
-        return token_is_later(info->token, lines[1], lines[2]);
-    return strcmp(info->token, lines[1]) == 0 && info->size == strtoull(lines[2], NULL, 10);
+    if (g_str_equal(lines[KIND], "upload"))
+        return token_is_later(info->token, lines[TOKEN], lines[RECORDED]);
+    return strcmp(info->token, lines[TOKEN]) == 0 && info->size == strtoull(lines[SIZE], NULL, 10) &&
+           (n <= ATTRIBUTES || attributes_fit(lines[ATTRIBUTES], &info->posix));
 }
 
 bool note_is_marker(const char *key)
@@ -234,12 +268,11 @@ int note_content(struct fs *fs, const char *key, uint64_t ino, const struct outc
 /* Is what is noted a version of this content, or its very object with other metadata? */
 static bool note_is_of(struct fs *fs, const char *text, uint64_t vid, uint64_t ino)
 {
-    enum { KIND, TOKEN, SIZE, INO, N_LINES };
     g_autofree char *start = g_strdup_printf("upload\n%s.%" G_GINT64_MODIFIER "x.\n", meta_uuid(fs->meta), vid);
     if (g_str_has_prefix(text, start))
         return true;
     g_auto(GStrv) lines = g_strsplit(text, "\n", N_LINES);
-    return g_strv_length(lines) == N_LINES && g_str_equal(lines[KIND], "copy") && strtoull(lines[INO], NULL, 10) == ino;
+    return g_strv_length(lines) > INO && g_str_equal(lines[KIND], "copy") && strtoull(lines[INO], NULL, 10) == ino;
 }
 
 int note_newer(struct fs *fs, uint64_t vid, uint64_t ino, const char *key, struct etag *ret_etag)

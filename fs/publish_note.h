@@ -11,11 +11,18 @@ bool token_is_later(const char *token, const char *prefix, const char *recorded)
 /* Before the op's upload becomes visible: its token begins with our id and `id` (cache file, or inode of a link or directory) and is later than old_token.
  * -EAGAIN: the op was dropped, or its key rests, nothing may become visible. */
 int note_upload(struct op *o, uint64_t id, const char *old_token, const struct late_request *req) MUST_CHECK;
-/* The same before a copy that will have this token. same_ino: the object of that inode is copied over itself; 0: it is not. */
-int note_copy(struct op *o, const char *token, uint64_t size, uint64_t same_ino, const struct late_request *req)
-    MUST_CHECK;
+/* The same before a copy that will have this token. */
+struct copy_note {
+    const char *token;
+    uint64_t size;
+    uint64_t same_ino;              /* the object of that inode is copied over itself; 0: it is not */
+    const struct posix_attr *posix; /* what it is given; NULL: what the source has */
+};
+int note_copy(struct op *o, const struct copy_note *copy, const struct late_request *req) MUST_CHECK;
 /* The copy; where it is made by an upload that is recorded meanwhile, so that the next start ends it if this one cannot. */
 int note_and_copy(struct op *o, struct obj_copy *copy, struct etag *ret_etag) MUST_CHECK;
+/* Does an object with these attributes have those that it was given? Where the store keeps none nobody knows: yes. with_mtime: the time of its last change as well. */
+bool note_carries(const struct posix_attr *have, const struct posix_attr *want, bool with_mtime);
 void note_clear(struct fs *fs, struct meta_batch *b, const char *key);
 /* The named value goes, where there is one: most often there is none, and no tombstone is written. Reads the database. */
 void note_drop_value(struct fs *fs, struct meta_batch *b, const char *name);

@@ -220,7 +220,8 @@ int place_adopt(struct op *o, struct meta_dentry *d, const struct etag *etag)
     }
     if (is_own(&now)) {
         now.uetag = *etag;
-        now.pub_vid = now.pub_gen = 0;
+        now.pub_vid = now.pub_gen =
+            0; /* the token stays that of the last one recorded: what is older is nobody's news */
     } else {
         now.flags |= DENTRY_DEST_KNOWN;
         now.dest_etag = *etag;

@@ -362,12 +362,12 @@ static int verify_copy(struct job *j, const char *token, struct outcome *out)
     return r;
 }
 
-/* By what token the copy will be known as ours: the source's, or one of its own where that has none. */
+/* By what token the copy will be known as ours: the source's, or one of its own where that has none. The name's is of an older version where no object is its own. */
 static int copy_token(struct job *j, const char *src, struct obj_meta *meta, bool *new_meta, char *ret)
 {
     struct fs *fs = j->o->p->fs;
     struct obj_info info = {0};
-    g_strlcpy(ret, j->d.token, TOKEN_MAX + 1);
+    g_strlcpy(ret, j->d.flags & DENTRY_UPSTREAM ? j->d.token : "", TOKEN_MAX + 1);
     if (*ret)
         return 0;
     int r = objstore_head(fs->store, src, &info); /* listings do not tell tokens */
@@ -408,7 +408,8 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
     if (r == 0)
         r = copy_token(j, src, &meta, &new_meta, token);
     if (r == 0)
-        r = note_copy(j->o, token, out.size, in_place ? j->d.ino : 0, &req);
+        r = note_copy(
+            j->o, &(struct copy_note){token, out.size, in_place ? j->d.ino : 0, new_meta ? &meta.posix : NULL}, &req);
     CRASH_POINT(copy_noted);
     struct obj_copy copy = {
         .src = src, .dst = j->o->key, .src_etag = src_etag, .meta = new_meta ? &meta : NULL, .dst_cond = &cond};
@@ -434,7 +435,7 @@ static int run_copy(struct job *j, const char *src, const struct etag *src_etag)
 }
 
 /* The condition failed: is what stands there a version of this file, published by us and not recorded (killed in between)? One that is not later than the
- * recorded one was put back by somebody else. */
+ * recorded ones was put back by somebody else. The token may be that of the start of an upload, and is known of a loser that came back as well. */
 static bool own_version(struct job *j, uint64_t vid, struct etag *ret_etag)
 {
     struct fs *fs = j->o->p->fs;
@@ -442,7 +443,8 @@ static bool own_version(struct job *j, uint64_t vid, struct etag *ret_etag)
     char recorded[TOKEN_MAX + 1];
     g_autofree char *prefix = g_strdup_printf("%s.%" G_GINT64_MODIFIER "x.", meta_uuid(fs->meta), vid);
     write_token(fs, j->d.pub_vid, j->d.pub_gen, recorded);
-    bool own = objstore_head(fs->store, j->o->key, &info) == 0 && token_is_later(info.token, prefix, recorded);
+    bool own = objstore_head(fs->store, j->o->key, &info) == 0 && token_is_later(info.token, prefix, recorded) &&
+               token_is_later(info.token, prefix, j->d.token);
     if (own)
         *ret_etag = info.etag;
     obj_info_clear(&info);
@@ -473,16 +475,6 @@ static int take_as_base(struct job *j, const struct etag *etag)
         cache_file_rebase(cf, j->o->key, etag);
     cache_file_unref(cf);
     return r;
-}
-
-/* Whether the object carries the attributes it should: a streamed upload has those of its start, and no mtime unless it had been set by then. */
-static bool carries(const struct posix_attr *have, const struct posix_attr *want, bool mtime_set)
-{
-    if (!(have->fields & POSIX_MODE))
-        return true; /* the store keeps none: sending them again would not help */
-    if (mtime_set && !((have->fields & POSIX_MTIME) && have->mtime_ns == want->mtime_ns))
-        return false;
-    return ((have->mode ^ want->mode) & 07777) == 0 && have->uid == want->uid && have->gid == want->gid;
 }
 
 /* A closed file that is not as long as it was then has lost bytes. */
@@ -550,7 +542,8 @@ static int upload_content(struct job *j, struct cfile *cf)
         return r;
     out.etag = res.etag;
     out.size = res.size;
-    out.meta = carries(&res.posix, &req.meta.posix, mtime_set);
+    /* a streamed upload has those of its start, and no mtime unless it had been set by then */
+    out.meta = note_carries(&res.posix, &req.meta.posix, mtime_set);
     g_strlcpy(out.token, res.token, sizeof(out.token));
     return pubop_record(j->o, &j->d, in, &out);
 }

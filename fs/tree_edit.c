@@ -169,7 +169,9 @@ static char *other_object(struct fs *fs, const struct meta_dentry *d, bool uncha
     for (unsigned i = 0; i < names->len; i++) {
         const struct meta_dentry *other = names->pdata[i];
         bool same = other->pub_vid == d->pub_vid && other->pub_gen == d->pub_gen;
-        char *key = other->id != d->id && (same || (unchanged && other->pub_gen <= 1)) ? object_of(fs, other) : NULL;
+        bool lost = other->parent == META_ASIDE_INO && !other->ukey; /* at its path stands what won */
+        bool fits = other->id != d->id && !lost && (same || (unchanged && other->pub_gen <= 1));
+        char *key = fits ? object_of(fs, other) : NULL;
         if (!key)
             continue;
         *ret_etag = other->uetag;

@@ -150,7 +150,7 @@ struct meta_dentry {
     uint64_t usize;
     struct etag dest_etag;     /* see DENTRY_DEST_KNOWN */
     uint64_t pub_vid, pub_gen; /* content version that the object holds, 0: somebody else's */
-    char token[TOKEN_MAX + 1]; /* of the published version, "" if not ours */
+    char token[TOKEN_MAX + 1]; /* of the published version, or of the last one that was, "" if not ours */
     int64_t umtime_ns;         /* empty objects: Last-Modified in the listing that uetag was checked for, 0: none */
 };
 void meta_dentry_clear(struct meta_dentry *d);

@@ -627,7 +627,7 @@ static int drv_file_check(struct objstore *st, char **ret_msg)
 static int drv_file_probe(struct objstore *st, const char *key_prefix, uint32_t *ret_caps)
 {
     *ret_caps = CAP_PUT_IF_NONE_MATCH | CAP_PUT_IF_MATCH | CAP_COMPLETE_CONDITIONS | CAP_DELETE_IF_MATCH |
-                CAP_COPY_IF_MATCH | CAP_PART_COPY | CAP_PART_COPY_IF_MATCH | CAP_RANGE_IF_MATCH;
+                CAP_COPY_IF_MATCH | CAP_PART_COPY | CAP_PART_COPY_IF_MATCH | CAP_RANGE_IF_MATCH | CAP_COPY_TARGET;
     return 0;
 }
 

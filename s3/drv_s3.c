@@ -202,7 +202,8 @@ void s3_cond_apply(struct drv_s3 *d, struct s3_call *c, const struct obj_cond *c
         return;
     bool absent = cond->kind == OBJ_COND_ABSENT;
     bool offered = (caps & (absent ? cap_absent : cap_etag)) != 0;
-    if (!offered || !etag_is_bare(&cond->etag))
+    bool makes = !absent && (cap_etag & (CAP_PUT_IF_MATCH | CAP_COMPLETE_CONDITIONS)) && (caps & CAP_IF_MATCH_ABSENT);
+    if (!offered || makes || !etag_is_bare(&cond->etag))
         c->guard = cond;
     else if (!absent && strcmp(cond->etag.s, MD5_OF_NOTHING) != 0)
         c->late = S3_LATE_NOT;

@@ -101,7 +101,7 @@ void s3_etag_of_empty(const char *key, const char *token, struct etag *etag);
 /* A condition on the bare tag. */
 void s3_etag_header(struct s3_req *req, const char *name, const struct etag *etag, bool quoted);
 /* Adds the condition's header or makes it the call's guard, as the capabilities say; does both where the header would not tell two empty
- * objects apart. cond must outlive the call. */
+ * objects apart, or not whether there is one. cond must outlive the call. */
 void s3_cond_apply(struct drv_s3 *d, struct s3_call *c, const struct obj_cond *cond, uint32_t cap_absent,
                    uint32_t cap_etag);
 /* HEADs key: 0 the condition holds, -ESTALE it does not, and then whether nothing is there. timeout_ns 0: the store's.

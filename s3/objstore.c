@@ -45,9 +45,10 @@ void objstore_late_forget(void)
 static const struct objstore_driver *const drivers[] = {&drv_s3, &drv_file};
 
 static const char *const cap_names[] = {
-    "put-if-none-match", "put-if-match",   "if-match-unquoted", "complete-conditions", "delete-if-match",
-    "copy-if-match",     "part-copy",      "content-md5",       "checksum-crc32c",     "checksum-crc64nvme",
-    "etag-is-md5",       "range-if-match", "payload-sha256",    "part-copy-if-match",
+    "put-if-none-match", "put-if-match",       "if-match-unquoted", "complete-conditions",
+    "delete-if-match",   "copy-if-match",      "part-copy",         "content-md5",
+    "checksum-crc32c",   "checksum-crc64nvme", "etag-is-md5",       "range-if-match",
+    "payload-sha256",    "part-copy-if-match", "if-match-absent",   "copy-target",
 };
 
 const char *objstore_cap_name(unsigned bit)

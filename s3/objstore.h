@@ -40,6 +40,9 @@ enum objstore_cap {
     CAP_PAYLOAD_SHA256 = 1 << 12, /* a body that has not the SHA-256 it was signed with is refused */
     /* x-amz-copy-source-if-match of UploadPartCopy: another handler in most stores, and some (R2, Ceph) have it in that of CopyObject alone; Ceph 16.2 in neither. */
     CAP_PART_COPY_IF_MATCH = 1 << 13,
+    /* Not a good one: PUT or Complete with If-Match makes an object where none stands (older MinIO, VersityGW), so that is looked at before as well. */
+    CAP_IF_MATCH_ABSENT = 1 << 14,
+    CAP_COPY_TARGET = 1 << 15, /* If-None-Match: * and If-Match of CopyObject, on what it is to replace (AWS) */
 };
 /* "put-if-none-match", ... for status and objbench; NULL past the last. */
 const char *objstore_cap_name(unsigned bit);

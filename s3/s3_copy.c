@@ -3,7 +3,7 @@
  * headers given again. New metadata replaces ours; what other tools wrote beside it and the content headers are kept, and so are, in every copy,
  * storage class and encryption with a key of the user's.
  *
- * No store has conditions on a copy's target that could be relied on, so the target is looked at before. A copy onto itself is a change
+ * Few stores have conditions on a copy's target (CAP_COPY_TARGET); else it is looked at before. A copy onto itself is a change
  * of metadata; its condition is the version that was read. The token that a copy gives is the content's, and what stands at the target
  * may carry it already: only with the attributes beside it, new ones or the source's, does it show that a copy was made. No state, no locks.
  */
@@ -49,6 +49,13 @@ static int copied_check(struct copy *cp, const char *src, const struct etag *src
     return tells ? -ESTALE : 0;
 }
 
+/* Nothing is there, says a store that compares the target: was it the source, or what is to be replaced? */
+static int which_is_gone(struct copy *cp, const struct obj_cond *cond)
+{
+    bool absent = false;
+    return s3_cond_look(cp->d, cp->dst, cond, 0, &absent) == -ESTALE ? -ESTALE : -ENOENT;
+}
+
 static int copy_whole(struct copy *cp, const char *src, const struct obj_info *info, const struct obj_meta *meta,
                       const GPtrArray *keep, const struct obj_cond *cond)
 {
@@ -64,8 +71,9 @@ static int copy_whole(struct copy *cp, const char *src, const struct obj_info *i
         s3_req_header(&c.req, "x-amz-metadata-directive", "REPLACE");
         s3_meta_headers(&c.req, meta);
     }
+    uint32_t compares = objstore_caps(&cp->d->base) & CAP_COPY_TARGET;
     if (!cp->in_place || !(objstore_caps(&cp->d->base) & CAP_COPY_IF_MATCH))
-        s3_cond_apply(cp->d, &c, cond, 0, 0);
+        s3_cond_apply(cp->d, &c, cond, compares, compares);
     c.late = S3_LATE; /* of an object over itself too: new metadata need not change its etag */
     c.slow = true;
     c.copied_bytes = info->size;
@@ -75,6 +83,8 @@ static int copy_whole(struct copy *cp, const char *src, const struct obj_info *i
     c.settle = copy_settle;
     int r = s3_exec(cp->d, &c);
     s3_call_fini(&c);
+    if (r == -ENOENT && compares && !cp->in_place && cond && cond->kind == OBJ_COND_ETAG)
+        r = which_is_gone(cp, cond);
     return r < 0 ? r : copied_check(cp, src, &info->etag);
 }
 

@@ -4,7 +4,7 @@
  * answer shows nothing, nor does sending it again, since it may have been carried out: its whole step is taken again from a known state, a few times; then
  * the probe fails and is made again later. Only what the store was too busy to look at is sent again (call.once).
  *
- * A few requests on two keys below the given prefix; both are removed at the end, whatever happened. No state.
+ * A few requests on three keys below the given prefix; they are removed at the end, whatever happened. No state.
  */
 #include "base/crc32c.h"
 #include "base/log.h"
@@ -23,6 +23,8 @@ struct probe {
     struct drv_s3 *d;
     char *a;            /* owned; key that exists after the first step */
     char *b;            /* owned; target of copies */
+    char *c;            /* owned; nothing is there unless a store does what it should not, or a copy was to be made */
+    bool c_made;        /* perhaps */
     struct etag etag;   /* of a */
     struct etag etag_b; /* of b, when it was put */
     char md5[33];
@@ -72,10 +74,23 @@ static enum answer put(struct probe *p, const char *key, const char *name, const
         s3_md5_header(&c.req, body, BODY_LEN, p->md5);
     enum answer a = ask(p, &c);
     const char *etag = http_header(&c.resp, "etag");
-    if (a == ANSWER_OK)
-        s3_etag_parse(etag ? etag : "", strcmp(key, p->a) == 0 ? &p->etag : &p->etag_b);
+    if (a == ANSWER_OK && key != p->c)
+        s3_etag_parse(etag ? etag : "", key == p->a ? &p->etag : &p->etag_b);
     s3_call_fini(&c);
     return a;
+}
+
+/* With the quotes that this store wants around it. */
+static char *if_match(const struct probe *p, const char *etag)
+{
+    return p->caps & CAP_IF_MATCH_UNQUOTED ? g_strdup(etag) : g_strdup_printf("\"%s\"", etag);
+}
+
+/* What the store said to a request at c that names a version: was it refused, as nothing stands there? */
+static bool refused_at_c(struct probe *p, enum answer a)
+{
+    p->c_made = p->c_made || a == ANSWER_OK || a == ANSWER_UNKNOWN;
+    return a == ANSWER_REFUSED || (a == ANSWER_BAD && p->last == -ENOENT);
 }
 
 /* The capability shows when the wrong value is refused and the right one is taken. */
@@ -102,6 +117,9 @@ static void probe_put(struct probe *p)
     put_pair(p, CAP_PUT_IF_MATCH, "If-Match", "\"" WRONG_ETAG "\"", quoted);
     if (!(p->caps & CAP_PUT_IF_MATCH) && p->r == 0)
         put_pair(p, CAP_PUT_IF_MATCH | CAP_IF_MATCH_UNQUOTED, "If-Match", WRONG_ETAG, bare);
+    g_autofree char *value = if_match(p, p->etag.s);
+    if ((p->caps & CAP_PUT_IF_MATCH) && p->r == 0 && !refused_at_c(p, put(p, p->c, "If-Match", value)))
+        p->caps |= CAP_IF_MATCH_ABSENT;
 }
 
 static void probe_checksums(struct probe *p)
@@ -116,12 +134,6 @@ static void probe_checksums(struct probe *p)
     put_pair(p, CAP_PAYLOAD_SHA256, SIGNED_SUM, WRONG_ETAG WRONG_ETAG, sum);
     put_pair(p, CAP_CHECKSUM_CRC32C, "x-amz-checksum-crc32c", "AAAAAA==", right);
     put_pair(p, CAP_CHECKSUM_CRC64NVME, "x-amz-checksum-crc64nvme", "AAAAAAAAAAA=", BODY_CRC64NVME);
-}
-
-/* With the quotes that this store wants around it. */
-static char *if_match(const struct probe *p, const char *etag)
-{
-    return p->caps & CAP_IF_MATCH_UNQUOTED ? g_strdup(etag) : g_strdup_printf("\"%s\"", etag);
 }
 
 static enum answer get_range(struct probe *p, const char *etag)
@@ -141,34 +153,57 @@ static void probe_range(struct probe *p)
         p->caps |= CAP_RANGE_IF_MATCH;
 }
 
-static enum answer copy(struct probe *p, const char *etag)
+/* Of a, with that condition. ret_etag may be NULL. */
+static enum answer copy(struct probe *p, const char *key, const char *name, const char *value, struct etag *ret_etag)
 {
     struct s3_call c;
-    g_autofree char *source = s3_copy_source(p->d, p->a);
-    s3_call_init(p->d, &c, "PUT", p->b, M_requests_copy);
+    g_autofree char *source = s3_copy_source(p->d, p->a), *etag = NULL;
+    s3_call_init(p->d, &c, "PUT", key, M_requests_copy);
     s3_req_header(&c.req, "x-amz-copy-source", source);
-    s3_req_headerf(&c.req, "x-amz-copy-source-if-match", "\"%s\"", etag);
+    s3_req_header(&c.req, name, value);
     c.body_may_err = true;
     enum answer a = ask(p, &c);
+    if (a == ANSWER_OK && ret_etag)
+        s3_etag_parse(s3_xml_text(c.resp.body->str, c.resp.body->len, "ETag", &etag) == 0 ? etag : "", ret_etag);
     s3_call_fini(&c);
     return a;
 }
 
 static void probe_copy(struct probe *p)
 {
-    if (copy(p, WRONG_ETAG) == ANSWER_REFUSED && copy(p, p->etag.s) == ANSWER_OK)
+    static const char name[] = "x-amz-copy-source-if-match";
+    g_autofree char *right = g_strdup_printf("\"%s\"", p->etag.s);
+    if (copy(p, p->b, name, "\"" WRONG_ETAG "\"", NULL) == ANSWER_REFUSED &&
+        copy(p, p->b, name, right, NULL) == ANSWER_OK)
         p->caps |= CAP_COPY_IF_MATCH;
 }
 
-static enum answer complete(struct probe *p, const char *id, const struct obj_part *part, const char *name,
-                            const char *value)
+/* Nothing is at c. A store that takes these conditions to be on the source shows it there. */
+static void probe_copy_target(struct probe *p)
+{
+    struct etag etag = {{0}};
+    g_autofree char *wrong = if_match(p, WRONG_ETAG), *other = if_match(p, p->etag.s);
+    if (p->c_made || !refused_at_c(p, copy(p, p->c, "If-Match", other, NULL)))
+        return;
+    p->c_made = true;
+    if (copy(p, p->c, "If-None-Match", "*", &etag) != ANSWER_OK ||
+        copy(p, p->c, "If-None-Match", "*", NULL) != ANSWER_REFUSED ||
+        copy(p, p->c, "If-Match", wrong, NULL) != ANSWER_REFUSED)
+        return;
+    g_autofree char *right = if_match(p, etag.s);
+    if (copy(p, p->c, "If-Match", right, NULL) == ANSWER_OK)
+        p->caps |= CAP_COPY_TARGET;
+}
+
+static enum answer complete(struct probe *p, const char *key, const char *id, const struct obj_part *part,
+                            const char *name, const char *value)
 {
     struct s3_call c;
     g_autofree char *xml =
         g_strdup_printf("<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>\"%s\"</ETag>"
                         "</Part></CompleteMultipartUpload>",
                         part->etag.s);
-    s3_call_init(p->d, &c, "POST", p->a, M_requests_multipart);
+    s3_call_init(p->d, &c, "POST", key, M_requests_multipart);
     s3_req_query(&c.req, "uploadId", id);
     s3_req_header(&c.req, name, value);
     c.body = xml;
@@ -184,13 +219,13 @@ static bool probe_complete(struct probe *p, const char *id, const struct obj_par
 {
     g_autofree char *wrong = if_match(p, WRONG_ETAG);
     g_autofree char *right = if_match(p, p->etag.s);
-    enum answer a = complete(p, id, part, "If-None-Match", "*");
+    enum answer a = complete(p, p->a, id, part, "If-None-Match", "*");
     if (a != ANSWER_REFUSED)
         return a == ANSWER_OK;
-    a = complete(p, id, part, "If-Match", wrong);
+    a = complete(p, p->a, id, part, "If-Match", wrong);
     if (a != ANSWER_REFUSED)
         return a == ANSWER_OK;
-    a = complete(p, id, part, "If-Match", right);
+    a = complete(p, p->a, id, part, "If-Match", right);
     if (a == ANSWER_OK)
         p->caps |= CAP_COMPLETE_CONDITIONS;
     return a == ANSWER_OK;
@@ -250,6 +285,27 @@ static void probe_multipart(struct probe *p)
         (void)s3_mpu_abort(st, p->a, id); /* shows in mpu_list if it stays */
 }
 
+/* Does Complete, which has the conditions, see that nothing stands at c? */
+static void probe_complete_absent(struct probe *p)
+{
+    struct objstore *st = &p->d->base;
+    g_autofree char *id = NULL;
+    g_autofree char *value = if_match(p, p->etag.s);
+    struct obj_part part = {.number = 1, .size = BODY_LEN};
+    if (!(p->caps & CAP_COMPLETE_CONDITIONS) || (p->caps & CAP_IF_MATCH_ABSENT))
+        return;
+    int r = s3_mpu_create(st, p->c, NULL, &id);
+    if (r == 0)
+        r = s3_mpu_part(st, p->c, id, body, &part);
+    enum answer a = r == 0 ? complete(p, p->c, id, &part, "If-Match", value) : ANSWER_BAD;
+    if (r < 0 && !is_answer(r))
+        p->r = r;
+    else if (r < 0 || !refused_at_c(p, a))
+        p->caps |= CAP_IF_MATCH_ABSENT;
+    if (id && a != ANSWER_OK)
+        (void)s3_mpu_abort(st, p->c, id); /* shows in mpu_list if it stays */
+}
+
 static enum answer delete_b(struct probe *p, const char *etag)
 {
     struct s3_call c;
@@ -272,9 +328,9 @@ static void probe_delete(struct probe *p)
 static int clean_up(struct probe *p)
 {
     struct objstore *st = &p->d->base;
-    const char *keys[] = {p->a, p->b};
+    const char *keys[] = {p->a, p->b, p->c};
     int r = 0;
-    for (size_t i = 0; i < G_N_ELEMENTS(keys); i++) {
+    for (size_t i = 0; i < G_N_ELEMENTS(keys) - !p->c_made; i++) {
         int e = st->drv->delete (st, keys[i], NULL);
         if (e == -EACCES)
             log_warn("s3", "an object of the probe stays: the credentials lack the permission to delete key='%s%s'",
@@ -285,11 +341,14 @@ static int clean_up(struct probe *p)
     return r;
 }
 
-/* a stands there with a known etag, b does not: as before the first step that needs both so. */
+/* a stands there with a known etag, b and c do not: as before the first step that needs them so. */
 static void start_again(struct probe *p)
 {
     struct objstore *st = &p->d->base;
     int r = st->drv->delete (st, p->b, NULL);
+    if (r == 0 && p->c_made)
+        r = st->drv->delete (st, p->c, NULL);
+    p->c_made = p->c_made && r < 0;
     p->r = r == -EACCES ? 0 : r;
     if (p->r == 0)
         (void)put(p, p->a, NULL, NULL);
@@ -311,8 +370,11 @@ int s3_probe(struct objstore *st, const char *key_prefix, uint32_t *ret_caps)
     struct probe p = {.d = s3_of(st)};
     p.a = g_strdup_printf("%sprobe-%08x%08x-a", key_prefix, g_random_int(), g_random_int());
     p.b = g_strdup_printf("%s-b", p.a);
-    static void (*const steps[])(struct probe *) = {probe_put,  probe_checksums, probe_range,
-                                                    probe_copy, probe_multipart, probe_delete};
+    p.c = g_strdup_printf("%s-c", p.a);
+    static void (*const steps[])(struct probe *) = {
+        probe_put,       probe_checksums,       probe_range,       probe_copy,
+        probe_multipart, probe_complete_absent, probe_copy_target, probe_delete,
+    };
     for (size_t i = 0; i < G_N_ELEMENTS(steps) && p.r == 0; i++)
         take(&p, steps[i]);
     int r = clean_up(&p);
@@ -321,5 +383,6 @@ int s3_probe(struct objstore *st, const char *key_prefix, uint32_t *ret_caps)
         *ret_caps = p.caps;
     g_free(p.a);
     g_free(p.b);
+    g_free(p.c);
     return r;
 }

@@ -8,7 +8,7 @@
 
 #define CONDITIONS                                                                                                     \
     (CAP_PUT_IF_NONE_MATCH | CAP_PUT_IF_MATCH | CAP_COMPLETE_CONDITIONS | CAP_DELETE_IF_MATCH | CAP_COPY_IF_MATCH |    \
-     CAP_PART_COPY_IF_MATCH)
+     CAP_PART_COPY_IF_MATCH | CAP_COPY_TARGET)
 
 const char *objbench_cap_text(uint32_t caps, unsigned bit)
 {

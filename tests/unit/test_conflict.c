@@ -1,116 +1,9 @@
 /* Lost races over a lake in a folder, without FUSE: what the path shows, what is kept, what each resolution does. */
-#include "fs/conflict.h"
-#include "fs/content.h"
+#include "conflict_fixture.h"
 #include "fs/fsck.h"
-#include "fs/publish.h"
-#include "fs/tree.h"
 #include "fs/tree_apply.h"
-#include "fs_fixture.h"
-#include "tests/support/checks.h"
 
-#include <check.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-static struct fs_fixture fx;
-
-static void setup(void)
-{
-    fs_fixture_init(&fx);
-    fx.cfg.fault = g_strdup("op=get,nth=1000000,action=error:-EIO"); /* none yet */
-    fx.cfg.metadata_ttl_ns = 3600 * NS_PER_S;
-}
-
-static void teardown(void)
-{
-    fs_fixture_fini(&fx);
-}
-
-static void fault(const char *rules)
-{
-    ck_assert_int_eq(objstore_fault_set(fx.fs->store, rules), 0);
-}
-
-static void start(void)
-{
-    fs_fixture_open(&fx);
-    fs_fixture_start(&fx);
-}
-
-/* New content of a file that is there, by a handle that stays open. */
-static struct inode *begin_write(const char *path, const char *text)
-{
-    struct inode *in = fs_fixture_inode(&fx, path);
-    ck_assert_int_eq(content_open(in, true, true), 0);
-    ck_assert_int_eq(content_begin_change(in), 0);
-    fs_fixture_pwrite(in, text, strlen(text), 0);
-    ck_assert_int_eq(content_flush(in, false), 0);
-    return in;
-}
-
-static void end_write(struct inode *in)
-{
-    content_release(in, true);
-    inode_put(in);
-}
-
-/* What a new open of the path reads; NULL when there is no such name. Owned. */
-static char *text_at(const char *path)
-{
-    struct inode *in = NULL;
-    if (tree_resolve(fx.fs, path, &in) < 0)
-        return NULL;
-    char *buf = g_malloc0(64);
-    struct cfile *cf = NULL;
-    ck_assert_int_eq(content_use(in, &cf), 0);
-    ck_assert_int_ge(cache_file_read(cf, buf, 63, 0), 0);
-    content_unuse(in, cf);
-    inode_put(in);
-    return buf;
-}
-
-static void assert_path(const char *path, const char *want)
-{
-    g_autofree char *got = text_at(path);
-    ck_assert_str_eq(got ? got : "(none)", want);
-}
-
-static void assert_object(const char *key, const char *want)
-{
-    g_autofree char *path = g_build_filename(fx.lake, key, NULL), *data = NULL;
-    ck_assert(g_file_get_contents(path, &data, NULL, NULL));
-    ck_assert_str_eq(data, want);
-}
-
-static void theirs(const char *key, const char *text)
-{
-    fs_fixture_object(&fx, key, text, strlen(text));
-}
-
-static void remove_object(const char *key)
-{
-    g_autofree char *path = g_build_filename(fx.lake, key, NULL);
-    ck_assert_int_eq(remove(path), 0);
-}
-
-static uint64_t n_conflicts(void)
-{
-    return conflict_count(fx.fs->meta, "");
-}
-
-static uint64_t id_at(const char *path)
-{
-    uint64_t id = 0;
-    ck_assert_int_eq(conflict_find(fx.fs->meta, path, &id), 0);
-    return id;
-}
-
-static void all_published(void)
-{
-    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
-}
 
 /* "f" was changed here from "base" to "ours" and elsewhere to `winner` (NULL: removed), which came first. */
 static void lose(const char *path, const char *winner)
@@ -596,6 +489,45 @@ START_TEST(another_name_of_the_loser_lives_on)
 }
 END_TEST
 
+/* What was not changed of a large file is in the object of its other name only, which is removed: at the path of the lost one stands theirs. */
+START_TEST(what_a_loser_rests_on_is_not_the_object_that_won)
+{
+    enum { PART = 64 << 10, SIZE = 16 * PART };
+    fx.cfg.part_size = PART;
+    g_autofree char *big = g_strnfill(SIZE, 'b'), *path = g_build_filename(fx.lake, "f", NULL), *got = NULL;
+    start();
+    fs_fixture_write(&fx, "f", big, SIZE);
+    all_published();
+    INODE_REF in = fs_fixture_inode(&fx, "f");
+    INODE_REF link = NULL;
+    ck_assert_int_eq(tree_link(fx.fs, in->ino, META_ROOT_INO, "g", &link), 0);
+    all_published();
+    ck_assert_str_eq(in->rec.base_key, "g");
+    int r = -EBUSY;
+    EVENTUALLY(r == 0 || (r = cache_evict(fx.fs->cache, in->rec.vid)) == 0);
+    fault("op=part,key=g,action=error:-EIO;op=part-copy,key=g,action=error:-EIO");
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    fs_fixture_pwrite(in, "x", 1, SIZE / 2);
+    theirs("f", "theirs");
+    content_release(in, true);
+    EVENTUALLY(n_conflicts() == 1);
+    struct cfile *cf = NULL;
+    ck_assert_int_eq(content_use(in, &cf), 0);
+    ck_assert(!cache_file_complete(cf));
+    content_unuse(in, cf);
+    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "g"), 0);
+    fault("");
+    ck_assert_int_eq(conflict_keep_mine(fx.fs, id_at("f")), 0);
+    all_published();
+    gsize n = 0;
+    ck_assert(g_file_get_contents(path, &got, &n, NULL));
+    big[SIZE / 2] = 'x';
+    ck_assert(n == SIZE && memcmp(got, big, SIZE) == 0);
+    ck_assert(!fs_fixture_object_exists(&fx, "g"));
+}
+END_TEST
+
 START_TEST(rename_onto_a_name_changed_elsewhere_keeps_both)
 {
     theirs("a", "ours");
@@ -747,6 +679,7 @@ int main(void)
     tcase_add_test(tc, what_was_closed_later_waits_for_a_decision);
     tcase_add_test(tc, ours_goes_upstream_before_what_waited_for_it);
     tcase_add_test(tc, another_name_of_the_loser_lives_on);
+    tcase_add_test(tc, what_a_loser_rests_on_is_not_the_object_that_won);
     tcase_add_test(tc, rename_onto_a_name_changed_elsewhere_keeps_both);
     tcase_add_test(tc, attributes_alone_are_no_conflict);
     tcase_add_test(tc, renamed_or_removed_meanwhile_is_no_conflict);

@@ -122,6 +122,27 @@ START_TEST(empty_objects_are_told_apart_by_their_tokens)
 }
 END_TEST
 
+/* Others removed it, and it stays so: the store would make it anew. */
+START_TEST(store_that_makes_what_should_be_there_is_asked_before)
+{
+    struct obj_cond cond = {.kind = OBJ_COND_ETAG, .etag = {"v1"}};
+    struct obj_meta meta = {.token = "t"};
+    struct obj_part part = {.number = 1, .size = 1, .etag = {"e1"}};
+    struct etag etag = {0};
+    objstore_set_caps(st, CAP_PUT_IF_MATCH | CAP_COMPLETE_CONDITIONS | CAP_IF_MATCH_ABSENT);
+    http_stub_reply(stub, NOT_THERE);
+    ck_assert_int_eq(objstore_put(st, "k", "x", 1, &meta, &cond, NULL), -ESTALE);
+    http_stub_reply(stub, NOT_THERE);
+    ck_assert_int_eq(objstore_mpu_complete(st, "k", "U", &part, 1, "t", &cond, &etag), -ESTALE);
+    ck_assert(asked(0, "HEAD ") && asked(1, "HEAD "));
+    ck_assert_uint_eq(http_stub_n_requests(stub), 2);
+    http_stub_reply(stub, 200, "ETag: \"v1\"\r\nContent-Length: 1\r\n", "");
+    http_stub_reply(stub, 200, "ETag: \"v2\"\r\n", "");
+    ck_assert_int_eq(objstore_put(st, "k", "x", 1, &meta, &cond, NULL), 0);
+    ck_assert(asked(3, "PUT ") && asked(3, "If-Match: \"v1\""));
+}
+END_TEST
+
 START_TEST(condition_on_an_empty_object_is_on_its_token_too)
 {
     uint32_t caps = CAP_PUT_IF_MATCH | CAP_PUT_IF_NONE_MATCH | CAP_DELETE_IF_MATCH;
@@ -649,6 +670,7 @@ int main(void)
     tcase_add_test(t, lost_reply_of_put_is_not_sent_twice_when_the_token_is_there);
     tcase_add_test(t, own_success_seen_as_conflict_is_success);
     tcase_add_test(t, empty_objects_are_told_apart_by_their_tokens);
+    tcase_add_test(t, store_that_makes_what_should_be_there_is_asked_before);
     tcase_add_test(t, condition_on_an_empty_object_is_on_its_token_too);
     tcase_add_test(t, put_whose_etag_contradicts_the_body_fails);
     tcase_add_test(t, body_carries_the_one_digest_that_the_store_compares);

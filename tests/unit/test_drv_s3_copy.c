@@ -90,6 +90,63 @@ START_TEST(class_that_is_told_but_not_taken_is_left_out)
 }
 END_TEST
 
+#define TARGET_CAPS (CAP_COPY_IF_MATCH | CAP_COPY_TARGET)
+#define COPIED      200, "", "<CopyObjectResult><ETag>\"c\"</ETag></CopyObjectResult>"
+
+START_TEST(target_is_compared_by_the_store_that_can)
+{
+    static const struct obj_cond absent = {.kind = OBJ_COND_ABSENT}, known = {.kind = OBJ_COND_ETAG, .etag = {"old"}};
+    objstore_set_caps(st, TARGET_CAPS);
+    head_is("src", "");
+    http_stub_reply(stub, COPIED);
+    ck_assert_int_eq(objstore_copy(st, "a", NULL, "b", NULL, &absent, NULL), 0);
+    ck_assert(asked(1, "PUT /bucket/pre/b") && asked(1, "\r\nIf-None-Match: *"));
+    head_is("src", "");
+    http_stub_reply(stub, COPIED);
+    ck_assert_int_eq(objstore_copy(st, "a", NULL, "b", NULL, &known, NULL), 0);
+    ck_assert(asked(3, "PUT /bucket/pre/b") && asked(3, "\r\nIf-Match: \"old\""));
+    head_is("src", "");
+    http_stub_reply(stub, 412, "", ERROR_XML("PreconditionFailed"));
+    ck_assert_int_eq(objstore_copy(st, "a", NULL, "b", NULL, &absent, NULL), -ESTALE);
+    ck_assert_uint_eq(http_stub_n_requests(stub), 6);
+}
+END_TEST
+
+/* 0: of the source; 1: of what was to be replaced. */
+START_TEST(copy_tells_what_of_the_two_is_gone)
+{
+    static const struct obj_cond known = {.kind = OBJ_COND_ETAG, .etag = {"old"}};
+    objstore_set_caps(st, TARGET_CAPS);
+    head_is("src", "");
+    http_stub_reply(stub, 404, "", ERROR_XML("NoSuchKey"));
+    if (_i == 0)
+        head_is("old", "");
+    else
+        head_finds_nothing();
+    ck_assert_int_eq(objstore_copy(st, "a", NULL, "b", NULL, &known, NULL), _i == 0 ? -ENOENT : -ESTALE);
+    ck_assert(asked(2, "HEAD /bucket/pre/b"));
+    ck_assert_uint_eq(http_stub_n_requests(stub), 3);
+}
+END_TEST
+
+/* A store that ignores them, or of which nothing is known, gets none. */
+START_TEST(target_is_looked_at_where_the_store_does_not_compare_it)
+{
+    static const struct obj_cond absent = {.kind = OBJ_COND_ABSENT};
+    objstore_set_caps(st, _i ? CAP_COPY_IF_MATCH : 0);
+    head_is("src", "");
+    head_finds_nothing();
+    http_stub_reply(stub, COPIED);
+    head_is("src", ""); /* which a store of which nothing is known need not have compared */
+    ck_assert_int_eq(objstore_copy(st, "a", NULL, "b", NULL, &absent, NULL), 0);
+    ck_assert(asked(1, "HEAD /bucket/pre/b") && asked(2, "PUT ") && !asked(2, "If-None-Match"));
+    http_stub_skip(stub);
+    head_is("src", "");
+    head_is("theirs", "");
+    ck_assert_int_eq(objstore_copy(st, "a", NULL, "b", NULL, &absent, NULL), -ESTALE);
+}
+END_TEST
+
 /* Many stores move the bytes first. */
 START_TEST(silent_copy_is_waited_for_as_long_as_its_bytes_may_take)
 {
@@ -159,6 +216,9 @@ int main(void)
     tcase_add_test(t, copy_is_stored_as_its_source_is);
     tcase_add_test(t, class_that_is_told_but_not_taken_is_left_out);
     tcase_add_test(t, upload_that_may_become_the_object_is_not_aborted);
+    tcase_add_test(t, target_is_compared_by_the_store_that_can);
+    tcase_add_loop_test(t, copy_tells_what_of_the_two_is_gone, 0, 2);
+    tcase_add_loop_test(t, target_is_looked_at_where_the_store_does_not_compare_it, 0, 2);
     tcase_add_loop_test(t, silent_copy_is_waited_for_as_long_as_its_bytes_may_take, 0, 2);
     tcase_add_test(t, upload_of_a_large_copy_is_told_before_it_holds_anything);
     return run_suite(s);

@@ -16,7 +16,7 @@ static bool looks_first(enum lost what, uint32_t caps)
         return !(caps & CAP_PUT_IF_NONE_MATCH);
     case LOST_REPLACE:
     default:
-        return !(caps & CAP_PUT_IF_MATCH);
+        return (caps & (CAP_PUT_IF_MATCH | CAP_IF_MATCH_ABSENT)) != CAP_PUT_IF_MATCH;
     }
 }
 
@@ -78,6 +78,7 @@ START_TEST(change_without_reply_may_come_later_unless_it_names_a_version)
     ck_assert(may_come_later(LOST_PUT, CAP_PUT_IF_NONE_MATCH, status, "", false));
     ck_assert(may_come_later(LOST_REPLACE, 0, status, "", false));
     ck_assert(!may_come_later(LOST_REPLACE, CAP_PUT_IF_MATCH, status, "", false));
+    ck_assert(may_come_later(LOST_REPLACE, CAP_PUT_IF_MATCH | CAP_IF_MATCH_ABSENT, status, "", false));
 }
 END_TEST
 

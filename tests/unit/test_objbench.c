@@ -145,7 +145,7 @@ START_TEST(missing_condition_is_shown_as_by_head_and_missing_checksum_as_no)
         if (1u << bit == CAP_PUT_IF_NONE_MATCH)
             want = "yes";
         else if ((1u << bit) & (CAP_PUT_IF_MATCH | CAP_COMPLETE_CONDITIONS | CAP_DELETE_IF_MATCH | CAP_COPY_IF_MATCH |
-                                CAP_PART_COPY_IF_MATCH))
+                                CAP_PART_COPY_IF_MATCH | CAP_COPY_TARGET))
             want = "by HEAD";
         ck_assert_str_eq(objbench_cap_text(caps, bit), want);
     }

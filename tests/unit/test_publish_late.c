@@ -304,6 +304,26 @@ START_TEST(source_of_a_lost_copy_rests_too_unless_the_store_compares_it)
 }
 END_TEST
 
+/* Unless the store makes what should be there: a late one would bring back what was removed since. */
+START_TEST(write_over_a_known_version_needs_no_rest_where_the_store_compares_it)
+{
+    caps = CAP_PUT_IF_NONE_MATCH | CAP_PUT_IF_MATCH | CAP_COMPLETE_CONDITIONS | (_i ? CAP_IF_MATCH_ABSENT : 0);
+    start();
+    put("n", "1");
+    all_published();
+    fault("op=put,key=n,action=error:-EIO");
+    put_again("n", "2");
+    EVENTUALLY(publish_has_note(fx.fs, "n"));
+    ck_assert(is_noted("n") == (_i == 1));
+    fault("");
+    clock_fake_advance(10 * NS_PER_S); /* it is tried again */
+    put("waker/z", "x");
+    all_published();
+    assert_object("n", "2");
+    ck_assert(!is_noted("n"));
+}
+END_TEST
+
 static void change_mode(const char *path)
 {
     INODE_REF in = fs_fixture_inode(&fx, path);
@@ -395,6 +415,7 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, name_is_published_again_when_a_lost_delete_cannot_come_any_more, 0, 2);
+    tcase_add_loop_test(tc, write_over_a_known_version_needs_no_rest_where_the_store_compares_it, 0, 2);
     tcase_add_loop_test(tc, copy_is_replaced_when_a_lost_one_cannot_come_any_more, 0, 2);
     tcase_add_test(tc, copy_is_deleted_when_a_lost_one_cannot_come_any_more);
     tcase_add_test(tc, name_rests_after_a_start_when_a_delete_had_been_sent);

@@ -246,6 +246,31 @@ START_TEST(file_whose_new_attributes_were_not_recorded_can_be_moved)
 }
 END_TEST
 
+/* The store gave no answer to the copy, which had new attributes; then somebody else put the version there that it was to be made of. */
+START_TEST(copy_by_others_is_not_taken_for_one_with_new_attributes)
+{
+    struct stat st = {.st_mode = 0600};
+    struct obj_info info = {0};
+    struct obj_cond any = {.kind = OBJ_COND_NONE};
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+    fs_fixture_write(&fx, "f", "1", 1);
+    all_published();
+    ck_assert_int_eq(objstore_head(fx.fs->store, "f", &info), 0);
+    const struct obj_meta theirs = {.posix = info.posix, .token = info.token};
+    INODE_REF in = fs_fixture_inode(&fx, "f");
+    fault("op=copy,action=error:-EIO");
+    ck_assert_int_eq(attr_store(in, &st, FUSE_SET_ATTR_MODE), 0);
+    ck_assert_int_eq(move("f", "g"), 0);
+    EVENTUALLY(publish_has_note(fx.fs, "g"));
+    ck_assert_int_eq(objstore_put(fx.fs->store, "g", "1", 1, &theirs, &any, NULL), 0);
+    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "g"), 0);
+    all_published();
+    ck_assert(fs_fixture_object_exists(&fx, "g"));
+    obj_info_clear(&info);
+}
+END_TEST
+
 static void await_running(const char *key)
 {
     struct publisher *p = fx.fs->pub;
@@ -485,6 +510,7 @@ int main(void)
     tcase_add_loop_test(t, marker_known_from_a_listing_goes_with_its_directory, 0, 3);
     tcase_add_test(t, marker_that_may_be_there_goes_with_its_directory);
     tcase_add_test(t, file_whose_new_attributes_were_not_recorded_can_be_moved);
+    tcase_add_test(t, copy_by_others_is_not_taken_for_one_with_new_attributes);
     tcase_add_test(t, object_of_others_outlives_two_deletes_of_its_name);
     tcase_add_test(t, name_outlives_two_deletes_before_it);
     tcase_add_loop_test(t, object_known_to_the_first_of_two_deletes_goes, 0, 2);
