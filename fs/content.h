@@ -10,8 +10,8 @@
 void content_gate_enter(struct inode *in);
 void content_gate_leave(struct inode *in);
 
-/* Opens (n_open, n_writers counted) and makes the cache file ready. trunc: O_TRUNC. -ESTALE: it is to be written, but nobody has it open and its last name is gone: the
- * kernel has not heard that another file came to that name, and what is written would go with the last reference. */
+/* Opens (n_open, n_writers counted) and makes the cache file ready. trunc: O_TRUNC. -ESTALE: it is to be written, but its last name is gone, to what the store has there, or by a
+ * program that was quicker: nobody has it open then. What is written would go with the last reference. */
 int content_open(struct inode *in, bool for_write, bool trunc) MUST_CHECK;
 /* A file just made by tree_create(open) or tree_tmpfile. */
 int content_open_new(struct inode *in) MUST_CHECK;

@@ -257,6 +257,30 @@ int tree_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, b
     return r == 0 && S_ISREG(d->type) ? tell_rest(fs, b, d) : r;
 }
 
+/* From here on nobody opens it for writing by that name: the kernel, which did not ask for this, finds it by it until it is told. False: somebody does already. */
+static bool close_to_writers(struct fs *fs, uint64_t ino) REQUIRES(fs->ns)
+{
+    INODE_REF in = NULL;
+    if (inode_get(fs, ino, &in) < 0)
+        return true;
+    mutex_lock(&in->mu);
+    bool may = in->n_writers == 0, last = in->rec.nlink <= 1;
+    in->passed_over |= !may;
+    if (may && last) {
+        ns_undo_note_locked(in);
+        in->rec.flags |= INODE_REPLACED; /* stored with the count of names */
+    }
+    mutex_unlock(&in->mu);
+    return may;
+}
+
+int tree_lose_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
+{
+    if (S_ISREG(d->type) && !close_to_writers(fs, d->ino))
+        return 1;
+    return tree_drop_name(fs, b, d, true);
+}
+
 /* ---- create ---- */
 
 static int check_name(const char *name)
@@ -518,7 +542,7 @@ static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, ui
     ns_undo_note_locked(in);
     in->rec.nlink++;
     in->rec.parent = 0;
-    in->rec.flags &= ~INODE_ORPHAN;
+    in->rec.flags &= ~(uint32_t)(INODE_ORPHAN | INODE_REPLACED);
     in->rec.ctime_ns = clock_wall_ns();
     meta_value_del(b, orphan);
     meta_inode_put(b, &in->rec);
