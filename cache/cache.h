@@ -232,7 +232,7 @@ struct publish_req {
 struct publish_result {
     struct etag etag;
     uint64_t size;
-    int64_t mtime_ns;          /* Last-Modified */
+    uint32_t sum;              /* of what was sent: cache_published_sum() of those bytes; 0: not known */
     char token[TOKEN_MAX + 1]; /* the one the object carries (a streamed upload keeps the token it began with) */
     struct posix_attr posix;   /* as the object carries them: the same holds for these */
 };

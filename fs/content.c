@@ -470,6 +470,12 @@ int content_flush(struct inode *in, bool want_sync)
     return r;
 }
 
+int content_flush_to_publish(struct inode *in, bool want_sync)
+{
+    io_mode_sum(in);
+    return content_flush(in, want_sync);
+}
+
 int content_restore(struct inode *in, const struct io_kept *kept)
 {
     struct cache_source src = {kept->key, kept->etag, kept->limit};
@@ -537,6 +543,7 @@ static void note_closed_size(struct inode *in)
 
 int content_seal(struct inode *in)
 {
+    io_mode_sum(in);
     content_gate_enter(in);
     mutex_lock(&in->mu);
     uint32_t state = in->rec.content;

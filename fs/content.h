@@ -64,6 +64,8 @@ int content_restore(struct inode *in, const struct io_kept *kept) MUST_CHECK;
 int content_flush(struct inode *in, bool want_sync) MUST_CHECK;
 /* The same by one who holds the content gate; want_sync: of the bytes. */
 int content_flush_gated(struct inode *in, bool want_sync) MUST_CHECK;
+/* content_flush() before publish_now(): what a write() brought that was under way while the last snapshot was made counts, too. */
+int content_flush_to_publish(struct inode *in, bool want_sync) MUST_CHECK;
 /* Without writers: CLOSING or OPEN becomes SEALED and may be published. While a mapping can still write it stays CLOSING and is watched (mapped.h). */
 int content_seal(struct inode *in) MUST_CHECK;
 /* Of a file that is open. */
