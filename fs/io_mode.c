@@ -165,7 +165,6 @@ static void take_sum(struct inode *in, const struct io_mark *mark, bool same)
         in->snap_mark = (struct io_mark){0};
         in->changed = true;
         in->n_changes++;
-        in->synced_changes = 0;
     }
     mutex_unlock(&in->mu);
 }

@@ -157,6 +157,27 @@ START_TEST(what_a_snapshot_holds_is_sent_once)
 }
 END_TEST
 
+/* A writer came and went between the look at the bytes and the seal. */
+START_TEST(bytes_that_nobody_compared_are_sent_again)
+{
+    bool same = true;
+    int fd;
+    INODE_REF in = begin(&fd);
+    ck_assert_int_eq(pwrite(fd, model, 4096, 0), 4096);
+    publish(in);
+    end_slow_write(fd, 1);
+    ck_assert_int_eq(close(fd), 0);
+    content_gate_enter(in);
+    ck_assert(io_mode_end_writing(in, &same));
+    content_gate_leave(in);
+    ck_assert(!same);
+    content_release(in, true);
+    all_published();
+    assert_object(4096);
+    ck_assert(!content_is_dirty(in));
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("snapshots");
@@ -166,6 +187,7 @@ int main(void)
     tcase_add_loop_test(tc, what_a_slow_write_brought_behind_a_snapshot_is_published_by_the_close, 0, 3);
     tcase_add_loop_test(tc, what_a_slow_write_brought_behind_a_snapshot_is_published_by_the_next, 0, 3);
     tcase_add_loop_test(tc, what_a_snapshot_holds_is_sent_once, 0, 3);
+    tcase_add_test(tc, bytes_that_nobody_compared_are_sent_again);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
