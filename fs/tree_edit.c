@@ -106,7 +106,7 @@ void tree_touch_dir(struct fs *fs, struct meta_batch *b, uint64_t dir)
     mutex_unlock(&in->mu);
 }
 
-static void orphan_name(uint64_t ino, char buf[32])
+void tree_orphan_name(uint64_t ino, char buf[32])
 {
     g_snprintf(buf, 32, "orphan/%016" G_GINT64_MODIFIER "x", ino);
 }
@@ -134,7 +134,7 @@ int tree_unref_inode(struct fs *fs, struct meta_batch *b, uint64_t ino)
     in->rec.ctime_ns = clock_wall_ns();
     if (in->rec.nlink == 0) { /* goes for good when the last reference does (inode.c) */
         char name[32];
-        orphan_name(ino, name);
+        tree_orphan_name(ino, name);
         in->rec.flags |= INODE_ORPHAN;
         in->rec.parent = point ? point : in->rec.parent;
         if (in->n_open > 0)
@@ -255,30 +255,6 @@ int tree_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, b
     if (r == 0)
         tree_leave_object(fs, b, d);
     return r == 0 && S_ISREG(d->type) ? tell_rest(fs, b, d) : r;
-}
-
-/* From here on nobody opens it for writing by that name: the kernel, which did not ask for this, finds it by it until it is told. False: somebody does already. */
-static bool close_to_writers(struct fs *fs, uint64_t ino) REQUIRES(fs->ns)
-{
-    INODE_REF in = NULL;
-    if (inode_get(fs, ino, &in) < 0)
-        return true;
-    mutex_lock(&in->mu);
-    bool may = in->n_writers == 0, last = in->rec.nlink <= 1;
-    in->passed_over |= !may;
-    if (may && last) {
-        ns_undo_note_locked(in);
-        in->rec.flags |= INODE_REPLACED; /* stored with the count of names */
-    }
-    mutex_unlock(&in->mu);
-    return may;
-}
-
-int tree_lose_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
-{
-    if (S_ISREG(d->type) && !close_to_writers(fs, d->ino))
-        return 1;
-    return tree_drop_name(fs, b, d, true);
 }
 
 /* ---- create ---- */
@@ -443,7 +419,7 @@ int tree_tmpfile(struct fs *fs, const struct node_spec *spec, struct inode **ret
     rec.nlink = 0;
     rec.flags |= INODE_ORPHAN;
     char name[32];
-    orphan_name(rec.ino, name);
+    tree_orphan_name(rec.ino, name);
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     int r = check_parent(fs, spec->parent, &rec.gid, &rec.mode);
@@ -538,7 +514,7 @@ static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, ui
         return expiring ? -ESTALE : -ENOENT;
     }
     char orphan[32];
-    orphan_name(in->ino, orphan);
+    tree_orphan_name(in->ino, orphan);
     ns_undo_note_locked(in);
     in->rec.nlink++;
     in->rec.parent = 0;
@@ -641,6 +617,8 @@ static int drop_child(struct fs *fs, uint64_t parent, const char *name, uint64_t
     }
     if (r == 0)
         r = tree_drop_name(fs, b, &d, false);
+    if (r == 0 && id)
+        tree_note_lost(fs, b, &d);
     if (r == 0)
         r = tree_keep_shown(fs, b, parent, d.id);
     if (r == 0) {
