@@ -1,4 +1,5 @@
 /* Inodes without a name that a worker left: they go when the kernel does not know them, and not before. A thread of the test answers for notifier and kernel. */
+#include "cache/cache_internal.h"
 #include "fs/content.h"
 #include "fs/event_apply.h"
 #include "fs/events.h"
@@ -271,6 +272,25 @@ START_TEST(kernel_is_told_of_a_change_when_it_is_committed)
 }
 END_TEST
 
+/* Attributes and pages: what was read was not what the store has. */
+START_TEST(kernel_is_told_of_bytes_that_were_wrong)
+{
+    struct {
+        struct fuse_out_header head;
+        struct fuse_notify_inval_inode_out inode;
+    } note;
+    takeover_open(false);
+    fx.fs->notify_fd = kernel.ends[0];
+    fx.fs->cache->cfg.wrong(fx.fs->cache->cfg.dropped_ctx, 77);
+    ck_assert(is_told(20000));
+    ck_assert_int_gt(recv(kernel.ends[1], &note, sizeof(note), 0), 0);
+    ck_assert_int_eq(note.head.error, FUSE_NOTIFY_INVAL_INODE);
+    ck_assert_uint_eq(note.inode.ino, 77);
+    ck_assert_int_eq(note.inode.off, 0);
+    ck_assert_int_eq(note.inode.len, 0);
+}
+END_TEST
+
 static uint64_t dir_of_lost;
 
 /* Names go that the kernel knows: by what the store has, by a program, and the one of another inode's two. It is told nothing. */
@@ -484,6 +504,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, kernel_is_told_of_a_change_when_it_is_committed);
+    tcase_add_test(tc, kernel_is_told_of_bytes_that_were_wrong);
     tcase_add_test(tc, kernel_is_told_again_of_a_name_that_is_gone);
     tcase_add_test(tc, directories_in_use_stay_where_the_kernel_cannot_doubt);
     tcase_add_test(tc, kernel_of_a_new_mount_trusts_nothing_yet);
