@@ -36,8 +36,8 @@ struct cache_config {
     uint64_t op_timeout_ns;
     /* None of these is called with a lock held; all may be NULL. Asked before content is dropped to make room; false: it counts as unpublished from now on. */
     bool (*may_drop)(void *ctx, uint64_t ino, uint64_t vid);
-    /* The local file of ino is about to be removed: whatever keeps its bytes on the disk is to be let go. */
-    void (*dropped)(void *ctx, uint64_t ino);
+    /* dropped: the local file of ino is about to be removed: whatever keeps its bytes on the disk is to be let go. wrong: bytes that were read of it were, and are here no more. */
+    void (*dropped)(void *ctx, uint64_t ino), (*wrong)(void *ctx, uint64_t ino);
     void *dropped_ctx; /* also of may_drop */
     /* The disk at path is not used any more, and holds the unpublished bytes of ino. */
     void (*lost)(void *ctx, uint64_t ino, const char *path);
@@ -232,7 +232,7 @@ struct publish_req {
 struct publish_result {
     struct etag etag;
     uint64_t size;
-    int64_t mtime_ns;          /* Last-Modified */
+    uint32_t sum;              /* of what was sent: cache_published_sum() of those bytes; 0: not known */
     char token[TOKEN_MAX + 1]; /* the one the object carries (a streamed upload keeps the token it began with) */
     struct posix_attr posix;   /* as the object carries them: the same holds for these */
 };

@@ -3,7 +3,7 @@
  *
  * Over plain http nothing protects the way, and stores tell no checksum of a range. So objects of limits.summed_bytes at most are compared with their ETag once all
  * of them is here: a file is complete, and given to the kernel, only after that. What does not fit is absent again and is fetched anew, and from then on nobody reads of it
- * before all of it was compared; until then those who read while it comes may have got wrong bytes. Larger objects are not compared, it would take longer than
+ * before all of it was compared; until then those who read while it comes may have got wrong bytes, and the cache's user is told, who may keep them. Larger objects are not compared, it would take longer than
  * to fetch them. Nor is a file that was changed here: one of which wrong bytes came becomes dirty only after all of it was compared.
  *
  * An ETag that looks like an MD5 may be none: bytes that come twice are the store's own, unless the object was written by us.
@@ -80,20 +80,21 @@ static int judge(struct cfile *cf, const char *key, const struct etag *etag, con
     return OBJ_SUM_NONE;
 }
 
-/* All chunks become absent, when nobody reads of them any more. */
-static void drop_locked(struct cfile *cf, uint64_t n) REQUIRES(cf->mu)
+/* All chunks become absent, when nobody reads of them any more. False: it was changed here meanwhile. */
+static bool drop_locked(struct cfile *cf, uint64_t n) REQUIRES(cf->mu)
 {
     cf->n_bad++; /* who comes from now on waits for the end of the check */
     while (cfile_io_overlaps_locked(cf, 0, n))
         cond_wait(&cf->changed, &cf->mu);
     if (!cfile_may_check_locked(cf))
-        return;
+        return false;
     metric_add(M_corrupt_chunks, (int64_t)n);
     chunkset_unset(&cf->present, 0, n);
     cfile_touch_segments_locked(cf, 0, n);
+    return true;
 }
 
-static int compare_locked(struct cfile *cf) REQUIRES(cf->mu)
+static int compare_locked(struct cfile *cf, bool *ret_dropped) REQUIRES(cf->mu)
 {
     struct cfile_io io;
     char md5[33];
@@ -114,7 +115,7 @@ static int compare_locked(struct cfile *cf) REQUIRES(cf->mu)
     if (gen != cf->src_gen || moves != cf->move_gen || !cfile_may_check_locked(cf))
         return -EAGAIN;
     if (r == OBJ_SUM_DIFFERS) {
-        drop_locked(cf, n);
+        *ret_dropped = drop_locked(cf, n);
         return -EAGAIN;
     }
     cf->unchecked = false;
@@ -130,6 +131,8 @@ static bool all_here_locked(const struct cfile *cf)
 
 int cfile_check(struct cfile *cf)
 {
+    struct cache *c = cf->c;
+    bool dropped = false;
     int r = 0;
     mutex_lock(&cf->mu);
     while (cf->checking)
@@ -140,10 +143,12 @@ int cfile_check(struct cfile *cf)
         r = -EAGAIN;
     } else if (cf->unchecked) {
         cf->checking = true;
-        r = compare_locked(cf);
+        r = compare_locked(cf, &dropped);
         cf->checking = false;
         cond_broadcast(&cf->changed);
     }
     mutex_unlock(&cf->mu);
+    if (dropped && c->cfg.wrong)
+        c->cfg.wrong(c->cfg.dropped_ctx, cf->ino);
     return r;
 }

@@ -19,12 +19,14 @@
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "base/metric.h"
+#include "cache_sums.h"
 #include "upload.h"
 
 #include <string.h>
 
 #define SNAPSHOT_ROUNDS 200
 #define PAUSE_NS        (2 * NS_PER_MS)
+#define SUM_BYTES       (256u << 10) /* read and summed at once */
 
 struct publish {
     struct upload *u;
@@ -89,8 +91,7 @@ static int pass_gate(struct publish *p)
 
 static void result_from(const struct obj_info *info, struct publish_result *ret)
 {
-    *ret = (struct publish_result){
-        .etag = info->etag, .size = info->size, .mtime_ns = info->mtime_ns, .posix = info->posix};
+    *ret = (struct publish_result){.etag = info->etag, .size = info->size, .posix = info->posix};
     g_strlcpy(ret->token, info->token, sizeof ret->token);
 }
 
@@ -116,10 +117,59 @@ static int verify(struct publish *p, const struct etag *etag, const char *token,
     return r;
 }
 
+/* ---- sums ---- */
+
+/* The sum of the parts so far and one more. */
+static uint32_t add_sum(uint32_t sum, uint32_t part_crc)
+{
+    return crc32c(sum, &part_crc, sizeof(part_crc));
+}
+
+static uint32_t sum_of(const GArray *parts)
+{
+    uint32_t sum = 0;
+    for (guint i = 0; i < parts->len; i++) {
+        const struct obj_part *part = &g_array_index(parts, struct obj_part, i);
+        if (part->crc32c == 0) /* made by the store */
+            return 0;
+        sum = add_sum(sum, part->crc32c);
+    }
+    return sum;
+}
+
+static bool crc_here(struct cfile *cf, void *buf, uint64_t off, uint64_t len, uint32_t *ret)
+{
+    uint32_t crc = 0;
+    for (uint64_t at = 0; at < len; at += SUM_BYTES) {
+        size_t n = MIN(SUM_BYTES, len - at);
+        if (cfile_read_local(cf, buf, n, off + at) != (ssize_t)n)
+            return false;
+        crc = crc32c(crc, buf, n);
+    }
+    *ret = crc;
+    return true;
+}
+
+uint32_t cache_published_sum(struct cfile *cf)
+{
+    const struct upload_layout *l = &upload_ensure(cf)->layout;
+    uint64_t size = cache_file_size(cf);
+    uint32_t sum = 0, n_parts, crc;
+    g_autofree void *buf = g_try_malloc(SUM_BYTES);
+    if (!buf || !cache_file_complete(cf) || upload_n_parts(l, size, &n_parts) < 0)
+        return 0;
+    for (uint32_t i = 0; i < n_parts; i++) {
+        if (!crc_here(cf, buf, upload_part_offset(l, i), upload_part_len(l, i, size), &crc))
+            return 0;
+        sum = add_sum(sum, crc);
+    }
+    return sum;
+}
+
 /* ---- one PUT ---- */
 
 /* Reads all of the file. 1: it changed meanwhile. */
-static int read_stable(struct publish *p, void *buf)
+static int read_stable(struct publish *p, void *buf, uint32_t *ret_crc)
 {
     uint64_t before, after;
     mutex_lock(&p->cf->mu);
@@ -137,6 +187,7 @@ static int read_stable(struct publish *p, void *buf)
             return 1;
         crc = now;
     }
+    *ret_crc = crc;
     return quiet(p->cf, &after) && after == before && cache_file_size(p->cf) == p->size ? 0 : 1;
 }
 
@@ -184,7 +235,8 @@ static int read_and_put(struct publish *p, struct publish_result *ret)
     void *buf = upload_buf_get(p->u->pool, p->size);
     if (!buf)
         return -ENOMEM;
-    int r = read_stable(p, buf);
+    uint32_t crc = 0;
+    int r = read_stable(p, buf, &crc);
     if (r == 0)
         r = upload_check_sums(req->sums, req->key, buf, 0, p->size);
     if (r == 0)
@@ -195,7 +247,11 @@ static int read_and_put(struct publish *p, struct publish_result *ret)
     upload_buf_put(p->u->pool, buf, p->size);
     if (r == 0 && req->progress)
         req->progress(req->ctx, p->size);
-    return r == 0 ? verify(p, &etag, req->meta.token, ret) : r;
+    if (r == 0)
+        r = verify(p, &etag, req->meta.token, ret);
+    if (r == 0)
+        ret->sum = add_sum(0, crc);
+    return r;
 }
 
 static int drop_any_upload(struct publish *p)
@@ -482,6 +538,8 @@ static int complete(struct publish *p, const GArray *parts, struct publish_resul
     if (r < 0)
         return r;
     r = verify(p, &etag, token, ret);
+    if (r == 0)
+        ret->sum = sum_of(parts);
     if (r < 0 && r != -EBADMSG && r != -ESTALE)
         return r; /* not known: the next try finds out by the token */
     if (r == 0)

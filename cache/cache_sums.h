@@ -9,6 +9,8 @@
 #include "base/sync.h"
 #include "cache.h"
 
+/* What publish_result.sum would be of the bytes that are here now; nobody writes them. 0: not known. */
+uint32_t cache_published_sum(struct cfile *cf);
 /* Sums of all bytes that only this file has: the rest is in its source. go: whether to go on, asked between blocks. -ECANCELED: it said no; -EAGAIN: the file
  * changed meanwhile. */
 int cache_sums_read(struct cfile *cf, uint64_t version, bool (*go)(void *ctx), void *ctx, GBytes **ret) MUST_CHECK;

@@ -246,9 +246,10 @@ static int detach_locked(struct loss *l, struct meta_batch *b) NO_TSA /* under n
     uint64_t dir = d->parent;
     l->winner.name = g_strdup(d->name);
     if (l->attributes)
-        r = tree_drop_name(fs, b, d, true);
+        r = tree_lose_name(fs, b, d);
     else
         move_aside(o, b, d, &l->winner.etag);
+    r = r > 0 ? -EBUSY : r;
     if (r == 0 && l->winner.has_info)
         r = tree_insert_row(fs, b, dir, &l->winner, l->in->rec.flags & INODE_PIN_FLAGS, meta_next_seq(fs->meta));
     note_clear(fs, b, o->key); /* from now on what stands there is theirs, whatever token it carries */
@@ -420,9 +421,9 @@ static int clear_place(struct fs *fs, struct meta_batch *b, uint64_t dir, const 
         mutex_unlock(&in->mu);
     }
     if (r == 0)
-        r = tree_drop_name(fs, b, &d, true);
+        r = tree_lose_name(fs, b, &d);
     meta_dentry_clear(&d);
-    return r;
+    return r > 0 ? -EBUSY : r;
 }
 
 static bool dir_is_live(struct inode *dir)

@@ -4,7 +4,6 @@
 #include "base/crash.h"
 #include "content_record.h"
 #include "durable.h"
-#include "intent.h"
 #include "io_mode.h"
 #include "local.h"
 #include "mapped.h"
@@ -14,7 +13,6 @@
 #include "tree.h"
 
 #include <assert.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 
 #define LET_GO_NS                                                                                                      \
@@ -226,7 +224,7 @@ static int open_counted(struct inode *in, bool for_write, bool by_name)
 {
     content_gate_enter(in);
     mutex_lock(&in->mu); /* counted first: from here on nobody lets the cache file go */
-    bool lost = by_name && for_write && in->rec.nlink == 0 && in->n_open == 0;
+    bool lost = by_name && for_write && ((in->rec.flags & INODE_REPLACED) || (in->rec.nlink == 0 && in->n_open == 0));
     bool stale = in->expiring || lost;
     if (!stale)
         count_locked(in, for_write);
@@ -472,6 +470,12 @@ int content_flush(struct inode *in, bool want_sync)
     return r;
 }
 
+int content_flush_to_publish(struct inode *in, bool want_sync)
+{
+    io_mode_sum(in);
+    return content_flush(in, want_sync);
+}
+
 int content_restore(struct inode *in, const struct io_kept *kept)
 {
     struct cache_source src = {kept->key, kept->etag, kept->limit};
@@ -539,6 +543,7 @@ static void note_closed_size(struct inode *in)
 
 int content_seal(struct inode *in)
 {
+    io_mode_sum(in);
     content_gate_enter(in);
     mutex_lock(&in->mu);
     uint32_t state = in->rec.content;
@@ -741,60 +746,4 @@ bool content_is_unclosed(struct inode *in)
                     in->n_writers == 0 && !in->gate_held;
     mutex_unlock(&in->mu);
     return unclosed;
-}
-
-/* ---- intent ---- */
-
-/* Are bytes of it in the store only, or about to be: an empty file that got a source for a copy? */
-static bool is_partial(struct inode *in, struct cfile *cf)
-{
-    mutex_lock(&in->mu);
-    bool based = in->rec.base_limit > 0;
-    mutex_unlock(&in->mu);
-    return !cache_file_complete(cf) || (based && cache_file_has_source(cf) && cache_file_size(cf) == 0);
-}
-
-/* The path that an intent names; NULL: no name any more, or all of it is upstream. */
-static char *intent_path(struct inode *in, struct meta_dentry *ret)
-{
-    struct fs *fs = in->fs;
-    char *path = NULL;
-    if (!content_is_dirty(in))
-        return NULL;
-    mutex_lock(&fs->ns);
-    if (meta_link_first(fs->meta, in->ino, ret) == 0)
-        path = tree_key(fs, ret->parent, ret->name, false);
-    mutex_unlock(&fs->ns);
-    return path;
-}
-
-void content_write_intent(struct inode *in)
-{
-    struct meta_dentry d = {0};
-    struct cfile *cf = NULL;
-    mutex_lock(&in->mu);
-    if (in->cf)
-        cf = cache_file_ref(in->cf);
-    mutex_unlock(&in->mu);
-    if (!cf)
-        return;
-    g_autofree char *path = intent_path(in, &d);
-    bool partial = is_partial(in, cf);
-    mutex_lock(&in->mu);
-    char *text = path ? intent_text(&in->rec, path, &d, partial) : NULL;
-    mutex_unlock(&in->mu);
-    int r = path && !text ? -ENOMEM : cache_file_set_intent(cf, text);
-    mutex_lock(&in->mu);
-    bool removed = in->rec.nlink == 0;
-    mutex_unlock(&in->mu);
-    if (r == 0 && removed && text) /* between the two looks */
-        r = cache_file_set_intent(cf, NULL);
-    if (r < 0)
-        log_warn(
-            "content",
-            "intent could not be written beside the data: what a lost database leaves of this file is wrong path='%s'",
-            path ? path : "");
-    free(text);
-    meta_dentry_clear(&d);
-    cache_file_unref(cf);
 }

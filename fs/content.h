@@ -10,8 +10,8 @@
 void content_gate_enter(struct inode *in);
 void content_gate_leave(struct inode *in);
 
-/* Opens (n_open, n_writers counted) and makes the cache file ready. trunc: O_TRUNC. -ESTALE: it is to be written, but nobody has it open and its last name is gone: the
- * kernel has not heard that another file came to that name, and what is written would go with the last reference. */
+/* Opens (n_open, n_writers counted) and makes the cache file ready. trunc: O_TRUNC. -ESTALE: it is to be written, but its last name is gone, to what the store has there, or by a
+ * program that was quicker: nobody has it open then. What is written would go with the last reference. */
 int content_open(struct inode *in, bool for_write, bool trunc) MUST_CHECK;
 /* A file just made by tree_create(open) or tree_tmpfile. */
 int content_open_new(struct inode *in) MUST_CHECK;
@@ -64,6 +64,8 @@ int content_restore(struct inode *in, const struct io_kept *kept) MUST_CHECK;
 int content_flush(struct inode *in, bool want_sync) MUST_CHECK;
 /* The same by one who holds the content gate; want_sync: of the bytes. */
 int content_flush_gated(struct inode *in, bool want_sync) MUST_CHECK;
+/* content_flush() before publish_now(): what a write() brought that was under way while the last snapshot was made counts, too. */
+int content_flush_to_publish(struct inode *in, bool want_sync) MUST_CHECK;
 /* Without writers: CLOSING or OPEN becomes SEALED and may be published. While a mapping can still write it stays CLOSING and is watched (mapped.h). */
 int content_seal(struct inode *in) MUST_CHECK;
 /* Of a file that is open. */

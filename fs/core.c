@@ -356,6 +356,12 @@ static bool may_drop(void *ctx, uint64_t ino, uint64_t vid)
     return may;
 }
 
+/* The kernel keeps the pages that it read, also for who opens the file later. */
+static void drop_pages(void *ctx, uint64_t ino)
+{
+    notify_inode(ctx, ino);
+}
+
 static int open_cache(struct fs *fs, int memory_fd, char **ret_msg)
 {
     const struct config *cfg = fs->cfg;
@@ -376,6 +382,7 @@ static int open_cache(struct fs *fs, int memory_fd, char **ret_msg)
         .op_timeout_ns = cfg->op_timeout_ns,
         .may_drop = may_drop,
         .dropped = io_mode_dropped,
+        .wrong = drop_pages,
         .dropped_ctx = fs,
         .lost = name_lost,
         .lost_ctx = fs,

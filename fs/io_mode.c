@@ -2,6 +2,7 @@
 #include "io_mode.h"
 
 #include "backing.h"
+#include "cache_sums.h"
 #include "content.h"
 #include "no_open.h"
 #include "read_mode.h"
@@ -139,12 +140,48 @@ void io_mode_mark(struct inode *in, struct cfile *cf, struct io_mark *ret)
     struct io_mark now = {0};
     mutex_lock(&in->mu);
     bool kernel_writes = in->io.kernel_writes;
+    now.beside_writers = in->n_writers > 0;
     mutex_unlock(&in->mu);
-    *ret = now;
+    *ret = (struct io_mark){0};
     if (!kernel_writes || !stores_show(cf) || !stat_local(in, cf, &now.size, &now.mtime_ns))
         return;
     if (await_next_tick(now.mtime_ns))
         *ret = now;
+}
+
+static bool may_tell_locked(const struct inode *in, const struct io_mark *mark) REQUIRES(in->mu)
+{
+    return in->io.kernel_writes && in->snap_gen == in->rec.gen && in->snap_mark.mtime_ns == mark->mtime_ns &&
+           in->snap_mark.size == mark->size && in->snap_mark.sum == mark->sum;
+}
+
+/* The file's bytes, whose times are those of the mark, have that sum or not. */
+static void take_sum(struct inode *in, const struct io_mark *mark, bool same)
+{
+    mutex_lock(&in->mu);
+    if (may_tell_locked(in, mark) && same) {
+        in->snap_mark.beside_writers = in->n_writers > 0;
+    } else if (may_tell_locked(in, mark)) {
+        in->snap_mark = (struct io_mark){0};
+        in->changed = true;
+        in->n_changes++;
+    }
+    mutex_unlock(&in->mu);
+}
+
+void io_mode_sum(struct inode *in)
+{
+    uint64_t size = 0;
+    int64_t mtime_ns = 0;
+    (void)io_mode_look(in);
+    mutex_lock(&in->mu);
+    struct io_mark mark = in->snap_mark;
+    bool asks = mark.mtime_ns && mark.beside_writers && !in->changed && in->cf && may_tell_locked(in, &mark);
+    struct cfile *cf = asks ? cache_file_ref(in->cf) : NULL;
+    mutex_unlock(&in->mu);
+    if (cf && stat_local(in, cf, &size, &mtime_ns) && size == mark.size && mtime_ns == mark.mtime_ns)
+        take_sum(in, &mark, cache_published_sum(cf) == mark.sum);
+    cache_file_unref(cf);
 }
 
 unsigned io_mode_news(struct inode *in)
@@ -437,8 +474,8 @@ static bool settled(struct cfile *cf)
 /* Is the file what the last snapshot of it was made from? */
 static bool snapshot_holds_locked(const struct inode *in, const struct io_mark *now) REQUIRES(in->mu)
 {
-    return in->snap_gen == in->rec.gen && in->snap_mark.mtime_ns && in->snap_mark.mtime_ns == now->mtime_ns &&
-           in->snap_mark.size == now->size;
+    return in->snap_gen == in->rec.gen && in->snap_mark.mtime_ns && !in->snap_mark.beside_writers &&
+           in->snap_mark.mtime_ns == now->mtime_ns && in->snap_mark.size == now->size;
 }
 
 bool io_mode_end_writing(struct inode *in, bool *ret_same)

@@ -38,9 +38,12 @@ unsigned io_mode_news(struct inode *in);
  * written, and the source that was put away at open is back. */
 bool io_mode_end_writing(struct inode *in, bool *ret_same);
 
-/* Before a sync and a snapshot of the file: a mark that differs from any later one if the kernel wrote to the file after that sync. May wait for a tick of the file
- * system's clock. */
+/* Before a sync and a snapshot of the file: a mark that differs from any later one if the kernel wrote to the file after that sync; beside writers, together with the sum of what the snapshot
+ * sent, which the caller adds. May wait for a tick of the file system's clock. */
 void io_mode_mark(struct inode *in, struct cfile *cf, struct io_mark *ret);
+/* Before publishing or a seal counts on what the last snapshot was made of: where it was made beside writers and nothing shows a change the bytes are read and compared. Other bytes are a change; the same ones
+ * are settled for good once no writer is left. Without the content gate, which others need meanwhile. */
+void io_mode_sum(struct inode *in);
 
 /* No writer is left, and no name either: the kernel's writing ends for the cache, whoever still maps the file. */
 void io_mode_unnamed(struct inode *in);

@@ -15,10 +15,12 @@ struct io_kept {
     int64_t ctime_ns; /* attributes set since are to be published */
 };
 void io_kept_free(struct io_kept *kept); /* NULL allowed */
-/* By what a file that the kernel writes is known to be unchanged; mtime_ns 0: by nothing. */
+/* By what a file that the kernel writes is known to be unchanged; mtime_ns 0: by nothing. A write() sets the time before it copies its bytes: one that was under way then shows in sum only. */
 struct io_mark {
     uint64_t size;
     int64_t mtime_ns;
+    bool beside_writers; /* only where the bytes have this sum, too */
+    uint32_t sum;        /* cache_published_sum() */
 };
 struct io_state {
     /* guarded by inode.mu */

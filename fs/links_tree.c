@@ -371,7 +371,8 @@ static int drop_names(struct fs *fs, struct inode *dir, GPtrArray *names)
         if (r == 0)
             g_clear_pointer(&d->ukey, g_free); /* what it left elsewhere stays */
         if (r == 0)
-            r = tree_drop_name(fs, b, d, true);
+            r = tree_lose_name(fs, b, d);
+        r = r > 0 ? -EBUSY : r;
     }
     if (r == 0)
         r = meta_commit(b, false);

@@ -3,6 +3,7 @@
 #include "base/crash.h"
 #include "fs.h"
 #include "notifier.h"
+#include "tree.h"
 
 #define DOUBTED_AT_ONCE 256u /* names, while other notes wait */
 #define PACE_NOTES      4096u
@@ -305,5 +306,7 @@ void notify_take_over(struct fs *fs)
     log_info("notify", "the kernel was not told all: it is to ask for all names anew notes=%" G_GUINT64_FORMAT,
              said - all);
     atomic_store(&head->notes_sent, said);
+    if (tree_lost_each(fs, notify_entry) < 0)
+        log_warn("notify", "the kernel trusts some names that are gone for as long as it was told to");
     notify_all(fs);
 }

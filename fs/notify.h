@@ -15,7 +15,7 @@ struct notes {
 
 void notify_entry(struct fs *fs, uint64_t parent, const char *name);
 void notify_inode(struct fs *fs, uint64_t ino);
-/* The worker before ended before all that it had said was sent: all names are to be asked for anew. Once the kernel's INIT is known. */
+/* The worker before ended before all that it had said was sent: all names are to be asked for anew, and it is told once more of those that are gone. Once the kernel's INIT is known. */
 void notify_take_over(struct fs *fs);
 /* The next user of the name asks anew, and who is at work below notices nothing; no more than a wish before Linux 6.2. */
 void notify_doubt(struct fs *fs, uint64_t parent, const char *name);

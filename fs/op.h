@@ -26,7 +26,8 @@ int made_before(fuse_req_t req, struct inode **ret) MUST_CHECK;
 /* For one that makes nothing: whether it was carried out. */
 bool done_before(fuse_req_t req);
 
-/* Changes mode, owner or mtime, or takes setuid away (FUSE_SET_ATTR_* in set say which) and journals what has to go upstream: nothing if they are the same. */
+/* Changes mode, owner or mtime, or takes setuid away (FUSE_SET_ATTR_* in set say which) and journals what has to go upstream: nothing if they are the same.
+ * -ESTALE: they would be lost, as content_open() has it; setuid is taken away all the same. */
 int attr_store(struct inode *in, const struct stat *st, int set) MUST_CHECK;
 /* h: the handle that it is set by; NULL, or one for reading: as one who opens the file for writing and closes it again. */
 int attr_set_size(struct inode *in, struct handle *h, const struct fuse_ctx *ctx, uint64_t size) MUST_CHECK;

@@ -138,12 +138,15 @@ int attr_store(struct inode *in, const struct stat *st, int set)
     mutex_lock(&fs->ns);
     mutex_lock(&in->mu);
     const struct meta_inode old = in->rec; /* its numbers: the strings are the record's */
-    apply_attr(&in->rec, st, set);
+    int r = !(set & FUSE_SET_ATTR_KILL_SUID) && (in->rec.flags & INODE_REPLACED) ? -ESTALE : 0;
+    if (r == 0)
+        apply_attr(&in->rec, st, set);
     bool differs = S_ISREG(in->rec.mode) && !same_upstream(&old, &in->rec);
-    if (!in->gone)
+    if (r == 0 && !in->gone)
         meta_inode_put(b, &in->rec);
     mutex_unlock(&in->mu);
-    int r = differs ? journal_meta(fs, b, in) : 0;
+    if (differs)
+        r = journal_meta(fs, b, in);
     if (r == 0)
         r = meta_commit(b, false);
     if (r < 0)

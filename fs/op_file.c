@@ -406,7 +406,9 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         return;
     }
     enum close_mode mode = rules_of(h->in)->close;
-    int r = wrote || fresh ? content_flush(h->in, mode == CLOSE_LOCAL) : 0;
+    int r = !wrote && !fresh       ? 0
+            : mode == CLOSE_REMOTE ? content_flush_to_publish(h->in, false)
+                                   : content_flush(h->in, mode == CLOSE_LOCAL);
     mapped_flushed(h->in);
     if (r == 0 && mode == CLOSE_REMOTE && (wrote || closed_empty(h, fuse_req_ctx(req)->pid)))
         r = publish_now(fs, h->in, clock_mono_ns() + fs->cfg->op_timeout_ns);
@@ -436,7 +438,7 @@ static int sync_upstream(struct inode *in)
     mutex_lock(&in->mu);
     bool written = in->n_writers > 0, unclosed = !written && in->rec.nlink > 0 && in->rec.content == CONTENT_OPEN;
     mutex_unlock(&in->mu);
-    int r = unclosed ? -EIO : written ? content_flush(in, true) : 0;
+    int r = unclosed ? -EIO : written ? content_flush_to_publish(in, true) : 0;
     return r < 0 ? r : publish_now(in->fs, in, clock_mono_ns() + in->fs->cfg->op_timeout_ns);
 }
 

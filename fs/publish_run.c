@@ -540,6 +540,9 @@ static int upload_content(struct job *j, struct cfile *cf)
         r = check_size(j, res.size, closed_size);
     if (r < 0)
         return r;
+    out.mark.sum = res.sum;
+    if (out.mark.beside_writers && !res.sum)
+        out.mark = (struct io_mark){0};
     out.etag = res.etag;
     out.size = res.size;
     /* a streamed upload has those of its start, and no mtime unless it had been set by then */

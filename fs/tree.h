@@ -132,6 +132,15 @@ void tree_save_open_content(struct fs *fs, uint64_t parent, const char *name);
 void tree_touch_dir(struct fs *fs, struct meta_batch *b, uint64_t dir) REQUIRES(fs->ns);
 /* Removes a name record and its journal record; queues deletes for what it left upstream unless keep_path_object. Lowers nlink. */
 int tree_drop_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, bool keep_path_object) REQUIRES(fs->ns);
+/* The same of a name whose place another object, or none, has in the store: what it left upstream at its path stays. The kernel may find the file by it still, so who opens it for
+ * writing, or changes it without having it open for that, is told ESTALE, and looks the name up anew. 1: somebody is writing to it, so the name stays. */
+int tree_lose_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d) REQUIRES(fs->ns) MUST_CHECK;
+/* The last name of an inode went, if it is that, and the kernel did not ask for it: who takes over before it was told finds the name by what is left of the inode. After all else that the batch
+ * says of it. Part of tree_lose_name(). */
+void tree_note_lost(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d) REQUIRES(fs->ns);
+void tree_orphan_name(uint64_t ino, char buf[32]);
+/* Each last name that the kernel did not remove itself, of what it knows still, and that nothing has now: fn under no lock. */
+int tree_lost_each(struct fs *fs, void (*fn)(struct fs *fs, uint64_t parent, const char *name)) MUST_CHECK;
 /* What stands at the name's own path key as far as known: true and its etag, or false. */
 bool tree_object_at_path(const struct meta_dentry *d, struct etag *ret_etag);
 /* Does one of the first `most` names in the directory with that key ("a/b/"), not_id aside, show it upstream, now or once it is published? Files that a rule keeps here, sockets

@@ -4,7 +4,7 @@
  * The store is believed only where nothing local is newer: a name with a journal record, with unpublished content, or changed here after the
  * listing began keeps what it has (publishing will find out about a conflict by its condition). So does the name of a file that is open for writing: what is written to it would go with
  * its last name else; when nothing was, it is looked at again after the close (publish_look_again()). A name whose object has another etag gets a
- * new inode; the old one keeps serving its open handles.
+ * new inode; the old one keeps serving its open handles, and is not changed any more by who finds it by that name (tree_lose_name()).
  */
 #include "tree_apply.h"
 
@@ -170,9 +170,9 @@ static int replace_name(struct fs *fs, struct meta_batch *b, struct meta_dentry 
 {
     bool shadowed = row->is_dir && !S_ISDIR(d->type);
     uint32_t keep = old->rec.flags & INODE_PIN_FLAGS;
-    int r = tree_drop_name(fs, b, d, true);
-    if (r < 0)
-        return r;
+    int r = tree_lose_name(fs, b, d);
+    if (r != 0)
+        return MIN(r, 0);
     metric_inc(M_remote_changes);
     notify_entry(fs, d->parent, d->name);
     if (shadowed && !row->shadows)

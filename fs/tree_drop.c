@@ -106,9 +106,9 @@ static int drop_vanished(struct fs *fs, struct meta_batch *b, struct tree_drop *
         r = drop_below(fs, b, t, d->ino, depth, &empty);
     if (r != 0 || !empty)
         return r;
-    r = tree_drop_name(fs, b, d, true);
-    if (r < 0)
-        return r;
+    r = tree_lose_name(fs, b, d);
+    if (r != 0)
+        return MIN(r, 0);
     t->names_left -= t->names_left > 0;
     metric_inc(M_remote_changes);
     notify_entry(fs, d->parent, d->name);

@@ -106,7 +106,7 @@ void tree_touch_dir(struct fs *fs, struct meta_batch *b, uint64_t dir)
     mutex_unlock(&in->mu);
 }
 
-static void orphan_name(uint64_t ino, char buf[32])
+void tree_orphan_name(uint64_t ino, char buf[32])
 {
     g_snprintf(buf, 32, "orphan/%016" G_GINT64_MODIFIER "x", ino);
 }
@@ -134,7 +134,7 @@ int tree_unref_inode(struct fs *fs, struct meta_batch *b, uint64_t ino)
     in->rec.ctime_ns = clock_wall_ns();
     if (in->rec.nlink == 0) { /* goes for good when the last reference does (inode.c) */
         char name[32];
-        orphan_name(ino, name);
+        tree_orphan_name(ino, name);
         in->rec.flags |= INODE_ORPHAN;
         in->rec.parent = point ? point : in->rec.parent;
         if (in->n_open > 0)
@@ -421,7 +421,7 @@ int tree_tmpfile(struct fs *fs, const struct node_spec *spec, struct inode **ret
     rec.nlink = 0;
     rec.flags |= INODE_ORPHAN;
     char name[32];
-    orphan_name(rec.ino, name);
+    tree_orphan_name(rec.ino, name);
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     int r = check_parent(fs, spec->parent, &rec.gid, &rec.mode);
@@ -516,11 +516,11 @@ static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, ui
         return expiring ? -ESTALE : -ENOENT;
     }
     char orphan[32];
-    orphan_name(in->ino, orphan);
+    tree_orphan_name(in->ino, orphan);
     ns_undo_note_locked(in);
     in->rec.nlink++;
     in->rec.parent = 0;
-    in->rec.flags &= ~INODE_ORPHAN;
+    in->rec.flags &= ~(uint32_t)(INODE_ORPHAN | INODE_REPLACED);
     in->rec.ctime_ns = clock_wall_ns();
     meta_value_del(b, orphan);
     meta_inode_put(b, &in->rec);
@@ -619,6 +619,8 @@ static int drop_child(struct fs *fs, uint64_t parent, const char *name, uint64_t
     }
     if (r == 0)
         r = tree_drop_name(fs, b, &d, false);
+    if (r == 0 && id)
+        tree_note_lost(fs, b, &d);
     if (r == 0)
         r = tree_keep_shown(fs, b, parent, d.id);
     if (r == 0) {

@@ -204,6 +204,32 @@ def test_kernel_learns_of_what_a_killed_worker_had_not_told_it(m, store):
     assert eventually(lambda: (m.path / "d/f").stat().st_size == 2)
 
 
+@pytest.mark.parametrize("name", ["f", "sub"], ids=["file", "directory"])
+def test_name_that_is_gone_is_not_trusted_after_a_killed_worker(m, store, name):
+    """Though it was to be for an hour, and nothing here has that name any more. Who is in a directory beside it notices nothing."""
+    m.umount()
+    m.options.update(metadata_ttl="1h", negative_ttl="1h")
+    for key in ("d/f", "d/sub/f", "d/stays/f"):
+        store.put(key, b"1")
+    m.mount()
+    for key in ("d/f", "d/sub/f", "d/stays/f"):
+        assert (m.path / key).stat().st_size == 1
+    pids = m.pids()
+    store.delete("d/f" if name == "f" else "d/sub/f")
+    if name == "sub" and hasattr(store, "root"):
+        (store.root / "d/sub").rmdir()
+    here = os.open(m.path / "d/stays", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        m.crash.arm("note_unsent")
+        run("sync", m.path / "d", check=False, program=POINTS)
+        assert eventually(m.crash.fired, 30) == "note_unsent", "nobody died"
+        die(m, pids, False)
+        assert eventually(lambda: not (m.path / "d" / name).exists())
+        assert os.readlink(f"/proc/self/fd/{here}") == str(m.path / "d/stays")
+    finally:
+        os.close(here)
+
+
 @pytest.mark.parametrize("hides", [False, True], ids=["nothing", "hides"])
 @pytest.mark.parametrize("both", [False, True], ids=["worker", "both"])
 def test_a_link_whose_end_the_kernel_was_not_told_is_gone(m, store, base, both, hides):

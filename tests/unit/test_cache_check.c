@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <openssl/evp.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 
 #define SIZE  (3 * MIB + 4321)
@@ -54,6 +55,16 @@ static int head(struct objstore *st, const char *key, struct obj_info *ret_info)
     g_strlcpy(ret_info->token, ours ? "token" : "", sizeof ret_info->token);
     ret_info->encrypted = encrypted;
     return r;
+}
+
+static atomic_uint n_told;
+
+static void count_wrong(void *ctx, uint64_t ino)
+{
+    ck_assert_ptr_eq(ctx, &fx);
+    ck_assert_uint_eq(ino, 7);
+    mutex_assert_none_held();
+    n_told++;
 }
 
 static void setup(void)
@@ -156,6 +167,28 @@ START_TEST(file_that_nobody_waits_for_is_compared_behind)
     ck_assert(!cache_file_complete(cf));
     ck_assert_int_eq(read_all(cf, 10, WRONG), 0);
     ck_assert(cache_file_complete(cf));
+    cache_file_unref(cf);
+}
+END_TEST
+
+/* Before the next read of it is answered: the kernel keeps the pages that were read. */
+START_TEST(who_keeps_what_was_read_is_told_that_it_was_wrong)
+{
+    struct cache_source src = put_summed(SIZE);
+    fixture_stop(&fx);
+    fx.cfg.wrong = count_wrong;
+    fx.cfg.dropped_ctx = &fx;
+    fixture_start(&fx);
+    struct cfile *cf = open_object(&fx, 50, &src, SIZE);
+    uint8_t byte;
+    n_told = 0;
+    n_wrong = 1;
+    ck_assert_int_eq(cache_file_read(cf, &byte, 1, WRONG), 1);
+    ck_assert_uint_eq(n_told, 0);
+    ck_assert_int_eq(cache_file_fill(cf, true, true, NULL, NULL), 0);
+    ck_assert_uint_eq(n_told, 1);
+    ck_assert_int_eq(read_all(cf, SIZE, 0), 0);
+    ck_assert_uint_eq(n_told, 1);
     cache_file_unref(cf);
 }
 END_TEST
@@ -390,6 +423,7 @@ int main(void)
     tcase_add_loop_test(tc, byte_changed_on_the_way_is_not_in_a_complete_file, 0, 2);
     tcase_add_test(tc, file_that_always_comes_wrong_is_never_complete_and_cannot_be_read);
     tcase_add_test(tc, file_that_nobody_waits_for_is_compared_behind);
+    tcase_add_test(tc, who_keeps_what_was_read_is_told_that_it_was_wrong);
     tcase_add_test(tc, what_was_fetched_before_a_restart_is_compared_after_it);
     tcase_add_test(tc, etag_that_is_no_sum_costs_one_file_a_second_fetch);
     tcase_add_test(tc, same_wrong_bytes_of_an_object_of_ours_are_refused);

@@ -460,6 +460,13 @@ static void make_older(const char *path, uint64_t ns)
     meta_batch_free(b);
 }
 
+static unsigned n_lost;
+
+static void take_lost(struct fs *fs, uint64_t parent, const char *name)
+{
+    n_lost += g_str_equal(name, "b"); /* others go behind */
+}
+
 START_TEST(ttl_counts_from_the_last_close_and_spares_what_is_open)
 {
     open_again("tmp/**=local-only,ttl=1h");
@@ -481,6 +488,9 @@ START_TEST(ttl_counts_from_the_last_close_and_spares_what_is_open)
     expire();
     ck_assert(!is_there("tmp/b"));
     ck_assert_int_eq(content_open(b, false, false), -ESTALE);
+    n_lost = 0;
+    ck_assert_int_eq(tree_lost_each(fx.fs, take_lost), 0); /* as long as it is in use: the kernel is to hear of it */
+    ck_assert_uint_eq(n_lost, 1);
 }
 END_TEST
 

@@ -1,5 +1,6 @@
 /* Inodes without a name that a worker left: they go when the kernel does not know them, and not before. A thread of the test answers for notifier and kernel. */
 #include "cache_scan.h"
+#include "cache/cache_internal.h"
 #include "fs/content.h"
 #include "fs/event_apply.h"
 #include "fs/events.h"
@@ -273,6 +274,75 @@ START_TEST(kernel_is_told_of_a_change_when_it_is_committed)
 }
 END_TEST
 
+/* Attributes and pages: what was read was not what the store has. */
+START_TEST(kernel_is_told_of_bytes_that_were_wrong)
+{
+    struct {
+        struct fuse_out_header head;
+        struct fuse_notify_inval_inode_out inode;
+    } note;
+    takeover_open(false);
+    fx.fs->notify_fd = kernel.ends[0];
+    fx.fs->cache->cfg.wrong(fx.fs->cache->cfg.dropped_ctx, 77);
+    ck_assert(is_told(20000));
+    ck_assert_int_gt(recv(kernel.ends[1], &note, sizeof(note), 0), 0);
+    ck_assert_int_eq(note.head.error, FUSE_NOTIFY_INVAL_INODE);
+    ck_assert_uint_eq(note.inode.ino, 77);
+    ck_assert_int_eq(note.inode.off, 0);
+    ck_assert_int_eq(note.inode.len, 0);
+}
+END_TEST
+
+static uint64_t dir_of_lost;
+
+/* Names go that the kernel knows: by what the store has, by a program, and the one of another inode's two. It is told nothing. */
+static void work_lose(void)
+{
+    fs_fixture_object(&fx, "d/gone", "1", 1);
+    fs_fixture_object(&fx, "d/other", "1", 1);
+    fs_fixture_object(&fx, "d/removed", "1", 1);
+    INODE_REF dir = fs_fixture_inode(&fx, "d");
+    const char *paths[] = {"d/gone", "d/other", "d/removed"};
+    for (unsigned i = 0; i < G_N_ELEMENTS(paths); i++) {
+        INODE_REF in = fs_fixture_inode(&fx, paths[i]);
+        inode_kernel_ref(in);
+    }
+    g_autofree char *gone = g_build_filename(fx.lake, "d/gone", NULL);
+    ck_assert_int_eq(unlink(gone), 0);
+    fs_fixture_object(&fx, "d/other", "22", 2);
+    ck_assert_int_eq(tree_refresh(fx.fs, dir, true), 0);
+    ck_assert_int_eq(tree_unlink(fx.fs, dir->ino, "removed"), 0);
+    shared->ino = dir->ino;
+}
+
+static void take_lost(struct fs *fs, uint64_t parent, const char *name)
+{
+    ck_assert_str_eq(name, "gone");
+    dir_of_lost = parent;
+}
+
+START_TEST(kernel_is_told_again_of_a_name_that_is_gone)
+{
+    struct {
+        struct fuse_out_header head;
+        struct fuse_notify_inval_entry_out entry;
+        char name[16];
+    } note;
+    takeover_run(work_lose, false);
+    takeover_open(false);
+    dir_of_lost = 0;
+    ck_assert_int_eq(tree_lost_each(fx.fs, take_lost), 0);
+    ck_assert_uint_eq(dir_of_lost, shared->ino);
+    fx.fs->notify_fd = kernel.ends[0];
+    notify_take_over(fx.fs);
+    ck_assert(is_told(20000));
+    ck_assert_int_gt(recv(kernel.ends[1], &note, sizeof(note), 0), 0);
+    ck_assert_int_eq(note.head.error, FUSE_NOTIFY_INVAL_ENTRY);
+    ck_assert_uint_eq(note.entry.parent, shared->ino);
+    ck_assert_str_eq(note.name, "gone");
+}
+END_TEST
+
 struct told {
     unsigned names, dirs, expired, attributes;
 };
@@ -436,6 +506,8 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, kernel_is_told_of_a_change_when_it_is_committed);
+    tcase_add_test(tc, kernel_is_told_of_bytes_that_were_wrong);
+    tcase_add_test(tc, kernel_is_told_again_of_a_name_that_is_gone);
     tcase_add_test(tc, directories_in_use_stay_where_the_kernel_cannot_doubt);
     tcase_add_test(tc, kernel_of_a_new_mount_trusts_nothing_yet);
     tcase_add_test(tc, kernel_trusts_no_names_for_lost_events);
