@@ -308,6 +308,16 @@ static void give_up(struct fs *fs, const struct unsure *u)
     publish_look_again(in);
 }
 
+bool attach_was_opening(struct fs *fs, uint64_t unique)
+{
+    bool found = false;
+    mutex_lock(&fs->handle_mu);
+    for (unsigned i = 0; unique && !found && i < fs->unsure->len; i++)
+        found = g_array_index(fs->unsure, struct unsure, i).unique == unique;
+    mutex_unlock(&fs->handle_mu);
+    return found;
+}
+
 /* The request may still come, when what it waits for does: the handle is known until then. */
 void attach_expire(struct fs *fs)
 {

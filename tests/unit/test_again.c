@@ -1,4 +1,5 @@
 /* Requests as the kernel sends them: those that a worker did not answer come to the next one, marked as sent again. */
+#include "cache/cache_file.h"
 #include "fs/attach.h"
 #include "fs/content.h"
 #include "fs/op.h"
@@ -165,6 +166,51 @@ START_TEST(opener_that_was_given_up_and_comes_never_holds_no_inode)
 }
 END_TEST
 
+static void work_cut(bool writes)
+{
+    struct fuse_file_info fi = {.flags = O_TRUNC | (writes ? O_WRONLY : O_RDONLY)};
+    INODE_REF in = fs_fixture_inode(&fx, "f");
+    ck_assert_int_eq(content_open(in, true, true), 0);
+    if (!writes) {
+        content_release(in, true);
+        ck_assert_int_eq(content_open(in, false, false), 0);
+    }
+    request_begin(UNIQUE, 0);
+    (void)takeover_new_handle(inode_ref(in), writes, &fi);
+    request_end();
+}
+
+static void work_cut_and_read(void)
+{
+    work_cut(false);
+}
+
+static void work_cut_and_write(void)
+{
+    work_cut(true);
+}
+
+START_TEST(file_is_cut_once_by_who_opens_it)
+{
+    struct fuse_file_info fi = {.flags = O_RDWR};
+    int flags = O_TRUNC | (_i ? O_WRONLY : O_RDONLY);
+    uint64_t fh;
+    fs_fixture_object(&fx, "f", "before", 6);
+    takeover_run(_i ? work_cut_and_write : work_cut_and_read, false);
+    open_connected();
+    struct handle *h = takeover_open_file("f", &fi);
+    ck_assert_uint_eq(cache_file_size(h->in->cf), 0);
+    takeover_write(h, "text", 0);
+    ck_assert_int_eq(open_again(UNIQUE, h->in->ino, flags, &fh), 0);
+    ck_assert_uint_eq(cache_file_size(h->in->cf), 4);
+    takeover_release(takeover_handle(fh));
+    ck_assert_int_eq(open_again(UNIQUE, h->in->ino, flags, &fh), 0); /* nobody had come to cut it for this one */
+    ck_assert_uint_eq(cache_file_size(h->in->cf), 0);
+    takeover_release(takeover_handle(fh));
+    takeover_release(h);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("again");
@@ -174,6 +220,7 @@ int main(void)
     tcase_add_loop_test(tc, open_that_fails_when_it_comes_again_leaves_no_handle, 0, 2);
     tcase_add_loop_test(tc, open_that_comes_again_late_leaves_one_handle, 0, 2);
     tcase_add_test(tc, opener_that_was_given_up_and_comes_never_holds_no_inode);
+    tcase_add_loop_test(tc, file_is_cut_once_by_who_opens_it, 0, 2);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
