@@ -56,6 +56,7 @@ static void attach_handle(struct fs *fs, struct handle *h)
     in->io.n_direct += s->direct;
     in->io.n_past += s->direct && s->writable;
     in->passed_over |= s->writable; /* who died may have passed over news of it */
+    in->orphan |= atomic_load(&s->left) == s->gen;
     mutex_unlock(&in->mu);
     if (first)
         g_ptr_array_add(fs->attached, inode_ref(in));

@@ -408,7 +408,7 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         reply_err(req, OP_ID_flush, 0);
         return;
     }
-    if (orphan_note_close(h->in, (int)fuse_req_ctx(req)->pid)) {
+    if (orphan_note_close(h, (int)fuse_req_ctx(req)->pid)) {
         reply_err(req, OP_ID_flush, 0);
         return;
     }
