@@ -56,6 +56,7 @@ static void attach_handle(struct fs *fs, struct handle *h)
     in->io.n_direct += s->direct;
     in->io.n_past += s->direct && s->writable;
     in->passed_over |= s->writable; /* who died may have passed over news of it */
+    in->orphan |= atomic_load(&s->left) == s->gen;
     mutex_unlock(&in->mu);
     if (first)
         g_ptr_array_add(fs->attached, inode_ref(in));
@@ -190,7 +191,7 @@ static void settle_unfinished(struct fs *fs, uint64_t ino)
 /* A handle of which nobody knows whether the kernel has it. */
 struct unsure {
     uint64_t fh, unique;
-    struct inode *in; /* owned reference; NULL: not a file that may be written */
+    struct inode *in; /* owned reference; NULL: not a file that may be written, or given up */
 };
 
 static void add_unsure(struct fs *fs, const struct handle *h)
@@ -308,23 +309,34 @@ static void give_up(struct fs *fs, const struct unsure *u)
     publish_look_again(in);
 }
 
+bool attach_was_opening(struct fs *fs, uint64_t unique)
+{
+    bool found = false;
+    mutex_lock(&fs->handle_mu);
+    for (unsigned i = 0; unique && !found && i < fs->unsure->len; i++)
+        found = g_array_index(fs->unsure, struct unsure, i).unique == unique;
+    mutex_unlock(&fs->handle_mu);
+    return found;
+}
+
+/* The request may still come, when what it waits for does: the handle is known until then. */
 void attach_expire(struct fs *fs)
 {
-    GArray *list = NULL;
+    g_autoptr(GArray) list = g_array_new(FALSE, FALSE, sizeof(struct unsure));
     mutex_lock(&fs->handle_mu);
-    if (fs->unsure->len > 0 && clock_mono_ns() >= fs->unsure_until_ns) {
-        list = fs->unsure;
-        fs->unsure = g_array_new(FALSE, FALSE, sizeof(struct unsure));
+    bool due = clock_mono_ns() >= fs->unsure_until_ns;
+    for (unsigned i = 0; due && i < fs->unsure->len; i++) {
+        struct unsure *u = &g_array_index(fs->unsure, struct unsure, i);
+        if (u->in)
+            g_array_append_val(list, *u);
+        u->in = NULL;
     }
     mutex_unlock(&fs->handle_mu);
-    for (unsigned i = 0; list && i < list->len; i++) {
+    for (unsigned i = 0; i < list->len; i++) {
         const struct unsure *u = &g_array_index(list, struct unsure, i);
-        if (u->in)
-            give_up(fs, u);
+        give_up(fs, u);
         inode_put(u->in);
     }
-    if (list)
-        g_array_unref(list);
 }
 
 void attach_init(struct fs *fs)

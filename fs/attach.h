@@ -17,8 +17,10 @@ int fs_attach(struct fs *fs) MUST_CHECK;
 /* Needs the publisher: brings the records of those files up to date, seals what is closed. */
 int fs_attach_settle(struct fs *fs) MUST_CHECK;
 
-/* A handle was opened by a request that came again: the one it was opened by at first goes. */
+/* A request that came again is about to be answered: the handle that it made at first goes, another one stands for it or none. */
 void attach_replaces(struct fs *fs, uint64_t unique);
+/* Whether a worker before had come so far with a request that it made a handle: all that comes before that was done. Until attach_replaces(). */
+bool attach_was_opening(struct fs *fs, uint64_t unique);
 /* A request for a handle came, so the kernel has it. */
 void attach_confirm(struct fs *fs, struct handle *h);
 /* Once a second. */

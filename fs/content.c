@@ -356,14 +356,6 @@ int content_begin_change(struct inode *in)
     return r;
 }
 
-static void note_change_locked(struct inode *in) REQUIRES(in->mu)
-{
-    in->rec.mtime_ns = in->rec.ctime_ns = clock_wall_ns();
-    in->rec.flags &= ~(uint32_t)INODE_MTIME_SET;
-    in->changed = true;
-    in->n_changes++;
-}
-
 int content_truncate(struct inode *in, uint64_t size)
 {
     if (size == 0)
@@ -379,10 +371,7 @@ int content_truncate(struct inode *in, uint64_t size)
     }
     if (r < 0)
         return r;
-    mutex_lock(&in->mu);
-    in->rec.size = cache_file_size(in->cf); /* of whoever comes last, both have been carried out */
-    note_change_locked(in);
-    mutex_unlock(&in->mu);
+    content_note_write(in);
     if (size == 0)
         content_begin_stream(in);
     return 0;
@@ -391,9 +380,15 @@ int content_truncate(struct inode *in, uint64_t size)
 void content_note_write(struct inode *in)
 {
     mutex_lock(&in->mu);
-    in->rec.size = cache_file_size(in->cf); /* as content_truncate() */
-    note_change_locked(in);
+    in->rec.size = cache_file_size(in->cf); /* of whoever comes last, all have been carried out */
+    bool was_set = in->rec.flags & INODE_MTIME_SET;
+    in->rec.mtime_ns = in->rec.ctime_ns = clock_wall_ns();
+    in->rec.flags &= ~(uint32_t)INODE_MTIME_SET;
+    in->changed = true;
+    in->n_changes++;
     mutex_unlock(&in->mu);
+    if (was_set)
+        record_time_unset(in);
 }
 
 /* ---- flush, seal ---- */

@@ -463,6 +463,23 @@ int record_restored(struct inode *in, const struct io_kept *kept)
     return r;
 }
 
+void record_time_unset(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    struct meta_batch *b = meta_batch_new(fs->meta);
+    mutex_lock(&fs->ns);
+    mutex_lock(&in->mu);
+    if (!in->gone)
+        meta_inode_put(b, &in->rec);
+    mutex_unlock(&in->mu);
+    int r = meta_commit(b, false);
+    mutex_unlock(&fs->ns);
+    meta_batch_free(b);
+    if (r < 0)
+        log_warn("content", "a takeover would bring back a time that holds no more ino=%" G_GUINT64_FORMAT " r=%s",
+                 in->ino, err_name(r));
+}
+
 int record_taken_over(struct inode *in, uint64_t size, int64_t mtime_ns)
 {
     struct fs *fs = in->fs;
@@ -480,6 +497,7 @@ int record_taken_over(struct inode *in, uint64_t size, int64_t mtime_ns)
     if (!holds && (rec->content == CONTENT_OPEN || past_us)) {
         rec->size = size;
         rec->mtime_ns = rec->flags & INODE_MTIME_SET ? rec->mtime_ns : mtime_ns;
+        rec->ctime_ns = MAX(rec->ctime_ns, mtime_ns);
     }
     rec->gen += !holds;
     rec->base_limit = cache_file_limit(in->cf);

@@ -12,6 +12,8 @@ int record_vid(struct inode *in, uint64_t vid) MUST_CHECK;
 /* OPEN or CLOSING, written by a worker before: what nobody recorded of it, and what is written from now on, is another generation than what may be published. An OPEN file has this
  * size and, unless it was set, this mtime; so has a CLOSING one that was written past us. */
 int record_taken_over(struct inode *in, uint64_t size, int64_t mtime_ns) MUST_CHECK;
+/* Its mtime was set, which is stored, and bytes were written since: a worker that takes over is to know. The gate need not be held. */
+void record_time_unset(struct inode *in);
 /* Any state becomes OPEN. */
 int record_open(struct inode *in) MUST_CHECK;
 /* OPEN becomes CLOSING, with a journal record for each name. */

@@ -4,6 +4,7 @@
 #include "backing.h"
 #include "cache_sums.h"
 #include "content.h"
+#include "content_record.h"
 #include "no_open.h"
 #include "read_mode.h"
 
@@ -82,8 +83,10 @@ void io_kept_free(struct io_kept *kept)
     g_free(kept);
 }
 
+/* Where its time was set, the slot tells of the news only once the record does. */
 static bool take_news_locked(struct inode *in, uint64_t size, int64_t mtime_ns) REQUIRES(in->mu)
 {
+    bool was_set = in->rec.flags & INODE_MTIME_SET;
     bool news = in->io.kernel_writes && (size != in->io.seen_size || mtime_ns != in->io.seen_mtime_ns);
     if (news) {
         in->io.seen_size = in->rec.size = size;
@@ -93,7 +96,8 @@ static bool take_news_locked(struct inode *in, uint64_t size, int64_t mtime_ns) 
         in->n_changes++;
         in->io.n_news++;
         g_clear_pointer(&in->io.kept, io_kept_free);
-        backing_save_locked(in);
+        if (!was_set)
+            backing_save_locked(in);
     }
     return news;
 }
@@ -109,8 +113,14 @@ bool io_mode_look(struct inode *in)
         return false;
     bool known = stat_local(in, cf, &size, &mtime_ns);
     mutex_lock(&in->mu);
-    bool news = known && take_news_locked(in, size, mtime_ns);
+    bool was_set = in->rec.flags & INODE_MTIME_SET, news = known && take_news_locked(in, size, mtime_ns);
     mutex_unlock(&in->mu);
+    if (news && was_set) {
+        record_time_unset(in);
+        mutex_lock(&in->mu);
+        backing_save_locked(in);
+        mutex_unlock(&in->mu);
+    }
     cache_file_unref(cf);
     return news;
 }

@@ -1,7 +1,9 @@
 /* The operation table, and the replies all operations share. */
 #include "op.h"
 
+#include "attach.h"
 #include "replay.h"
+#include "request.h"
 
 const struct fuse_lowlevel_ops fs_ops = {
 #define OP(name) .name = op_##name,
@@ -44,6 +46,8 @@ void reply_err(fuse_req_t req, enum op_id op, int r)
         metric_inc(M_fuse_errors);
         log_warn("fuse", "operation failed op=%s r=%s", op_names[op], err_name(r));
     }
+    if (request_is_resent())
+        attach_replaces(fuse_req_userdata(req), request_unique());
     (void)fuse_reply_err(req, -to_posix(r)); /* the kernel may have dropped the request: nobody to tell */
 }
 

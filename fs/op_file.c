@@ -80,9 +80,9 @@ static void undo_open(struct fs *fs, struct inode *in, const struct fuse_file_in
 }
 
 /* Counts the opener first, so that no reader begins to read past us any more, and cuts only what can be opened as asked. */
-static int open_content(struct inode *in, int flags)
+static int open_content(struct inode *in, int flags, bool cut)
 {
-    bool writes = opens_for_write(flags), cut = flags & O_TRUNC;
+    bool writes = opens_for_write(flags);
     int r = content_open(in, writes, false);
     if (r < 0 || !writes || !cut)
         return r;
@@ -124,6 +124,12 @@ static void reply_opened(fuse_req_t req, struct inode *in, struct fuse_file_info
     undo_open(in->fs, in, fi, writes);
 }
 
+/* By a worker before, for this request. Others may have written since: the kernel does not lock a file that it opens. */
+static bool was_cut(struct fs *fs)
+{
+    return request_is_resent() && attach_was_opening(fs, request_unique());
+}
+
 /* False: not from memory. What was sent again may take the place of a handle. */
 static bool open_kept(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
@@ -160,14 +166,15 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         return;
     }
     INODE_REF in = NULL;
-    bool writes = opens_for_write(fi->flags), cut = fi->flags & O_TRUNC, trunc = writes && cut;
+    bool writes = opens_for_write(fi->flags), trunc = writes && (fi->flags & O_TRUNC);
+    bool cut = (fi->flags & O_TRUNC) && !was_cut(fs);
     int r = inode_get(fs, ino, &in);
     if (r == 0 && (writes || cut))
         r = links_may_change(fs, ino);
     if (r == 0 && cut && !writes) /* Linux empties it, and takes it for empty after the reply */
         r = attr_set_size(in, NULL, fuse_req_ctx(req), 0);
     if (r == 0)
-        r = open_content(in, fi->flags);
+        r = open_content(in, fi->flags, cut);
     if (r == 0 && !writes)
         prefetch_note(in, in->cf);
     if (r == 0) {
@@ -401,7 +408,7 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         reply_err(req, OP_ID_flush, 0);
         return;
     }
-    if (orphan_note_close(h->in, (int)fuse_req_ctx(req)->pid)) {
+    if (orphan_note_close(h, (int)fuse_req_ctx(req)->pid)) {
         reply_err(req, OP_ID_flush, 0);
         return;
     }

@@ -29,11 +29,13 @@ static bool ended_by_signal(int tid)
     return at && g_ascii_strtoull(at, NULL, 10) & SIGNAL_BITS;
 }
 
-bool orphan_note_close(struct inode *in, int tid)
+bool orphan_note_close(struct handle *h, int tid)
 {
+    struct inode *in = h->in;
     bool left = in->fs->cfg->orphan == ORPHAN_HOLD && ended_by_signal(tid);
     mutex_lock(&in->mu);
     in->orphan = left;
+    atomic_store(&h->slot->left, left ? h->slot->gen : 0); /* the release may be another worker's */
     mutex_unlock(&in->mu);
     return left;
 }

@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+_Static_assert(sizeof(struct sess_handle) == 48 && sizeof(struct sess_file) == 48, "as in all of this SESSION_FORMAT");
+
 struct layout {
     struct sess_head head;
     struct sess_handle handles[SESSION_HANDLES];

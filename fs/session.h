@@ -3,7 +3,8 @@
  *
  * One worker at a time writes it; a reader (the supervisor) only looks at beat_ns and busy. A slot's state is written last when it is filled and first when it is
  * given up, so a kill at any point leaves slots that say what is known. Zero bytes are a valid, empty session; pages exist only where something was
- * written. Any change of the layout or of what a field means needs another SESSION_FORMAT: a worker of another format cannot take over.
+ * written. Any change of the layout or of what a field means needs another SESSION_FORMAT: a worker of another format cannot take over. Only what lies between the fields may
+ * become one, if what workers that do not know it leave there says nothing.
  */
 #pragma once
 #include "base/err.h"
@@ -31,6 +32,8 @@ struct sess_handle {
     uint8_t writable, dir, virt;
     _Atomic uint8_t wrote, fresh;
     uint8_t direct; /* by direct I/O; 0 where it is not known */
+    /* gen: its last close was the end of a program by a signal (orphan.h). Workers before this field was there leave another number. */
+    _Atomic uint32_t left;
 };
 
 enum file_state { FILE_FREE, FILE_USED, FILE_CLOSING };

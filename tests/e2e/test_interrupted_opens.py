@@ -9,11 +9,13 @@ import time
 
 import lake
 import pytest
-from mounts import eventually, run
+from mounts import eventually, in_thread, run
 from test_passthrough import blob
 
 HANG_S = 30
 N = 20
+MANY = 1200  # more than there are threads for
+UNSURE_S = 10  # after a takeover; see fs/attach.h
 
 
 @pytest.fixture
@@ -25,13 +27,13 @@ def store():
 
 @pytest.fixture
 def small(make_mount, store):
-    """small(**options): a mount that knows of N small files and has none of them; the mount, and the files' bytes."""
-    def make(**options):
-        files = {f"d/{i:02}": blob(i, 50_000 + i) for i in range(N)}
+    """small(n, **options): a mount that knows of n small files and has none of them; the mount, and the files' bytes."""
+    def make(n=N, **options):
+        files = {f"d/{i:02}": blob(i, 50_000 + i) for i in range(n)}
         for name, data in files.items():
             store.put(name, data)
         m = make_mount(metadata_ttl="1h", op_timeout="10m", prefetch="off", **options)
-        assert len(os.listdir(m.path / "d")) == N
+        assert len(os.listdir(m.path / "d")) == n
         return m, files
     return make
 
@@ -125,3 +127,18 @@ def test_openers_that_are_ended_about_when_the_answer_comes_leave_nothing(small)
         check_nothing_is_left(m, files)
     assert codes <= {0, -signal.SIGKILL}
     check_served(m, files)
+
+
+def test_openers_that_wait_for_a_thread_longer_than_a_takeover_leave_nothing(small, store):
+    """What the worker before had begun to open is asked for again behind what nobody had begun with."""
+    m, files = small(MANY)
+    store.black_hole()
+    waiting = {name: in_thread((m.path / name).read_bytes) for name in files}
+    assert eventually(lambda: got(store) & set(files)), "they have come to the store"
+    time.sleep(1)
+    m.kill_worker()
+    time.sleep(UNSURE_S + 2)
+    store.answer_again()
+    for name, data in waiting.items():
+        assert data() == files[name]
+    check_nothing_is_left(m, files)

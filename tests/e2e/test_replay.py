@@ -3,6 +3,7 @@ import ctypes
 import errno
 import os
 import random
+import signal
 
 import pytest
 from crash_file import CrashFile
@@ -177,6 +178,27 @@ def test_bytes_are_written_once(m, store):
         assert n == MIB == os.fstat(t.fileno()).st_size
     m.wait()
     assert store.get("f") == b"o\0\0othree\0\0\0" and store.get("to") == data and store.get("g") == b""
+
+
+def test_file_is_cut_once_by_who_opens_it(m, store):
+    """Nobody else is kept from writing meanwhile: what comes after the cut stays."""
+    if not m.status()["passthrough"]:
+        pytest.skip("no writes while nobody serves")
+    path, supervisor = m.path / "f", m.status()["supervisor_pid"]
+    with open(path, "w+b", buffering=0) as f:
+        f.write(b"before")
+        os.kill(supervisor, signal.SIGSTOP)
+        try:
+            m.crash.arm("reply_open")
+            cut = in_thread(lambda: close(os.open(path, os.O_WRONLY | os.O_TRUNC)))
+            assert eventually(lambda: m.crash.fired() == "reply_open")
+            os.pwrite(f.fileno(), b"after", 0)
+        finally:
+            os.kill(supervisor, signal.SIGCONT)
+        cut()
+        assert path.read_bytes() == b"after"
+    m.wait()
+    assert store.get("f") == b"after"
 
 
 def test_records_go_when_all_is_answered(m):

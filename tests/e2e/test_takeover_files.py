@@ -508,3 +508,32 @@ def test_programs_notice_nothing_of_kills(m, store):
             assert store.get(name) == want, name
     assert set(store.list("names/")) == set(namer.published())
     assert m.status()["conflicts"] == 0
+
+
+@pytest.mark.parametrize("passthrough", ["on", "off"])
+def test_times_of_open_files_go_on(make_mount, passthrough):
+    """That of the last write, or the one that was set since."""
+    m = make_mount(passthrough=passthrough, settle="0s", metadata_ttl="0s")
+    plain, written, named = [m.path / name for name in ("plain", "written", "named")]
+    begin = time.time() + 0.2
+
+    def look():
+        for path in (plain, written):
+            st = path.stat()
+            assert begin <= st.st_mtime <= st.st_ctime < time.time() + 1
+        assert named.stat().st_mtime == 1000
+
+    with open(plain, "wb", buffering=0) as a, open(written, "wb", buffering=0) as b, open(named, "wb", buffering=0) as c:
+        for f in (a, b, c):
+            f.write(b"1")
+        os.utime(b.fileno(), (1000, 1000))
+        time.sleep(0.3)  # the clock of files ticks slowly
+        for _ in range(2):
+            for f in (a, b, c):
+                f.write(b"2")
+            os.utime(c.fileno(), (1000, 1000))
+            look()
+        for _ in range(2):
+            m.kill_worker()
+            look()
+    look()

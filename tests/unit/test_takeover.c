@@ -4,6 +4,7 @@
 #include "fs/content.h"
 #include "fs/io_mode.h"
 #include "fs/op.h"
+#include "fs/orphan.h"
 #include "fs/request.h"
 #include "fs/tree.h"
 #include "takeover.h"
@@ -11,7 +12,10 @@
 
 #include <check.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* ---- handles ---- */
 
@@ -196,6 +200,49 @@ START_TEST(release_that_was_begun_is_ended)
     ck_assert_uint_eq(takeover_content("f"), CONTENT_SEALED);
     takeover_wait();
     takeover_assert_object("f", "text");
+}
+END_TEST
+
+/* The kernel closes what a program that was killed had open; the worker dies between the two parts of that. */
+static void work_close_of_a_killed_program(void)
+{
+    struct handle *h = takeover_create("f");
+    takeover_write(h, "half", 0);
+    pid_t pid = fork();
+    if (pid == 0)
+        (void)raise(SIGKILL);
+    siginfo_t info;
+    ck_assert_int_eq(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
+    ck_assert(orphan_note_close(h, pid));
+    if (shared->release)
+        handle_releasing(fx.fs, h->fh);
+    if (shared->gen)
+        ck_assert(!orphan_note_close(h, getpid()));
+}
+
+static void close_of_a_killed_program(bool releasing, bool closed_after)
+{
+    fx.cfg.orphan = ORPHAN_HOLD;
+    shared->release = releasing;
+    shared->gen = closed_after;
+    takeover_run(work_close_of_a_killed_program, false);
+    takeover_open(false);
+    if (!releasing)
+        takeover_release(takeover_handle(shared->fh));
+}
+
+START_TEST(what_a_killed_program_had_open_is_held_by_the_next_worker)
+{
+    close_of_a_killed_program(_i, false);
+    ck_assert_uint_eq(slot_state(shared->fh), SLOT_FREE);
+    ck_assert_uint_eq(takeover_content("f"), CONTENT_OPEN);
+}
+END_TEST
+
+START_TEST(what_was_closed_in_order_after_that_is_not)
+{
+    close_of_a_killed_program(_i, true);
+    ck_assert_uint_eq(takeover_content("f"), CONTENT_SEALED);
 }
 END_TEST
 
@@ -470,6 +517,8 @@ int main(void)
     tcase_add_test(tc, removed_file_is_read_on_though_nothing_of_it_was_here);
     tcase_add_test(tc, what_was_kept_for_a_reader_is_kept_by_the_next_worker);
     tcase_add_loop_test(tc, release_that_was_begun_is_ended, 0, 2);
+    tcase_add_loop_test(tc, what_a_killed_program_had_open_is_held_by_the_next_worker, 0, 2);
+    tcase_add_loop_test(tc, what_was_closed_in_order_after_that_is_not, 0, 2);
     tcase_add_test(tc, file_closed_by_one_of_its_descriptors_is_not_sealed);
     tcase_add_test(tc, without_handle_closing_is_closed_and_open_is_not);
     tcase_add_test(tc, open_that_is_sent_again_replaces_the_first);
