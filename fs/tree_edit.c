@@ -10,6 +10,7 @@
 #include "publish.h"
 #include "replay.h"
 #include "rules.h"
+#include "shadow.h"
 #include "tree.h"
 #include "tree_list.h"
 
@@ -484,6 +485,8 @@ static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, ui
 {
     int r = check_parent(fs, parent, NULL, NULL);
     if (r == 0)
+        r = shadow_check_change(in);
+    if (r == 0)
         r = check_same_link(fs, in, parent);
     if (r < 0)
         return r;
@@ -633,6 +636,8 @@ static int drop_child(struct fs *fs, const struct drop *what)
         r = -EISDIR;
     if (r == 0 && (d.flags & DENTRY_LINK))
         r = -EBUSY;
+    if (r == 0 && (d.flags & DENTRY_SHADOW))
+        r = -EPERM;
     if (r == 0 && dir) {
         r = meta_dir_has_entries(fs->meta, d.ino);
         r = r > 0 ? -ENOTEMPTY : r;
