@@ -225,7 +225,7 @@ static uint64_t cached_bytes(struct fs *fs, const struct meta_inode *rec)
 static void add_file(struct adding *a, const char *path, const struct meta_inode *rec, const struct meta_dentry *d)
 {
     struct ckpt_sum *s = a->sum;
-    bool upstream = rec->content == CONTENT_CLEAN && (d->flags & DENTRY_UPSTREAM);
+    bool upstream = rec->content == CONTENT_CLEAN && (d->flags & (DENTRY_UPSTREAM | DENTRY_SHADOW));
     bool kept = !upstream && local_is(a->fs, path);
     s->files++;
     s->bytes += rec->size;

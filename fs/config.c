@@ -20,6 +20,7 @@
 #define MIB        (1024 * KIB)
 #define GIB        (1024 * MIB)
 #define TIB        (1024 * GIB)
+#define SHADOW_MAX 64 /* bytes of a suffix */
 #define DAY_NS     (86400 * NS_PER_S)
 #define MEMORY_MIN (16 * MIB)
 #define AT(field)  offsetof(struct config, field)
@@ -88,6 +89,8 @@ const struct option_row option_table[] = {
      "take mode, times and links from object metadata"},
     {"Metadata", "sync", OPT_STRING, AT(sync), 0, 0, "lazy", "lazy|full|DURATION", NULL,
      "when names are listed: directory by directory as they are looked into, all at mount, or all again and again after so long"},
+    {"Metadata", "shadow", OPT_STRING, AT(shadow), 0, 0, NULL, "SUFFIX", NULL,
+     "show object 'a' beside a directory 'a' as 'aSUFFIX', for reading, instead of hiding it"},
     {"Metadata", "read-only", OPT_FLAG, AT(read_only), 0, 0, NULL, NULL, NULL, "refuse every change"},
     {"Metadata", "immutable", OPT_FLAG, AT(immutable), 0, 0, NULL, NULL, NULL,
      "read-only, and what is there never changes: listed once a mount, never asked for again, opened without a message"},
@@ -378,6 +381,16 @@ static int settle_immutable(struct config *cfg, char **ret_msg)
     return 0;
 }
 
+static int check_shadow(const struct config *cfg, char **ret_msg)
+{
+    const char *s = cfg->shadow;
+    if (!s || (*s && strlen(s) <= SHADOW_MAX && !strchr(s, '/')))
+        return 0;
+    return refuse(ret_msg, g_strdup_printf("shadow '%s': give the end of a name, such as .object, of up to %d bytes "
+                                           "without '/'",
+                                           s, SHADOW_MAX));
+}
+
 static int check_rules(const struct config *cfg, char **ret_msg)
 {
     struct rules *rules = NULL;
@@ -413,8 +426,8 @@ int config_validate(struct config *cfg, char **ret_msg)
     bool in_store = cfg->source && g_str_has_prefix(cfg->source, "file:");
     if (was_given(cfg, "umask") && was_given(cfg, "file-mode") && was_given(cfg, "dir-mode") && !in_store)
         return refuse(ret_msg, g_strdup("umask conflicts with file-mode plus dir-mode: it would have no effect"));
-    int (*const checks[])(const struct config *, char **) = {check_cache_dir, check_space,    check_rules,
-                                                             check_sync,      check_http_tls, check_events};
+    int (*const checks[])(const struct config *, char **) = {check_cache_dir, check_space,  check_rules, check_sync,
+                                                             check_http_tls,  check_events, check_shadow};
     for (unsigned i = 0; r == 0 && i < G_N_ELEMENTS(checks); i++)
         r = checks[i](cfg, ret_msg);
     return r;

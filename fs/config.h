@@ -19,7 +19,7 @@ enum conflict_mode { CONFLICT_KEEP, CONFLICT_OVERWRITE };
 enum orphan_mode { ORPHAN_PUBLISH, ORPHAN_HOLD };
 
 enum config_origin { CONFIG_DEFAULT, CONFIG_FROM_FILE, CONFIG_FROM_ARGV };
-#define CONFIG_MAX_OPTIONS 64
+#define CONFIG_MAX_OPTIONS 96
 #define CACHE_DIR_DEFAULT  "/var/cache/sluice" /* holds a folder for each endpoint, bucket and prefix */
 
 struct size_or_percent { /* one of both is set */
@@ -45,7 +45,8 @@ struct config {                /* strings are owned */
     uint64_t metadata_ttl_ns, negative_ttl_ns;
     enum posix_meta_mode posix_meta;
     bool read_only, immutable;
-    char *sync; /* see config_sync() */
+    char *sync;   /* see config_sync() */
+    char *shadow; /* shadow.h; NULL: such objects are hidden */
     /* writing */
     enum close_mode close;
     enum fsync_mode fsync;

@@ -388,23 +388,6 @@ static void end_record(struct fs *fs, struct meta_batch *b, const struct loser *
     mutex_unlock(&l->in->mu);
 }
 
-/* Dir and last component of a path. */
-static int resolve_parent(struct fs *fs, const char *path, struct inode **ret_dir, const char **ret_name)
-{
-    const char *slash = strrchr(path, '/');
-    g_autofree char *above = slash ? g_strndup(path, (gsize)(slash - path)) : g_strdup("");
-    INODE_REF dir = NULL;
-    int r = tree_resolve(fs, above, &dir);
-    if (r == 0 && !inode_is_dir(dir))
-        r = -ENOTDIR;
-    if (r < 0)
-        return r;
-    *ret_name = slash ? slash + 1 : path;
-    *ret_dir = dir;
-    dir = NULL;
-    return 0;
-}
-
 /* What stands at the path makes room if it is only a view of the store. */
 static int clear_place(struct fs *fs, struct meta_batch *b, uint64_t dir, const char *name) REQUIRES(fs->ns)
 {
@@ -492,7 +475,7 @@ int conflict_keep_mine(struct fs *fs, uint64_t id)
     const char *name = NULL;
     int r = loser_get(fs, id, &l);
     if (r == 0)
-        r = resolve_parent(fs, l.c.path, &dir, &name);
+        r = tree_resolve_parent(fs, l.c.path, &dir, &name);
     if (r == 0) /* else it would be tried for ever */
         r = links_may_change(fs, dir->ino);
     if (r == 0) {
@@ -573,7 +556,7 @@ int conflict_save_as(struct fs *fs, uint64_t id, const char *new_path)
     const char *name = NULL;
     int r = loser_get(fs, id, &l);
     if (r == 0)
-        r = resolve_parent(fs, new_path, &dir, &name);
+        r = tree_resolve_parent(fs, new_path, &dir, &name);
     if (r == 0)
         r = links_may_change(fs, dir->ino);
     if (r == 0 && virt_lookup(dir->ino, name))

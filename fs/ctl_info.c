@@ -137,9 +137,14 @@ static json_t *describe(struct fs *fs, const char *path, struct inode *in, const
     json_object_set_new(o, "path", verb_string(path));
     json_object_set_new(o, "type", json_string(type_name(rec.mode)));
     add_int(o, "inode", in->ino);
-    g_autofree char *key = d->ukey ? g_strdup(d->ukey) : dir && *path ? g_strconcat(path, "/", NULL) : g_strdup(path);
+    bool shadow = d->flags & DENTRY_SHADOW;
+    g_autofree char *key = shadow         ? g_strdup(rec.base_key)
+                           : d->ukey      ? g_strdup(d->ukey)
+                           : dir && *path ? g_strconcat(path, "/", NULL)
+                                          : g_strdup(path);
     json_object_set_new(o, "key", verb_string(key));
-    g_autofree char *etag = g_strndup(d->uetag.s, d->flags & DENTRY_UPSTREAM ? etag_bare_len(&d->uetag) : 0);
+    g_autofree char *etag =
+        g_strndup(d->uetag.s, d->flags & (DENTRY_UPSTREAM | DENTRY_SHADOW) ? etag_bare_len(&d->uetag) : 0);
     json_object_set_new(o, "etag", verb_string(etag));
     json_object_set_new(o, "token", verb_string(d->flags & DENTRY_UPSTREAM ? d->token : ""));
     json_object_set_new(o, "state", json_string(state_name(&rec, d, local_is(fs, path))));

@@ -41,6 +41,7 @@
  * {"verb":"link","action":"set","paths":[ONE],"options":{NAME:TEXT|null}}                  {"event":"linked",...}
  * {"verb":"link","action":"rm","paths":[ONE],"drain":false,"timeout_s":0}                  progress as wait; {"event":"unlinked","path":}
  * {"verb":"link","action":"sync","paths":[ONE]}                 lists all below now
+ * {"verb":"rmdir","paths":[],"force":false}                    {"event":"removed","path":} of each, errors; force: with the bytes of its own marker
  * {"verb":"drain","timeout_s":0}                                progress as wait
  * {"verb":"config"}                                             {"event":"config","text":}
  * {"verb":"upgrade","program":"/ABSOLUTE"}                      the program was found fit, this process ends and it goes on

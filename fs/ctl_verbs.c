@@ -338,6 +338,7 @@ const struct ctl_verb ctl_verbs[] = {
     {"conflicts", verb_conflicts},
     {"checkpoints", verb_checkpoints, .waits = true},
     {"link", verb_link},
+    {"rmdir", verb_rmdir},
     {"drain", verb_drain}, /* waits, and gets in: an unmount does not stand behind others */
     {"config", verb_config},
     {"stop", verb_stop},

@@ -39,9 +39,9 @@ ctl_fn verb_sync, verb_sync_status;
 /* For `status`: the syncs that run, when everything was synced last, which directories could not be listed. */
 void sync_add_status(struct fs *fs, json_t *o);
 
-/* ---- ctl_ckpt.c, ctl_conflicts.c, ctl_status.c, ctl_info.c, ctl_jobs.c, ctl_links.c, ctl_warm.c ---- */
+/* ---- ctl_ckpt.c, ctl_conflicts.c, ctl_status.c, ctl_info.c, ctl_jobs.c, ctl_links.c, ctl_rmdir.c, ctl_warm.c ---- */
 
 ctl_fn verb_status, verb_info, verb_warmup, verb_warmup_status, verb_warmup_stop, verb_evict, verb_pin, verb_unpin,
-    verb_publish, verb_conflicts, verb_checkpoints, verb_link;
+    verb_publish, verb_conflicts, verb_checkpoints, verb_link, verb_rmdir;
 /* ctl_status.c: brings the gauges of metrics.def up to date; from memory and database, never from the store. */
 void fs_refresh_gauges(struct fs *fs);

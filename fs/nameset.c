@@ -44,7 +44,7 @@ static uint64_t mix(uint64_t h)
 
 static uint64_t hash(const struct nameset *s, const char *name, size_t len, bool kind)
 {
-    uint64_t h = s->seed ^ (len * 2 + kind);
+    uint64_t h = mix(s->seed ^ (len * 2 + kind)); /* apart from the first bytes, or two kinds meet */
     for (; len >= 8; name += 8, len -= 8) {
         uint64_t word;
         memcpy(&word, name, 8);

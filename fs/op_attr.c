@@ -7,6 +7,7 @@
 #include "op.h"
 #include "publish.h"
 #include "rules.h"
+#include "shadow.h"
 #include "tree.h"
 
 #define FITS_ALL_BYTES (5ull << 40) /* an object of S3; no store takes less */
@@ -218,6 +219,8 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, s
     }
     INODE_REF in = NULL;
     r = inode_get(fs, ino, &in);
+    if (r == 0)
+        r = shadow_check_change(in);
     if (r == 0 && (to_set & FUSE_SET_ATTR_SIZE))
         r = S_ISREG(in->rec.mode)
                 ? attr_set_size(in, fi ? handle_get(fs, fi->fh) : NULL, fuse_req_ctx(req), (uint64_t)attr->st_size)

@@ -14,6 +14,7 @@
 #include "publish.h"
 #include "request.h"
 #include "rules.h"
+#include "shadow.h"
 #include "tree.h"
 
 #include <fcntl.h>
@@ -171,6 +172,8 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     int r = inode_get(fs, ino, &in);
     if (r == 0 && (writes || cut))
         r = links_may_change(fs, ino);
+    if (r == 0 && (writes || cut))
+        r = shadow_check_change(in);
     if (r == 0 && cut && !writes) /* Linux empties it, and takes it for empty after the reply */
         r = attr_set_size(in, NULL, fuse_req_ctx(req), 0);
     if (r == 0)

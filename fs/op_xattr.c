@@ -4,6 +4,7 @@
 #include "links.h"
 #include "op.h"
 #include "replay.h"
+#include "shadow.h"
 #include "states.h"
 #include "tree.h"
 
@@ -150,6 +151,8 @@ static int change_xattr(struct fs *fs, uint64_t ino, const char *name, const cha
         return r < 0 ? r : -E2BIG;
     INODE_REF in = NULL;
     r = inode_get(fs, ino, &in);
+    if (r == 0)
+        r = shadow_check_change(in);
     if (r < 0)
         return r;
     struct meta_batch *b = meta_batch_new(fs->meta);

@@ -27,6 +27,8 @@ int tree_resolve(struct fs *fs, const char *path, struct inode **ret) MUST_CHECK
 /* The same through symlinks, the last component's too. ret_path: where it is. links (may be NULL) gets the paths of the links on the way, owned, as far as it came.
  * -EXDEV: one leads out of the mount. */
 int tree_follow(struct fs *fs, const char *path, GPtrArray *links, char **ret_path, struct inode **ret) MUST_CHECK;
+/* The directory that a path is in, and the name it has there, which points into path. -ENOTDIR: what is above is none. */
+int tree_resolve_parent(struct fs *fs, const char *path, struct inode **ret_dir, const char **ret_name) MUST_CHECK;
 
 /* ---- tree_list.c, tree_fresh.c ---- */
 
@@ -121,7 +123,10 @@ int tree_link(struct fs *fs, uint64_t ino, uint64_t parent, const char *name, st
 int tree_unlink(struct fs *fs, uint64_t parent, const char *name) MUST_CHECK;
 /* The same for this very name of a file; -ESTALE: it went, or it is another's. */
 int tree_expire(struct fs *fs, const struct meta_dentry *d) MUST_CHECK;
+/* -ENOTEMPTY also while the store has keys below that cannot be shown as names. */
 int tree_rmdir(struct fs *fs, uint64_t parent, const char *name) MUST_CHECK;
+/* The same, and where nothing but bytes of the directory's own marker is in the way these are deleted with it, as they are now: what comes there until the store is asked stays. */
+int tree_rmdir_force(struct fs *fs, uint64_t parent, const char *name) MUST_CHECK;
 /* flags: 0, RENAME_NOREPLACE, RENAME_EXCHANGE. */
 int tree_rename(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, const char *n2, unsigned flags) MUST_CHECK;
 

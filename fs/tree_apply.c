@@ -19,6 +19,7 @@ void list_row_free(struct list_row *row)
         return;
     obj_info_clear(&row->info);
     g_free(row->name);
+    g_free(row->object);
     g_free(row);
 }
 
@@ -37,7 +38,7 @@ bool tree_row_wants_head(struct fs *fs, uint64_t dir, const struct list_row *row
     struct meta_dentry d = {0};
     if (meta_dentry_get(fs->meta, dir, row->name, &d) < 0)
         return true;
-    bool known = etag_fits(&row->etag, &d.uetag);
+    bool known = !(d.flags & DENTRY_SHADOW) == !row->object && etag_fits(&row->etag, &d.uetag);
     if (row->size == 0) /* whose tag may be the same after a link was given another target */
         known = known && row->settled_ns && d.umtime_ns == row->settled_ns;
     meta_dentry_clear(&d);
@@ -51,6 +52,8 @@ bool tree_name_is_local(const struct meta_dentry *d, struct inode *in, bool diff
     bool written = S_ISREG(d->type) && in->n_writers > 0;
     in->passed_over |= written && differs;
     mutex_unlock(&in->mu);
+    if (d->flags & DENTRY_SHADOW)
+        return false;
     if (d->op_seq || (flags & INODE_LOCAL_ONLY))
         return true;
     if (S_ISDIR(d->type))
@@ -88,6 +91,13 @@ static void note_listed(struct fs *fs, uint64_t ino)
     mutex_unlock(&dir->mu);
 }
 
+/* An object beside a directory of its name; with --shadow the end of the listing knows whether it is shown. */
+static void count_hidden(struct fs *fs)
+{
+    if (!fs->cfg->shadow)
+        metric_inc(M_hidden_keys);
+}
+
 static int insert_at(struct fs *fs, struct meta_batch *b, const struct tree_place *at, const struct list_row *row)
 {
     struct meta_inode rec = {
@@ -104,16 +114,17 @@ static int insert_at(struct fs *fs, struct meta_batch *b, const struct tree_plac
         rec.mode = S_IFDIR | fs->cfg->dir_mode;
         rec.parent = at->dir;
         rec.mtime_ns = rec.ctime_ns = clock_wall_ns();
-        d.flags = DENTRY_IMPLICIT | (row->shadows ? (uint32_t)DENTRY_HIDDEN_OBJ : 0);
+        d.flags = DENTRY_IMPLICIT | (row->shadows && !fs->cfg->shadow ? (uint32_t)DENTRY_HIDDEN_OBJ : 0);
         if (row->shadows)
-            metric_inc(M_hidden_keys);
+            count_hidden(fs);
     } else {
         rec.mode = S_IFREG | fs->cfg->file_mode;
         rec.size = rec.base_limit = row->size;
         rec.gen = 1;
         rec.base_etag = row->etag;
-        rec.base_key = g_strconcat(at->prefix, row->name, NULL);
-        d.flags = DENTRY_UPSTREAM | (row->archived ? (uint32_t)DENTRY_ARCHIVED : 0);
+        rec.base_key = g_strconcat(at->prefix, row->object ? row->object : row->name, NULL);
+        rec.flags |= row->object ? (uint32_t)INODE_SHADOW : 0;
+        d.flags = (row->object ? DENTRY_SHADOW : DENTRY_UPSTREAM) | (row->archived ? (uint32_t)DENTRY_ARCHIVED : 0);
         d.uetag = row->etag;
         d.usize = row->size;
         if (row->has_info) {
@@ -144,11 +155,11 @@ int tree_insert_row(struct fs *fs, struct meta_batch *b, uint64_t dir, const str
 /* The directory beside which an object of the same name stands: remembered, counted once. */
 static void note_shadowed(struct fs *fs, struct meta_batch *b, struct meta_dentry *d)
 {
-    if (d->flags & DENTRY_HIDDEN_OBJ)
+    if ((d->flags & DENTRY_HIDDEN_OBJ) || fs->cfg->shadow)
         return;
     d->flags |= DENTRY_HIDDEN_OBJ;
     meta_dentry_put(b, d);
-    metric_inc(M_hidden_keys);
+    count_hidden(fs);
 }
 
 /* For --on-create: something of a directory that was listed before is new, or an event says so. What a first listing shows was there. */
@@ -168,7 +179,7 @@ static void note_created(struct fs *fs, uint64_t dir, const struct list_row *row
 static int replace_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, const struct inode *old,
                         const struct list_row *row) REQUIRES(fs->ns)
 {
-    bool shadowed = row->is_dir && !S_ISDIR(d->type);
+    bool shadowed = row->is_dir && !S_ISDIR(d->type) && !(d->flags & DENTRY_SHADOW);
     uint32_t keep = old->rec.flags & INODE_PIN_FLAGS;
     int r = tree_lose_name(fs, b, d);
     if (r != 0)
@@ -176,7 +187,7 @@ static int replace_name(struct fs *fs, struct meta_batch *b, struct meta_dentry 
     metric_inc(M_remote_changes);
     notify_entry(fs, d->parent, d->name);
     if (shadowed && !row->shadows)
-        metric_inc(M_hidden_keys);
+        count_hidden(fs);
     note_created(fs, d->parent, row);
     return tree_insert_row(fs, b, d->parent, row, keep, row->stamp);
 }
@@ -201,7 +212,7 @@ static void note_archived(struct fs *fs, struct meta_batch *b, struct meta_dentr
 /* Is what the name has what the row shows? An object that could not be asked for before may turn out to be a link. */
 static bool is_same(const struct meta_dentry *d, const struct list_row *row)
 {
-    if (row->is_dir || (row->has_info && row->info.symlink && !S_ISLNK(d->type)))
+    if (row->is_dir || (d->flags & DENTRY_SHADOW) || (row->has_info && row->info.symlink && !S_ISLNK(d->type)))
         return false;
     return row->has_info ? etag_equal(&d->uetag, &row->etag) : etag_fits(&row->etag, &d->uetag);
 }

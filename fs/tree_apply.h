@@ -4,7 +4,8 @@
 
 /* One row kept beyond the listing's callback. */
 struct list_row {
-    char *name; /* without a directory's '/' */
+    char *name;   /* without a directory's '/' */
+    char *object; /* owned; the name of the object where it has another one (shadow.h), else NULL */
     bool is_dir, has_info, archived;
     bool vanished;                                               /* a HEAD did not find it any more */
     enum { ROW_NOT_LOOKED, ROW_NEW, ROW_SAME, ROW_KNOWN } match; /* tree_match_rows() */

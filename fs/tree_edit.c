@@ -10,6 +10,7 @@
 #include "publish.h"
 #include "replay.h"
 #include "rules.h"
+#include "shadow.h"
 #include "tree.h"
 #include "tree_list.h"
 
@@ -486,6 +487,8 @@ static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, ui
 {
     int r = check_parent(fs, parent, NULL, NULL);
     if (r == 0)
+        r = shadow_check_change(in);
+    if (r == 0)
         r = check_same_link(fs, in, parent);
     if (r < 0)
         return r;
@@ -591,7 +594,15 @@ int tree_link(struct fs *fs, uint64_t ino, uint64_t parent, const char *name, st
 
 /* ---- unlink, rmdir ---- */
 
-/* Runs drop on a name under ns as one batch. id 0: whichever it is; else -ESTALE when that name has gone. */
+struct drop {
+    uint64_t parent;
+    const char *name;
+    uint64_t id; /* of this very name, or -ESTALE; 0: whichever it is */
+    bool dir;
+    const char *marker_key; /* an object with bytes, which goes along; NULL: none */
+    struct etag marker;
+};
+
 /* A directory above may have been moved since somebody looked. */
 static bool may_expire(struct fs *fs, const struct meta_dentry *d) REQUIRES(fs->ns)
 {
@@ -599,12 +610,26 @@ static bool may_expire(struct fs *fs, const struct meta_dentry *d) REQUIRES(fs->
     return local_is(fs, key) && rules_for(fs, key)->ttl_ns > 0;
 }
 
-static int drop_child(struct fs *fs, uint64_t parent, const char *name, uint64_t id, bool dir)
+/* The marker becomes the directory's own object, which leaves with the name. -EBUSY: the directory was moved since somebody looked, or is not there yet. */
+static int take_marker(struct fs *fs, struct meta_dentry *d, const struct drop *what) REQUIRES(fs->ns)
+{
+    g_autofree char *key = tree_key(fs, d->parent, d->name, true);
+    if (d->ukey || !g_str_equal(key, what->marker_key))
+        return -EBUSY;
+    d->flags |= DENTRY_UPSTREAM;
+    d->uetag = what->marker;
+    return 0;
+}
+
+/* Removes a name as one batch under ns. */
+static int drop_child(struct fs *fs, const struct drop *what)
 {
     struct meta_dentry d = {0};
+    uint64_t parent = what->parent, id = what->id;
+    bool dir = what->dir;
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
-    int r = meta_dentry_get(fs->meta, parent, name, &d);
+    int r = meta_dentry_get(fs->meta, parent, what->name, &d);
     if (r == 0 && id && (d.id != id || !may_expire(fs, &d)))
         r = -ESTALE;
     if (r == 0 && dir && !S_ISDIR(d.type))
@@ -613,10 +638,14 @@ static int drop_child(struct fs *fs, uint64_t parent, const char *name, uint64_t
         r = -EISDIR;
     if (r == 0 && (d.flags & DENTRY_LINK))
         r = -EBUSY;
+    if (r == 0 && (d.flags & DENTRY_SHADOW))
+        r = -EPERM;
     if (r == 0 && dir) {
         r = meta_dir_has_entries(fs->meta, d.ino);
         r = r > 0 ? -ENOTEMPTY : r;
     }
+    if (r == 0 && what->marker_key)
+        r = take_marker(fs, &d, what);
     if (r == 0)
         r = tree_drop_name(fs, b, &d, false);
     if (r == 0 && id)
@@ -656,15 +685,16 @@ void tree_save_open_content(struct fs *fs, uint64_t parent, const char *name)
 int tree_unlink(struct fs *fs, uint64_t parent, const char *name)
 {
     tree_save_open_content(fs, parent, name);
-    return drop_child(fs, parent, name, 0, false);
+    return drop_child(fs, &(struct drop){.parent = parent, .name = name});
 }
 
 int tree_expire(struct fs *fs, const struct meta_dentry *d)
 {
-    return drop_child(fs, d->parent, d->name, d->id, false);
+    return drop_child(fs, &(struct drop){.parent = d->parent, .name = d->name, .id = d->id});
 }
 
-int tree_rmdir(struct fs *fs, uint64_t parent, const char *name)
+/* The directory that is to go, of which nothing is shown as far as the store knows now. */
+static int rmdir_look(struct fs *fs, uint64_t parent, const char *name, struct inode **ret)
 {
     INODE_REF in = NULL;
     int r = tree_lookup(fs, parent, name, &in);
@@ -679,10 +709,49 @@ int tree_rmdir(struct fs *fs, uint64_t parent, const char *name)
         if (r < 0)
             return r;
     }
-    mutex_lock(&in->mu);
-    bool hidden = in->rec.flags & INODE_DIR_HIDDEN;
-    mutex_unlock(&in->mu);
-    if (hidden)
+    *ret = in;
+    in = NULL;
+    return 0;
+}
+
+/* Does the store have keys below that no name shows? One that is `but` does not count (NULL: each does). */
+static bool hides_keys(struct inode *dir, const char *but)
+{
+    mutex_lock(&dir->mu);
+    char **keys = dir->list.hidden;
+    bool only = but && keys && g_strcmp0(keys[0], but) == 0 && !keys[1];
+    bool hides = (dir->rec.flags & INODE_DIR_HIDDEN) && !only;
+    mutex_unlock(&dir->mu);
+    return hides;
+}
+
+int tree_rmdir(struct fs *fs, uint64_t parent, const char *name)
+{
+    INODE_REF in = NULL;
+    int r = rmdir_look(fs, parent, name, &in);
+    if (r == 0 && hides_keys(in, NULL))
+        r = -ENOTEMPTY;
+    return r < 0 ? r : drop_child(fs, &(struct drop){.parent = parent, .name = name, .dir = true});
+}
+
+int tree_rmdir_force(struct fs *fs, uint64_t parent, const char *name)
+{
+    INODE_REF in = NULL;
+    struct obj_info info = {0};
+    struct drop what = {.parent = parent, .name = name, .dir = true};
+    int r = rmdir_look(fs, parent, name, &in);
+    if (r < 0)
+        return r;
+    mutex_lock(&fs->ns);
+    g_autofree char *key = tree_dir_prefix(fs, in->ino);
+    mutex_unlock(&fs->ns);
+    if (hides_keys(in, key))
         return -ENOTEMPTY;
-    return drop_child(fs, parent, name, 0, true);
+    r = objstore_head(fs->store, key, &info);
+    if (r == 0 && info.size > 0) {
+        what.marker_key = key;
+        what.marker = info.etag;
+    }
+    obj_info_clear(&info);
+    return r == 0 || r == -ENOENT ? drop_child(fs, &what) : r;
 }

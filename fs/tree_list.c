@@ -15,6 +15,7 @@
 #include "pin.h"
 #include "publish.h"
 #include "rules.h"
+#include "shadow.h"
 #include "sync.h"
 #include "tree_drop.h"
 #include "tree_near.h"
@@ -48,7 +49,7 @@ struct listing {
     char *prefix;
     uint64_t stamp;
     int64_t began_wall_ns;
-    struct nameset *seen; /* see struct tree_shown; only when the directory had names */
+    struct nameset *seen; /* see struct tree_shown; only when the directory had names, or for shadow.h */
     GHashTable *waiting;  /* the same; owned, and owns the rows */
     bool had_names;
     GPtrArray *rows; /* struct list_row */
@@ -80,44 +81,6 @@ struct head_job {
     struct listing *l;
     struct list_row *row;
 };
-
-static int keep_target(void *ctx, uint64_t off, const void *buf, size_t len)
-{
-    g_string_append_len(ctx, buf, (gssize)len);
-    return 0;
-}
-
-/* s3fs keeps a symbolic link's target in the object's body. */
-static int read_s3fs_link(struct fs *fs, const char *key, struct obj_info *info)
-{
-    bool link = fs->cfg->posix_meta == POSIX_META_ON && (info->posix.fields & POSIX_MODE) && S_ISLNK(info->posix.mode);
-    if (!link || info->symlink || info->size == 0 || info->size > OBJ_SYMLINK_MAX)
-        return 0;
-    g_autoptr(GString) target = g_string_new(NULL);
-    int r = objstore_get(fs->store, key, 0, 0, &info->etag, keep_target, target, NULL);
-    if (r == 0 && strlen(target->str) == target->len)
-        info->symlink = g_strdup(g_strchomp(target->str));
-    return r == -EACCES || r == -ENOMEDIUM ? 0 : r;
-}
-
-/* -errno: the row's type stays unknown. What may be listed but not asked for or read is shown as a plain file. */
-int tree_head_row(struct fs *fs, const char *key, struct list_row *row)
-{
-    struct obj_info info = {0};
-    int r = objstore_head(fs->store, key, &info);
-    if (r == 0)
-        r = read_s3fs_link(fs, key, &info);
-    row->vanished = r == -ENOENT;
-    if (r < 0) {
-        obj_info_clear(&info);
-        return r == -ENOENT || r == -EACCES ? 0 : r;
-    }
-    row->etag = info.etag;
-    row->size = info.size;
-    row->info = info; /* takes over its strings */
-    row->has_info = true;
-    return 0;
-}
 
 static int head_row(struct listing *l, struct list_row *row)
 {
@@ -192,6 +155,14 @@ static int check_place(const struct listing *l, const struct inode *dir) NO_TSA 
     return g_str_equal(now, l->prefix) ? 0 : -EAGAIN;
 }
 
+/* A directory may come behind the object of its name, which is a file by then. */
+static void keep_replaced(struct listing *l, const struct list_row *row) NO_TSA /* under ns */
+{
+    struct list_row *old = shadow_replaced(l->fs, l->ino, row, l->seen);
+    if (old)
+        g_hash_table_replace(l->waiting, g_strdup(old->name), old);
+}
+
 /* Where a directory stands in its way the row waits for the end of the listing. */
 static int apply_rows_locked(struct listing *l, struct meta_batch *b, struct inode *dir) NO_TSA /* under ns */
 {
@@ -204,6 +175,8 @@ static int apply_rows_locked(struct listing *l, struct meta_batch *b, struct ino
         struct list_row *row = l->rows->pdata[i];
         if (row->has_info && row->info.posix.fields)
             mark_dir_posix(l, b, dir);
+        if (l->fs->cfg->shadow)
+            keep_replaced(l, row);
         r = row->vanished ? 0 : tree_apply_row_at(l->fs, b, &at, row);
         if (r > 0) {
             g_hash_table_replace(l->waiting, g_strdup(row->name), row);
@@ -324,7 +297,7 @@ static int on_entry(void *ctx, const struct obj_entry *e)
     row->etag = e->etag;
     if (row->is_dir)
         shadow(l, row);
-    if (l->had_names)
+    if (l->had_names || l->fs->cfg->shadow)
         nameset_add(l->seen, row->name, len, row->is_dir);
     g_ptr_array_add(l->rows, row);
     return l->rows->len >= ROWS_PER_BATCH ? flush_page(l) : 0;
@@ -504,6 +477,9 @@ static int listing_do(struct listing *l)
         r = objstore_list_wide(fs->store, &req);
     if (r == 0)
         r = flush_rows(l);
+    const struct shadow_listing shadows = {l->ino, l->prefix, l->stamp, l->waiting, l->seen};
+    if (r == 0 && fs->cfg->shadow)
+        r = shadow_show(fs, &shadows, &l->changed);
     if (r < 0)
         return r;
     r = finish(l);

@@ -5,6 +5,7 @@
 #include "links.h"
 #include "ns_undo.h"
 #include "publish.h"
+#include "shadow.h"
 #include "tree_apply.h"
 #include "tree_list.h"
 
@@ -90,7 +91,7 @@ static int refresh_for(struct fs *fs, struct inode *dir, const char *name, uint6
     int r = tree_refresh_within(fs, dir, false, FIRST_LIST_WAIT_NS);
     if (r != -EINPROGRESS)
         return r == -ENOENT || r == -ENODEV ? -EIO : r;
-    if (tree_is_offline(fs, dir))
+    if (tree_is_offline(fs, dir) || shadow_is_name(fs, name)) /* only a listing knows whose name it is */
         return tree_refresh(fs, dir, false);
     r = probe_name(fs, dir, name);
     if (r < 0 && r != -ENOENT && r != -EINTR)

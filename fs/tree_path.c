@@ -153,3 +153,19 @@ int tree_follow(struct fs *fs, const char *path, GPtrArray *links, char **ret_pa
         *ret_path = g_string_free(g_steal_pointer(&at), FALSE);
     return r;
 }
+
+int tree_resolve_parent(struct fs *fs, const char *path, struct inode **ret_dir, const char **ret_name)
+{
+    const char *slash = strrchr(path, '/');
+    g_autofree char *above = slash ? g_strndup(path, (gsize)(slash - path)) : g_strdup("");
+    INODE_REF dir = NULL;
+    int r = tree_resolve(fs, above, &dir);
+    if (r == 0 && !inode_is_dir(dir))
+        r = -ENOTDIR;
+    if (r < 0)
+        return r;
+    *ret_name = slash ? slash + 1 : path;
+    *ret_dir = dir;
+    dir = NULL;
+    return 0;
+}

@@ -206,6 +206,10 @@ static int relocate_one(struct move *m, struct meta_dentry *d, const char *old_p
                         bool in_wave) NO_TSA /* under ns */
 {
     beat_works(m->fs);
+    if (d->flags & DENTRY_SHADOW) { /* its object stays where it is */
+        notify_entry(m->fs, d->parent, d->name);
+        return tree_drop_name(m->fs, m->b, d, true);
+    }
     const char *slash = S_ISDIR(d->type) ? "/" : "";
     g_autofree char *old_key = g_strconcat(old_prefix, d->name, slash, NULL);
     g_autofree char *new_key = g_strconcat(new_prefix, d->name, slash, NULL);
@@ -231,7 +235,7 @@ static int newest_of(struct fs *fs, const GPtrArray *names)
     for (unsigned i = 0; i < names->len; i++) {
         const struct meta_dentry *d = names->pdata[i];
         INODE_REF in = NULL;
-        if (!S_ISREG(d->type) || inode_get(fs, d->ino, &in) < 0)
+        if (!S_ISREG(d->type) || (d->flags & DENTRY_SHADOW) || inode_get(fs, d->ino, &in) < 0)
             continue;
         mutex_lock(&in->mu);
         int64_t ns = in->rec.mtime_ns;
@@ -307,6 +311,8 @@ static int check_live_dir(struct fs *fs, uint64_t dir)
 
 static int check_target(struct move *m, unsigned flags)
 {
+    if ((m->src.flags | m->dst.flags) & DENTRY_SHADOW)
+        return -EPERM;
     bool there = m->dst.id != 0, src_dir = S_ISDIR(m->src.type), dst_dir = S_ISDIR(m->dst.type);
     if (flags & RENAME_EXCHANGE)
         return there ? 0 : -ENOENT;

@@ -91,6 +91,7 @@ enum inode_flag {
     INODE_OWNER_UNKNOWN = 1 << 15, /* of what INODE_MODE_KNOWN tells only the mode is known */
     INODE_PIN_RULE = 1 << 16,      /* pinned by a rule, which may unpin it; what was pinned by name it may not */
     INODE_REPLACED = 1 << 17, /* its last name went by what the store has, not by a program: not changed any more */
+    INODE_SHADOW = 1 << 18,        /* its name is DENTRY_SHADOW */
 };
 #define INODE_PIN_FLAGS ((uint32_t)(INODE_PINNED | INODE_PIN_MEMORY | INODE_PIN_RULE))
 
@@ -134,6 +135,7 @@ enum dentry_flag {
     DENTRY_HIDDEN_OBJ = 1 << 3, /* directory that shadows an object of the same name */
     DENTRY_IMPLICIT = 1 << 4,   /* directory without a marker object */
     DENTRY_ARCHIVED = 1 << 5,   /* INODE_ARCHIVED is set: not in databases of before */
+    DENTRY_SHADOW = 1 << 6,     /* shows an object that has the name of a directory (fs/shadow.h), at base_key */
     DENTRY_LINK = 1 << 16,      /* directory of a bucket link (fs/links.h): no object is its own */
 };
 

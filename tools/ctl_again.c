@@ -50,6 +50,8 @@ static const struct again_rule rules[] = {
     {"publish", NULL, 0, false, "; `sluice info` tells whether it was carried out"},
     {"conflicts", NULL, 0, false, "; `sluice conflicts` tells whether it was carried out"},
     {"link", NULL, 0, false, "; `sluice link list` tells whether it was carried out"},
+    /* what was removed is not there the second time, or is another by then */
+    {"rmdir", NULL, 0, false, "; look whether it is still there"},
     /* the next worker may be the other program */
     {"upgrade", NULL, 0, false, "; `sluice status` tells which program serves"},
     {NULL, NULL, 0, false, ""},

@@ -264,6 +264,34 @@ START_TEST(removed_directory_in_use_gets_no_names_of_its_old_path)
 }
 END_TEST
 
+/* Of one length, one with the lowest bit of its first byte set: "0x" and "1x". */
+START_TEST(names_of_two_kinds_are_not_taken_for_each_other)
+{
+    static const char *const tails[] = {"", "x", "1234567", "12345678", "0011.object"};
+    for (unsigned i = 0; i < G_N_ELEMENTS(tails); i++) {
+        g_autofree char *even = g_strconcat("0", tails[i], NULL), *odd = g_strconcat("1", tails[i], NULL);
+        nameset_clear(nothing.seen);
+        nameset_add(nothing.seen, odd, strlen(odd), true);
+        ck_assert(nameset_has(nothing.seen, odd, strlen(odd), true));
+        ck_assert(!nameset_has(nothing.seen, even, strlen(even), false));
+        ck_assert(!nameset_has(nothing.seen, odd, strlen(odd), false));
+    }
+}
+END_TEST
+
+START_TEST(file_that_went_is_not_kept_by_a_directory_of_a_like_name)
+{
+    shell("mkdir p/1run; echo x > p/1run/f; echo x > p/0run");
+    INODE_REF p = fs_fixture_inode(&fx, "p");
+    ck_assert_int_eq(tree_refresh(fx.fs, p, true), 0);
+    ck_assert(exists("p/0run") && exists("p/1run"));
+    shell("rm p/0run");
+    ck_assert_int_eq(tree_refresh(fx.fs, p, true), 0);
+    ck_assert(!exists("p/0run"));
+    ck_assert(exists("p/1run"));
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("vanish");
@@ -275,6 +303,8 @@ int main(void)
     tcase_add_test(t, directory_that_went_in_part_is_listed_again_after_a_restart);
     tcase_add_loop_test(t, what_comes_between_two_batches_stays, 0, 3);
     tcase_add_test(t, what_is_local_keeps_its_directories_and_nothing_else);
+    tcase_add_test(t, names_of_two_kinds_are_not_taken_for_each_other);
+    tcase_add_test(t, file_that_went_is_not_kept_by_a_directory_of_a_like_name);
     tcase_add_test(t, deep_directory_goes_with_all_it_held);
     tcase_add_loop_test(t, removed_directory_in_use_gets_no_names_of_its_old_path, 0, 4);
     suite_add_tcase(s, t);
