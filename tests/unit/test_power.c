@@ -1,4 +1,5 @@
 /* What must be on the disk before something that a power loss does not take back: the first byte of a change, an object that appears or goes. */
+#include "../../s3/objstore_driver.h"
 #include "fs/content.h"
 #include "fs/links.h"
 #include "fs/publish.h"
@@ -115,7 +116,7 @@ int fdatasync(int fd)
 
 static void note_visible(const char *key)
 {
-    if (!fx.cache_dir || key[0] == '.')
+    if (!fx.cache_dir)
         return;
     pthread_mutex_lock(&mu);
     n_visible++;
@@ -126,7 +127,8 @@ static void note_visible(const char *key)
 
 int renameat(int from_fd, const char *from, int to_fd, const char *to)
 {
-    note_visible(to);
+    if (g_str_has_prefix(to, "object"))
+        note_visible(to);
     return (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, 0);
 }
 
@@ -243,6 +245,58 @@ START_TEST(journal_is_on_the_disk_before_objects_appear_or_go)
 }
 END_TEST
 
+static struct inode *begin_large(const char *name)
+{
+    g_autofree char *data = g_strnfill(1 << 20, 'x');
+    struct node_spec spec = {.parent = META_ROOT_INO, .name = name, .mode = S_IFREG | 0644};
+    struct inode *in = NULL;
+    ck_assert_int_eq(tree_create(fx.fs, &spec, true, &in), 0);
+    ck_assert_int_eq(content_open_new(in), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    for (uint64_t off = 0; off <= fx.cfg.part_size; off += 1 << 20)
+        fs_fixture_pwrite(in, data, 1 << 20, off);
+    return in;
+}
+
+/* Or whoever goes on with the upload takes an object that was made of its parts as they were then for one of what they are now. */
+START_TEST(that_parts_are_joined_is_on_the_disk_before_they_are)
+{
+    INODE_REF in = begin_large("object");
+    close_changed(in);
+    publish_all();
+    ck_assert_uint_eq(n_visible, 1);
+    ck_assert(!behind);
+}
+END_TEST
+
+static const struct objstore_driver *plain;
+static struct objstore_driver by_parts; /* as plain, but for copies, which are as those of large objects */
+
+static int copy_by_parts(struct objstore *st, const struct obj_copy *copy, struct etag *ret_etag)
+{
+    ck_assert_int_eq(copy->begun(copy->ctx, "an upload"), 0);
+    ck_assert(has_synced);
+    copy->completing(copy->ctx);
+    return plain->copy(st, copy, ret_etag);
+}
+
+/* Before it holds anything: nobody else would abort it. When it may become the object: the next start must not abort it. */
+START_TEST(upload_of_a_copy_is_known_and_forgotten_on_the_disk)
+{
+    fs_fixture_write(&fx, "object", "text", 4);
+    publish_all();
+    plain = fx.fs->store->drv;
+    by_parts = *plain;
+    by_parts.copy = copy_by_parts;
+    fx.fs->store->drv = &by_parts;
+    ck_assert_int_eq(tree_rename(fx.fs, META_ROOT_INO, "object", META_ROOT_INO, "object2", 0), 0);
+    publish_all();
+    fx.fs->store->drv = plain;
+    ck_assert_uint_eq(n_visible, 3);
+    ck_assert(!behind);
+}
+END_TEST
+
 static bool data_is_removed(void)
 {
     pthread_mutex_lock(&mu);
@@ -315,14 +369,7 @@ END_TEST
 /* 0: a snapshot; else its last stores through a mapping may be in no look at its times, and not in what was read. 1: of what is closed nobody waits for the disk. */
 START_TEST(large_snapshot_is_on_the_disk_before_it_is_read)
 {
-    g_autofree char *data = g_strnfill(1 << 20, 'x');
-    struct node_spec spec = {.parent = META_ROOT_INO, .name = "object", .mode = S_IFREG | 0644};
-    INODE_REF in = NULL;
-    ck_assert_int_eq(tree_create(fx.fs, &spec, true, &in), 0);
-    ck_assert_int_eq(content_open_new(in), 0);
-    ck_assert_int_eq(content_begin_change(in), 0);
-    for (uint64_t off = 0; off <= fx.cfg.part_size; off += 1 << 20)
-        fs_fixture_pwrite(in, data, 1 << 20, off);
+    INODE_REF in = begin_large("object");
     atomic_store(&n_data_syncs, 0);
     atomic_store(&n_beside, 0);
     if (_i == 0)
@@ -380,6 +427,8 @@ int main(void)
     tcase_add_test(t, change_of_a_synced_file_is_known_on_the_disk_first);
     tcase_add_test(t, new_file_waits_for_no_disk);
     tcase_add_test(t, journal_is_on_the_disk_before_objects_appear_or_go);
+    tcase_add_test(t, that_parts_are_joined_is_on_the_disk_before_they_are);
+    tcase_add_test(t, upload_of_a_copy_is_known_and_forgotten_on_the_disk);
     tcase_add_test(t, bytes_that_are_only_here_go_after_their_name_is_off_the_disk);
     tcase_add_loop_test(t, bytes_of_a_published_file_go_after_their_name_is_off_the_disk, 0, 2);
     tcase_add_loop_test(t, bytes_are_on_the_disk_before_their_source_is_let_go_of, 0, 2);
