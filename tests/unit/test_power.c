@@ -1,6 +1,8 @@
 /* What must be on the disk before something that a power loss does not take back: the first byte of a change, an object that appears or goes. */
 #include "../../s3/objstore_driver.h"
+#include "cache/cache_internal.h"
 #include "fs/content.h"
+#include "fs/durable.h"
 #include "fs/links.h"
 #include "fs/publish.h"
 #include "fs/tree.h"
@@ -27,6 +29,7 @@ static unsigned n_visible;                             /* objects that appeared 
 static bool behind; /* one did by a thread that had not synced the log since it wrote there, or since its last one */
 static gsize synced_at_removal; /* of a data file */
 static _Atomic bool sync_fails; /* of the log */
+static _Atomic bool data_sync_fails;
 static atomic_uint n_data_syncs;
 static atomic_uint n_beside;    /* of them by a thread of their own */
 static _Atomic bool sync_waits; /* until that is false again */
@@ -105,6 +108,9 @@ int fdatasync(int fd)
         synced = size;
         pthread_mutex_unlock(&mu);
         has_synced = true;
+    } else if (is_data(fd) && atomic_load(&data_sync_fails)) {
+        errno = EIO;
+        return -1;
     } else if (is_data(fd)) {
         char name[16] = "";
         (void)pthread_getname_np(pthread_self(), name, sizeof(name)); /* it has one */
@@ -147,6 +153,7 @@ static void setup(void)
 {
     synced = own_end = 0; /* of another test, when all run in one process */
     atomic_store(&sync_fails, false);
+    atomic_store(&data_sync_fails, false);
     atomic_store(&sync_waits, false);
     fs_fixture_init(&fx);
     fs_fixture_open(&fx);
@@ -399,14 +406,83 @@ START_TEST(what_was_synced_is_not_synced_again)
 END_TEST
 
 /* The name and the record went before it was tried. */
-START_TEST(a_link_goes_though_the_log_cannot_be_synced)
+/* The folder is closed. */
+static void lose_note(uint64_t vid)
+{
+    g_autofree char *path = g_build_filename(fx.cache_dir, "link", NULL), *text = NULL, *msg = NULL;
+    struct meta *m = NULL;
+    struct meta_cached rec;
+    bool fresh;
+    ck_assert(g_file_get_contents(path, &text, NULL, NULL));
+    text[strcspn(text, "\n")] = '\0';
+    ck_assert_int_eq(meta_open(fx.cache_dir, text, &m, &fresh, &msg), 0);
+    ck_assert_int_eq(meta_cached_get(m, vid, &rec), 0);
+    ck_assert(rec.flags & CACHED_FAILED);
+    rec.flags &= ~CACHED_FAILED;
+    struct meta_batch *b = meta_batch_new(m);
+    meta_cached_put(b, &rec);
+    ck_assert_int_eq(meta_commit(b, true), 0);
+    meta_batch_free(b);
+    meta_close(m);
+}
+
+/* That a sync failed is noted, but the note may go with the power: what it was of counts as lost then, as all that was not synced. */
+START_TEST(file_of_a_failed_sync_is_not_taken_for_whole_when_the_note_is_lost)
+{
+    fs_fixture_write(&fx, "one.tmp", "text", 4);
+    struct inode *in = fs_fixture_inode(&fx, "one.tmp");
+    atomic_store(&data_sync_fails, true);
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    ck_assert_int_eq(content_sync(in), -EIO);
+    content_release(in, true);
+    mutex_lock(&fx.fs->ns);
+    mutex_lock(&in->mu);
+    uint64_t vid = in->rec.vid;
+    g_strlcpy(in->rec.boot_id, "another boot", sizeof(in->rec.boot_id));
+    struct meta_batch *b = meta_batch_new(fx.fs->meta);
+    meta_inode_put(b, &in->rec);
+    mutex_unlock(&in->mu);
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    mutex_unlock(&fx.fs->ns);
+    meta_batch_free(b);
+    inode_put(in);
+    ck_assert_int_eq(durable_all(fx.fs, true, NULL, NULL), -EIO);
+    fs_fixture_close(&fx);
+    atomic_store(&data_sync_fails, false);
+    lose_note(vid);
+    fs_fixture_open(&fx);
+    in = fs_fixture_inode(&fx, "one.tmp");
+    ck_assert_uint_eq(in->rec.content, CONTENT_QUARANTINED);
+    inode_put(in);
+}
+END_TEST
+
+static void add_link(const char *at)
 {
     g_autofree char *dir = g_build_filename(fx.dir, "one", NULL), *source = g_strconcat("file://", dir, NULL);
     g_autofree char *msg = NULL;
     json_t *none = json_object();
     ck_assert_int_eq(g_mkdir_with_parents(dir, 0700), 0);
-    ck_assert_int_eq(links_add(fx.fs, source, "a", none, &msg), 0);
+    ck_assert_int_eq(links_add(fx.fs, source, at, none, &msg), 0);
     json_decref(none);
+}
+
+/* Or the next start goes on with the removal of which it was said that it was refused. */
+START_TEST(a_link_that_is_not_removed_stays_after_a_power_loss)
+{
+    g_autofree char *msg = NULL;
+    add_link("a");
+    fs_fixture_write(&fx, "a/held.tmp", "text", 4);
+    ck_assert_int_eq(links_remove(fx.fs, "a", NULL, NULL, &msg), -EBUSY);
+    ck_assert_uint_gt(own_end, 0);
+    ck_assert(log_is_synced());
+}
+END_TEST
+
+START_TEST(a_link_goes_though_the_log_cannot_be_synced)
+{
+    g_autofree char *msg = NULL;
+    add_link("a");
     atomic_store(&sync_fails, true);
     ck_assert_int_eq(links_remove(fx.fs, "a", NULL, NULL, &msg), 0);
     json_t *left = links_describe(fx.fs, NULL, false);
@@ -434,6 +510,8 @@ int main(void)
     tcase_add_loop_test(t, bytes_are_on_the_disk_before_their_source_is_let_go_of, 0, 2);
     tcase_add_loop_test(t, large_snapshot_is_on_the_disk_before_it_is_read, 0, 2);
     tcase_add_test(t, what_was_synced_is_not_synced_again);
+    tcase_add_test(t, file_of_a_failed_sync_is_not_taken_for_whole_when_the_note_is_lost);
+    tcase_add_test(t, a_link_that_is_not_removed_stays_after_a_power_loss);
     tcase_add_test(t, a_link_goes_though_the_log_cannot_be_synced);
     suite_add_tcase(s, t);
     return run_suite(s);
