@@ -153,7 +153,8 @@ static void power_loss(struct cfile *open, struct cfile *other)
     cache_file_unref(other);
     fixture_stop(&fx);
     shell(g_strdup_printf("rm -rf '%s' && mv '%s' '%s'", meta, copy, meta));
-    shell(g_strdup_printf("cp -an '%s/data' '%s/'", back, fx.dir));
+    if (back)
+        shell(g_strdup_printf("cp -an '%s/data' '%s/'", back, fx.dir));
     fixture_start_in_another_boot(&fx);
 }
 
@@ -329,6 +330,32 @@ START_TEST(what_is_made_anew_stays)
 }
 END_TEST
 
+/* What is in memory goes with the power. Its file went from the disk when that it is published was known there, or it would be missed. */
+START_TEST(a_published_file_that_moved_to_memory_is_not_missed)
+{
+    fixture_stop(&fx);
+    fx.cfg.memory_bytes = 64 * MIB;
+    fixture_start(&fx);
+    g_mutex_lock(&synced_mu);
+    g_clear_pointer(&undone, g_free); /* on this disk a removal is for good at once */
+    g_mutex_unlock(&synced_mu);
+    struct cfile *cf = written();
+    uint64_t vid = cache_file_vid(cf);
+    ck_assert_int_eq(cache_file_sync(cf), 0);
+    ck_assert_int_eq(meta_sync(fx.meta), 0);
+    struct cache_source src = put_object(&fx, "a", SIZE, 1);
+    ck_assert_int_eq(cache_file_set_source(cf, &src), 0);
+    ck_assert_int_eq(cache_file_set_dirty(cf, false), 0);
+    cache_file_unref(cf);
+    ck_assert_int_eq(cache_pin(fx.cache, vid, PIN_MEMORY), 0);
+    ck_assert(!is_there(vid));
+    power_loss(NULL, NULL);
+    cf = open_object(&fx, vid, &src, SIZE);
+    assert_reads(cf, 0, SIZE, 1);
+    cache_file_unref(cf);
+}
+END_TEST
+
 START_TEST(a_failed_sync_is_not_forgotten)
 {
     struct cfile *cf = written();
@@ -389,6 +416,7 @@ int main(void)
     tcase_add_loop_test(tc, what_was_removed_does_not_come_back, 0, 3);
     tcase_add_test(tc, what_a_process_before_removed_does_not_come_back);
     tcase_add_loop_test(tc, what_is_made_anew_stays, 0, 2);
+    tcase_add_test(tc, a_published_file_that_moved_to_memory_is_not_missed);
     tcase_add_test(tc, a_failed_sync_is_not_forgotten);
     tcase_add_loop_test(tc, a_sync_for_which_nobody_waits_goes_by_pieces, 0, 5);
     suite_add_tcase(suite, tc);
