@@ -492,7 +492,8 @@ static int was_completed(struct publish *p, const char *token, struct etag *ret_
     return r;
 }
 
-/* The store may end a Complete, whatever we hear of it, when the file has changed and the parts with it: from here on parts that are stored spoil the token. */
+/* The store may end a Complete, whatever we hear of it, when the file has changed and the parts with it: from here on parts that are stored spoil the token. On the disk: the machine
+ * may go down meanwhile and the upload be gone on with. */
 static int note_completing(struct upload *u)
 {
     mutex_lock(&u->mu);
@@ -503,7 +504,7 @@ static int note_completing(struct upload *u)
         return 0;
     struct meta_batch *b = meta_batch_new(u->cf->c->meta);
     upload_doubt_put(b, u->cf->vid, false);
-    int r = meta_commit(b, false);
+    int r = meta_commit(b, true);
     meta_batch_free(b);
     if (r < 0) {
         mutex_lock(&u->mu);

@@ -424,7 +424,7 @@ int links_tree_set_going(struct fs *fs, const struct link *l, bool going)
         meta_value_put(b, name, value, strlen(value));
     else
         meta_value_del(b, name);
-    int r = meta_commit(b, false);
+    int r = meta_commit(b, !going); /* the next start would remove what was said to stay */
     meta_batch_free(b);
     return r;
 }

@@ -90,18 +90,18 @@ static int upload_begun(void *ctx, const char *upload_id)
     u->rec.upload_id = g_strdup(upload_id);
     struct meta_batch *b = meta_batch_new(u->fs->meta);
     meta_upload_put(b, &u->rec);
-    int r = meta_commit(b, false);
+    int r = meta_commit(b, true);
     meta_batch_free(b);
     return r;
 }
 
-/* Its record goes: a start that aborts it while the store still completes it could lose the object. */
+/* Its record goes, for good: a start that aborts it while the store still completes it could lose the object. */
 static void upload_completing(void *ctx)
 {
     struct copy_upload *u = ctx;
     struct meta_batch *b = meta_batch_new(u->fs->meta);
     meta_upload_del(b, u->rec.vid);
-    int r = meta_commit(b, false);
+    int r = meta_commit(b, true);
     meta_batch_free(b);
     u->rec.vid = 0;
     if (r < 0)

@@ -11,10 +11,23 @@
 
 #include <check.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static struct inode *in;
+static atomic_uint n_data_syncs; /* of data files */
+
+/* Takes the place of the C library's for the whole program. */
+int fdatasync(int fd)
+{
+    g_autofree char *link = g_strdup_printf("/proc/self/fd/%d", fd), *path = g_file_read_link(link, NULL);
+    if (path && strstr(path, "/data/"))
+        atomic_fetch_add(&n_data_syncs, 1);
+    return (int)syscall(SYS_fdatasync, fd);
+}
 
 static void read_once(const char *name)
 {
@@ -161,6 +174,29 @@ START_TEST(writer_beside_a_reader_of_it)
 }
 END_TEST
 
+/* It counts as on the disk since an fsync, which what was fetched after that is not; from here on it needs no object. */
+START_TEST(bytes_are_on_the_disk_before_a_writer_beside_a_reader_lets_go_of_their_source)
+{
+    struct fuse_file_info changes = {.flags = O_RDWR}, reads = {.flags = O_RDONLY}, writes = {.flags = O_RDWR};
+    struct handle *h = takeover_open_file("f", &changes);
+    takeover_write(h, "n", 0);
+    takeover_flush(h);
+    ck_assert_int_eq(content_sync(h->in), 0);
+    takeover_release(h);
+    struct handle *reader = takeover_open_file("f", &reads);
+    ck_assert_int_gt(reads.backing_id, 0);
+    ck_assert(cache_file_has_source(in->cf));
+    ck_assert(in->rec.flags & INODE_DATA_SYNCED);
+    atomic_store(&n_data_syncs, 0);
+    h = takeover_open_file("f", &writes);
+    ck_assert_int_gt(writes.backing_id, 0);
+    ck_assert_uint_gt(atomic_load(&n_data_syncs), 0);
+    ck_assert(!cache_file_has_source(in->cf));
+    takeover_release(h);
+    takeover_release(reader);
+}
+END_TEST
+
 START_TEST(truncated_file_is_not_the_one_that_rested)
 {
     ck_assert_int_eq(content_open(in, true, true), 0);
@@ -301,6 +337,7 @@ int main(void)
     tcase_add_loop_test(tc, beside_another_reader_it_is_released_in_any_order, 0, 2);
     tcase_add_test(tc, file_of_a_writer_is_not_for_it);
     tcase_add_test(tc, writer_beside_a_reader_of_it);
+    tcase_add_test(tc, bytes_are_on_the_disk_before_a_writer_beside_a_reader_lets_go_of_their_source);
     tcase_add_test(tc, truncated_file_is_not_the_one_that_rested);
     tcase_add_test(tc, removed_file_leaves_nothing);
     tcase_add_test(tc, removed_while_it_is_open);

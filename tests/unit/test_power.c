@@ -1,5 +1,8 @@
 /* What must be on the disk before something that a power loss does not take back: the first byte of a change, an object that appears or goes. */
+#include "../../s3/objstore_driver.h"
+#include "cache/cache_internal.h"
 #include "fs/content.h"
+#include "fs/durable.h"
 #include "fs/links.h"
 #include "fs/publish.h"
 #include "fs/tree.h"
@@ -26,6 +29,7 @@ static unsigned n_visible;                             /* objects that appeared 
 static bool behind; /* one did by a thread that had not synced the log since it wrote there, or since its last one */
 static gsize synced_at_removal; /* of a data file */
 static _Atomic bool sync_fails; /* of the log */
+static _Atomic bool data_sync_fails;
 static atomic_uint n_data_syncs;
 static atomic_uint n_beside;    /* of them by a thread of their own */
 static _Atomic bool sync_waits; /* until that is false again */
@@ -104,6 +108,9 @@ int fdatasync(int fd)
         synced = size;
         pthread_mutex_unlock(&mu);
         has_synced = true;
+    } else if (is_data(fd) && atomic_load(&data_sync_fails)) {
+        errno = EIO;
+        return -1;
     } else if (is_data(fd)) {
         char name[16] = "";
         (void)pthread_getname_np(pthread_self(), name, sizeof(name)); /* it has one */
@@ -115,7 +122,7 @@ int fdatasync(int fd)
 
 static void note_visible(const char *key)
 {
-    if (!fx.cache_dir || key[0] == '.')
+    if (!fx.cache_dir)
         return;
     pthread_mutex_lock(&mu);
     n_visible++;
@@ -126,7 +133,8 @@ static void note_visible(const char *key)
 
 int renameat(int from_fd, const char *from, int to_fd, const char *to)
 {
-    note_visible(to);
+    if (g_str_has_prefix(to, "object"))
+        note_visible(to);
     return (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, 0);
 }
 
@@ -145,6 +153,7 @@ static void setup(void)
 {
     synced = own_end = 0; /* of another test, when all run in one process */
     atomic_store(&sync_fails, false);
+    atomic_store(&data_sync_fails, false);
     atomic_store(&sync_waits, false);
     fs_fixture_init(&fx);
     fs_fixture_open(&fx);
@@ -243,6 +252,58 @@ START_TEST(journal_is_on_the_disk_before_objects_appear_or_go)
 }
 END_TEST
 
+static struct inode *begin_large(const char *name)
+{
+    g_autofree char *data = g_strnfill(1 << 20, 'x');
+    struct node_spec spec = {.parent = META_ROOT_INO, .name = name, .mode = S_IFREG | 0644};
+    struct inode *in = NULL;
+    ck_assert_int_eq(tree_create(fx.fs, &spec, true, &in), 0);
+    ck_assert_int_eq(content_open_new(in), 0);
+    ck_assert_int_eq(content_begin_change(in), 0);
+    for (uint64_t off = 0; off <= fx.cfg.part_size; off += 1 << 20)
+        fs_fixture_pwrite(in, data, 1 << 20, off);
+    return in;
+}
+
+/* Or whoever goes on with the upload takes an object that was made of its parts as they were then for one of what they are now. */
+START_TEST(that_parts_are_joined_is_on_the_disk_before_they_are)
+{
+    INODE_REF in = begin_large("object");
+    close_changed(in);
+    publish_all();
+    ck_assert_uint_eq(n_visible, 1);
+    ck_assert(!behind);
+}
+END_TEST
+
+static const struct objstore_driver *plain;
+static struct objstore_driver by_parts; /* as plain, but for copies, which are as those of large objects */
+
+static int copy_by_parts(struct objstore *st, const struct obj_copy *copy, struct etag *ret_etag)
+{
+    ck_assert_int_eq(copy->begun(copy->ctx, "an upload"), 0);
+    ck_assert(has_synced);
+    copy->completing(copy->ctx);
+    return plain->copy(st, copy, ret_etag);
+}
+
+/* Before it holds anything: nobody else would abort it. When it may become the object: the next start must not abort it. */
+START_TEST(upload_of_a_copy_is_known_and_forgotten_on_the_disk)
+{
+    fs_fixture_write(&fx, "object", "text", 4);
+    publish_all();
+    plain = fx.fs->store->drv;
+    by_parts = *plain;
+    by_parts.copy = copy_by_parts;
+    fx.fs->store->drv = &by_parts;
+    ck_assert_int_eq(tree_rename(fx.fs, META_ROOT_INO, "object", META_ROOT_INO, "object2", 0), 0);
+    publish_all();
+    fx.fs->store->drv = plain;
+    ck_assert_uint_eq(n_visible, 3);
+    ck_assert(!behind);
+}
+END_TEST
+
 static bool data_is_removed(void)
 {
     pthread_mutex_lock(&mu);
@@ -315,14 +376,7 @@ END_TEST
 /* 0: a snapshot; else its last stores through a mapping may be in no look at its times, and not in what was read. 1: of what is closed nobody waits for the disk. */
 START_TEST(large_snapshot_is_on_the_disk_before_it_is_read)
 {
-    g_autofree char *data = g_strnfill(1 << 20, 'x');
-    struct node_spec spec = {.parent = META_ROOT_INO, .name = "object", .mode = S_IFREG | 0644};
-    INODE_REF in = NULL;
-    ck_assert_int_eq(tree_create(fx.fs, &spec, true, &in), 0);
-    ck_assert_int_eq(content_open_new(in), 0);
-    ck_assert_int_eq(content_begin_change(in), 0);
-    for (uint64_t off = 0; off <= fx.cfg.part_size; off += 1 << 20)
-        fs_fixture_pwrite(in, data, 1 << 20, off);
+    INODE_REF in = begin_large("object");
     atomic_store(&n_data_syncs, 0);
     atomic_store(&n_beside, 0);
     if (_i == 0)
@@ -352,14 +406,83 @@ START_TEST(what_was_synced_is_not_synced_again)
 END_TEST
 
 /* The name and the record went before it was tried. */
-START_TEST(a_link_goes_though_the_log_cannot_be_synced)
+/* The folder is closed. */
+static void lose_note(uint64_t vid)
+{
+    g_autofree char *path = g_build_filename(fx.cache_dir, "link", NULL), *text = NULL, *msg = NULL;
+    struct meta *m = NULL;
+    struct meta_cached rec;
+    bool fresh;
+    ck_assert(g_file_get_contents(path, &text, NULL, NULL));
+    text[strcspn(text, "\n")] = '\0';
+    ck_assert_int_eq(meta_open(fx.cache_dir, text, &m, &fresh, &msg), 0);
+    ck_assert_int_eq(meta_cached_get(m, vid, &rec), 0);
+    ck_assert(rec.flags & CACHED_FAILED);
+    rec.flags &= ~CACHED_FAILED;
+    struct meta_batch *b = meta_batch_new(m);
+    meta_cached_put(b, &rec);
+    ck_assert_int_eq(meta_commit(b, true), 0);
+    meta_batch_free(b);
+    meta_close(m);
+}
+
+/* That a sync failed is noted, but the note may go with the power: what it was of counts as lost then, as all that was not synced. */
+START_TEST(file_of_a_failed_sync_is_not_taken_for_whole_when_the_note_is_lost)
+{
+    fs_fixture_write(&fx, "one.tmp", "text", 4);
+    struct inode *in = fs_fixture_inode(&fx, "one.tmp");
+    atomic_store(&data_sync_fails, true);
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    ck_assert_int_eq(content_sync(in), -EIO);
+    content_release(in, true);
+    mutex_lock(&fx.fs->ns);
+    mutex_lock(&in->mu);
+    uint64_t vid = in->rec.vid;
+    g_strlcpy(in->rec.boot_id, "another boot", sizeof(in->rec.boot_id));
+    struct meta_batch *b = meta_batch_new(fx.fs->meta);
+    meta_inode_put(b, &in->rec);
+    mutex_unlock(&in->mu);
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    mutex_unlock(&fx.fs->ns);
+    meta_batch_free(b);
+    inode_put(in);
+    ck_assert_int_eq(durable_all(fx.fs, true, NULL, NULL), -EIO);
+    fs_fixture_close(&fx);
+    atomic_store(&data_sync_fails, false);
+    lose_note(vid);
+    fs_fixture_open(&fx);
+    in = fs_fixture_inode(&fx, "one.tmp");
+    ck_assert_uint_eq(in->rec.content, CONTENT_QUARANTINED);
+    inode_put(in);
+}
+END_TEST
+
+static void add_link(const char *at)
 {
     g_autofree char *dir = g_build_filename(fx.dir, "one", NULL), *source = g_strconcat("file://", dir, NULL);
     g_autofree char *msg = NULL;
     json_t *none = json_object();
     ck_assert_int_eq(g_mkdir_with_parents(dir, 0700), 0);
-    ck_assert_int_eq(links_add(fx.fs, source, "a", none, &msg), 0);
+    ck_assert_int_eq(links_add(fx.fs, source, at, none, &msg), 0);
     json_decref(none);
+}
+
+/* Or the next start goes on with the removal of which it was said that it was refused. */
+START_TEST(a_link_that_is_not_removed_stays_after_a_power_loss)
+{
+    g_autofree char *msg = NULL;
+    add_link("a");
+    fs_fixture_write(&fx, "a/held.tmp", "text", 4);
+    ck_assert_int_eq(links_remove(fx.fs, "a", NULL, NULL, &msg), -EBUSY);
+    ck_assert_uint_gt(own_end, 0);
+    ck_assert(log_is_synced());
+}
+END_TEST
+
+START_TEST(a_link_goes_though_the_log_cannot_be_synced)
+{
+    g_autofree char *msg = NULL;
+    add_link("a");
     atomic_store(&sync_fails, true);
     ck_assert_int_eq(links_remove(fx.fs, "a", NULL, NULL, &msg), 0);
     json_t *left = links_describe(fx.fs, NULL, false);
@@ -380,11 +503,15 @@ int main(void)
     tcase_add_test(t, change_of_a_synced_file_is_known_on_the_disk_first);
     tcase_add_test(t, new_file_waits_for_no_disk);
     tcase_add_test(t, journal_is_on_the_disk_before_objects_appear_or_go);
+    tcase_add_test(t, that_parts_are_joined_is_on_the_disk_before_they_are);
+    tcase_add_test(t, upload_of_a_copy_is_known_and_forgotten_on_the_disk);
     tcase_add_test(t, bytes_that_are_only_here_go_after_their_name_is_off_the_disk);
     tcase_add_loop_test(t, bytes_of_a_published_file_go_after_their_name_is_off_the_disk, 0, 2);
     tcase_add_loop_test(t, bytes_are_on_the_disk_before_their_source_is_let_go_of, 0, 2);
     tcase_add_loop_test(t, large_snapshot_is_on_the_disk_before_it_is_read, 0, 2);
     tcase_add_test(t, what_was_synced_is_not_synced_again);
+    tcase_add_test(t, file_of_a_failed_sync_is_not_taken_for_whole_when_the_note_is_lost);
+    tcase_add_test(t, a_link_that_is_not_removed_stays_after_a_power_loss);
     tcase_add_test(t, a_link_goes_though_the_log_cannot_be_synced);
     suite_add_tcase(s, t);
     return run_suite(s);
