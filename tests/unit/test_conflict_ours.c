@@ -100,6 +100,23 @@ START_TEST(older_version_put_back_over_one_that_was_not_recorded_is_a_conflict)
 }
 END_TEST
 
+/* Meanwhile the file was where a rule keeps files here. */
+START_TEST(older_version_put_back_while_the_file_was_not_in_the_store_is_a_conflict)
+{
+    fx.cfg.rule = g_strdup("*.tmp=local-only");
+    begin_with_first();
+    ck_assert_int_eq(tree_rename(fx.fs, META_ROOT_INO, "f", META_ROOT_INO, "f.tmp", 0), 0);
+    all_published();
+    ck_assert(!fs_fixture_object_exists(&fx, "f"));
+    end_write(begin_write("f.tmp", "second"));
+    fault("op=put,key=f,action=delay:500ms");
+    ck_assert_int_eq(tree_rename(fx.fs, META_ROOT_INO, "f.tmp", META_ROOT_INO, "f", 0), 0);
+    put_back("kept", "f");
+    EVENTUALLY(n_conflicts() == 1);
+    assert_object("f", "first");
+}
+END_TEST
+
 /* A second daemon on a copy of the cache folder, as nodes have that were made of one image: it knows what the first one knew. The first one has ended, or goes on where it was. */
 static void start_clone(struct fs_fixture *clone, bool first_goes_on)
 {
@@ -277,6 +294,7 @@ int main(void)
     tcase_add_test(tc, what_a_lost_rename_would_have_made_is_not_replaced_as_ours);
     tcase_add_test(tc, keep_mine_meets_an_older_version_of_ours_as_a_new_conflict);
     tcase_add_test(tc, older_version_put_back_over_one_that_was_not_recorded_is_a_conflict);
+    tcase_add_test(tc, older_version_put_back_while_the_file_was_not_in_the_store_is_a_conflict);
     tcase_add_loop_test(tc, version_that_an_earlier_run_asked_for_is_ours, 0, 2);
     tcase_add_test(tc, version_that_an_earlier_run_made_is_recorded_by_the_next);
     tcase_add_test(tc, upload_that_an_earlier_run_began_is_ours);
