@@ -10,6 +10,7 @@
 #include "orphan.h"
 #include "pin.h"
 #include "publish.h"
+#include "publish_note.h"
 #include "tree.h"
 
 #include <assert.h>
@@ -187,8 +188,7 @@ bool content_plan_upload(struct inode *in, struct upload_plan *ret)
                                             .uid = in->rec.uid,
                                             .gid = in->rec.gid},
                                   .token = ret->token};
-    g_snprintf(ret->token, sizeof(ret->token), "%s.%" G_GINT64_MODIFIER "x.%" G_GINT64_MODIFIER "x",
-               meta_uuid(fs->meta), in->rec.vid, in->rec.gen);
+    token_write(fs, in->rec.vid, in->rec.gen, ret->token);
     mutex_unlock(&in->mu);
     ret->key = g_steal_pointer(&key);
     return true;

@@ -124,7 +124,6 @@ static void leave_store(struct fs *fs, struct meta_batch *b, struct meta_dentry 
     d->flags &= ~(uint32_t)DENTRY_UPSTREAM;
     d->uetag = (struct etag){0};
     d->pub_vid = d->pub_gen = 0;
-    d->token[0] = '\0';
     g_clear_pointer(&d->ukey, g_free);
     publish_drop_name(fs, b, d);
     publish_disown(fs, b, out->key, &out->etag, d->id, 0);
@@ -420,7 +419,6 @@ static int let_go_locked(struct fs *fs, struct meta_batch *b, const struct meta_
         d.flags &= ~(uint32_t)DENTRY_UPSTREAM;
         d.uetag = (struct etag){0};
         d.pub_vid = d.pub_gen = 0;
-        d.token[0] = '\0';
         d.stamp = meta_next_seq(fs->meta);
         publish_disown(fs, b, old, &etag, d.id, 0);
         if (S_ISDIR(d.type)) {

@@ -4,15 +4,24 @@
  * Between the moment at which an object becomes visible and the commit that records it the daemon may be killed, the power or the reply lost. So before the step a
  * note is committed and synced under the key: by what token (and size) the object would be known as ours. The commit that records the object removes the note. Whoever finds a
  * note at a key before he publishes there, or deletes it, asks the store once: an object that fits is ours to replace or delete, any other is somebody else's.
- * Value "note/KEY": kind, token or its beginning, token recorded before (only later ones are meant) or size; one a line. Of a copy of an object over itself a fourth line has the inode:
+ * Value "note/KEY": kind, token or its beginning, token recorded before (only later ones are meant) or size; one a line. Of an upload a fourth line has the last generation that is meant,
+ * hex, a fifth which openings of the database may have given the token ("-": one of a version that did not name them): other nodes may have a copy of the folder, and with it the same numbers.
+ * Of a copy of an object over itself a fourth line has the inode:
  * it is the same content with other metadata, and another etag; of another copy that is 0. A fifth has the attributes that the copy is given, if they are not the source's: fields, mode, uid, gid and
  * mtime. One that somebody else made, of a version with the same token, has other ones.
  */
 #include "base/crash.h"
 #include "base/log.h"
+#include "cache_scan.h"
 #include "publish_late.h"
 
 #include <stdlib.h>
+
+#define NO_OPENING   "-"
+#define OPENINGS_MAX 256u /* bytes; more tries than that are not under way */
+
+/* Lines of a note; those of before a version that wrote more have fewer. */
+enum { KIND, TOKEN, SIZE, INO, ATTRIBUTES, N_LINES, RECORDED = SIZE, LAST_GEN = INO, OPENINGS = ATTRIBUTES };
 
 static char *note_name(const char *key)
 {
@@ -50,6 +59,31 @@ static int note_put(struct op *o, const char *text, const struct late_request *r
     return r;
 }
 
+void token_write(struct fs *fs, uint64_t id, uint64_t gen, char *ret)
+{
+    g_snprintf(ret, TOKEN_MAX + 1, "%s.%" G_GINT64_MODIFIER "x.%" G_GINT64_MODIFIER "x.%s", meta_uuid(fs->meta), id,
+               gen, meta_opening(fs->meta));
+}
+
+/* The opening that a token names, NO_OPENING: none. */
+static const char *opening_of(const char *token)
+{
+    const char *p = token;
+    for (unsigned n = 0; p && n < 3; n++) {
+        p = strchr(p, '.');
+        p = p ? p + 1 : NULL;
+    }
+    return p && *p ? p : NO_OPENING;
+}
+
+bool token_is_version(struct fs *fs, const char *token, uint64_t id, uint64_t gen)
+{
+    char now[TOKEN_MAX + 1];
+    token_write(fs, id, gen, now);
+    size_t len = (size_t)(opening_of(now) - now) - 1;
+    return strncmp(token, now, len) == 0 && (token[len] == '\0' || token[len] == '.');
+}
+
 bool token_is_later(const char *token, const char *prefix, const char *recorded)
 {
     size_t len = strlen(prefix);
@@ -58,11 +92,62 @@ bool token_is_later(const char *token, const char *prefix, const char *recorded)
     return !g_str_has_prefix(recorded, prefix) || strtoull(token + len, NULL, 16) > strtoull(recorded + len, NULL, 16);
 }
 
-int note_upload(struct op *o, uint64_t id, const char *old_token, const struct late_request *req)
+static char *note_get(struct fs *fs, const char *key)
 {
+    GBytes *value = NULL;
+    g_autofree char *name = note_name(key);
+    if (meta_value_get(fs->meta, name, &value) < 0)
+        return NULL;
+    gsize len;
+    const char *data = g_bytes_get_data(value, &len);
+    char *text = g_strndup(data, len);
+    g_bytes_unref(value);
+    return text;
+}
+
+static bool names_opening(const char *line, const char *opening)
+{
+    g_auto(GStrv) all = g_strsplit(line, " ", -1);
+    return g_strv_contains((const char *const *)all, opening);
+}
+
+static void add_opening(GString *line, const char *opening)
+{
+    if (names_opening(line->str, opening) || line->len > OPENINGS_MAX)
+        return;
+    g_string_append_printf(line, "%s%s", line->len > 0 ? " " : "", opening);
+}
+
+/* This one; that in which parts of the upload were sent already; and those of earlier tries, which the store may still carry out. */
+static int list_openings(struct op *o, const struct upload_note *upload, const char *start, GString *ret)
+{
+    struct fs *fs = o->p->fs;
+    char begun[TOKEN_MAX + 1];
+    int r = cache_scan_upload_token(fs->meta, upload->id, begun);
+    if (r < 0)
+        return r;
+    add_opening(ret, meta_opening(fs->meta));
+    if (*begun)
+        add_opening(ret, opening_of(begun));
+    g_autofree char *before = note_get(fs, o->key);
+    if (!before || !g_str_has_prefix(before, start))
+        return 0;
+    g_auto(GStrv) lines = g_strsplit(before, "\n", N_LINES);
+    g_auto(GStrv) openings = g_strsplit(g_strv_length(lines) > OPENINGS ? lines[OPENINGS] : NO_OPENING, " ", -1);
+    for (unsigned i = 0; openings[i]; i++)
+        add_opening(ret, openings[i]);
+    return 0;
+}
+
+int note_upload(struct op *o, const struct upload_note *upload, const struct late_request *req)
+{
+    g_autofree char *start =
+        g_strdup_printf("upload\n%s.%" G_GINT64_MODIFIER "x.\n", meta_uuid(o->p->fs->meta), upload->id);
+    g_autoptr(GString) openings = g_string_new(NULL);
+    int r = list_openings(o, upload, start, openings);
     g_autofree char *text =
-        g_strdup_printf("upload\n%s.%" G_GINT64_MODIFIER "x.\n%s", meta_uuid(o->p->fs->meta), id, old_token);
-    return note_put(o, text, req);
+        g_strdup_printf("%s%s\n%" G_GINT64_MODIFIER "x\n%s", start, upload->old_token, upload->gen, openings->str);
+    return r < 0 ? r : note_put(o, text, req);
 }
 
 int note_copy(struct op *o, const struct copy_note *copy, const struct late_request *req)
@@ -150,19 +235,6 @@ void note_clear(struct fs *fs, struct meta_batch *b, const char *key)
     note_drop_value(fs, b, name);
 }
 
-static char *note_get(struct fs *fs, const char *key)
-{
-    GBytes *value = NULL;
-    g_autofree char *name = note_name(key);
-    if (meta_value_get(fs->meta, name, &value) < 0)
-        return NULL;
-    gsize len;
-    const char *data = g_bytes_get_data(value, &len);
-    char *text = g_strndup(data, len);
-    g_bytes_unref(value);
-    return text;
-}
-
 bool publish_has_note(struct fs *fs, const char *key)
 {
     g_autofree char *text = note_get(fs, key);
@@ -178,9 +250,6 @@ bool note_carries(const struct posix_attr *have, const struct posix_attr *want, 
     return ((have->mode ^ want->mode) & 07777) == 0 && have->uid == want->uid && have->gid == want->gid;
 }
 
-/* Lines of a note; those of before a version that wrote more have fewer. */
-enum { KIND, TOKEN, SIZE, INO, ATTRIBUTES, N_LINES, RECORDED = SIZE };
-
 static bool attributes_fit(const char *line, const struct posix_attr *have)
 {
     enum { FIELDS, MODE, UID, GID, MTIME, N_ATTRIBUTES };
@@ -195,6 +264,13 @@ static bool attributes_fit(const char *line, const struct posix_attr *have)
     return note_carries(have, &want, want.fields & POSIX_MTIME);
 }
 
+/* Which begins as it should. */
+static bool upload_fits(char *const *lines, const char *token)
+{
+    uint64_t gen = strtoull(token + strlen(lines[TOKEN]), NULL, 16);
+    return gen <= strtoull(lines[LAST_GEN], NULL, 16) && names_opening(lines[OPENINGS], opening_of(token));
+}
+
 static bool note_fits(const char *text, const struct obj_info *info)
 {
     g_auto(GStrv) lines = g_strsplit(text, "\n", N_LINES);
@@ -202,7 +278,8 @@ static bool note_fits(const char *text, const struct obj_info *info)
     if (n <= SIZE)
         return false;
     if (g_str_equal(lines[KIND], "upload"))
-        return token_is_later(info->token, lines[TOKEN], lines[RECORDED]);
+        return token_is_later(info->token, lines[TOKEN], lines[RECORDED]) &&
+               (n <= OPENINGS || upload_fits(lines, info->token));
     return strcmp(info->token, lines[TOKEN]) == 0 && info->size == strtoull(lines[SIZE], NULL, 10) &&
            (n <= ATTRIBUTES || attributes_fit(lines[ATTRIBUTES], &info->posix));
 }
@@ -210,6 +287,14 @@ static bool note_fits(const char *text, const struct obj_info *info)
 bool note_is_marker(const char *key)
 {
     return g_str_has_suffix(key, "/");
+}
+
+bool note_is_own(struct fs *fs, const char *key, const struct obj_info *info)
+{
+    const char *opening = opening_of(info->token);
+    g_autofree char *text = note_get(fs, key);
+    return g_str_equal(opening, meta_opening(fs->meta)) || g_str_equal(opening, NO_OPENING) ||
+           (text && note_fits(text, info));
 }
 
 int note_find(struct fs *fs, const char *key, struct obj_info *ret)
@@ -250,9 +335,8 @@ int note_content(struct fs *fs, const char *key, uint64_t ino, const struct outc
         return r;
     g_autofree char *text = note_get(fs, key);
     bool copied = text && g_str_has_prefix(text, "copy\n"); /* onto itself, with other attributes */
-    g_autofree char *token = g_strdup_printf("%s.%" G_GINT64_MODIFIER "x.%" G_GINT64_MODIFIER "x", meta_uuid(fs->meta),
-                                             content->vid, content->gen);
-    struct find_token f = {content, info.token, copied || (content->vid && g_str_equal(info.token, token))};
+    bool ours = content->vid && token_is_version(fs, info.token, content->vid, content->gen);
+    struct find_token f = {content, info.token, copied || ours};
     if (!f.found) { /* a resumed upload has an older one */
         mutex_lock(&fs->ns);
         r = meta_link_each(fs->meta, ino, on_token, &f);

@@ -6,11 +6,20 @@ struct op;
 struct outcome;
 struct late_request;
 
+/* The token of a version that is published now: uuid of the cache, id (cache file, or inode of a link or directory), generation and meta_opening(), which tells it from that of a
+ * node with a copy of the cache folder. Those of earlier versions end before that. ret: TOKEN_MAX + 1 bytes. */
+void token_write(struct fs *fs, uint64_t id, uint64_t gen, char *ret);
+/* Is it that version, by whichever opening? */
+bool token_is_version(struct fs *fs, const char *token, uint64_t id, uint64_t gen);
 /* Is token one of ours, which begins with prefix and ends in a generation, and of a later generation than the recorded one, if that begins so too? */
 bool token_is_later(const char *token, const char *prefix, const char *recorded);
-/* Before the op's upload becomes visible: its token begins with our id and `id` (cache file, or inode of a link or directory) and is later than old_token.
+/* Before the op's upload becomes visible: its token is that of this version, or, if the upload began before, of an earlier one, but later than old_token.
  * -EAGAIN: the op was dropped, or its key rests, nothing may become visible. */
-int note_upload(struct op *o, uint64_t id, const char *old_token, const struct late_request *req) MUST_CHECK;
+struct upload_note {
+    uint64_t id, gen;
+    const char *old_token;
+};
+int note_upload(struct op *o, const struct upload_note *upload, const struct late_request *req) MUST_CHECK;
 /* The same before a copy that will have this token. */
 struct copy_note {
     const char *token;
@@ -28,6 +37,8 @@ void note_clear(struct fs *fs, struct meta_batch *b, const char *key);
 void note_drop_value(struct fs *fs, struct meta_batch *b, const char *name);
 /* Nobody's bytes go with it: at a key that ends in '/' any empty object is as good as the one noted. */
 bool note_is_marker(const char *key);
+/* Was the object at key, whose token is of this cache, made by this opening, or is it noted there? */
+bool note_is_own(struct fs *fs, const char *key, const struct obj_info *info);
 /* The object at key if it is the one noted; asks the store. -ENOENT: no note, or it is not there. */
 int note_find(struct fs *fs, const char *key, struct obj_info *ret) MUST_CHECK;
 /* The object at key if it is the one noted and by its token this content of the inode: with other metadata, say. -ENOENT: it is not. */

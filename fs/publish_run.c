@@ -177,7 +177,7 @@ static int upload_gate(void *ctx)
     bool version = cond.kind == OBJ_COND_ETAG && etag_is_bare(&cond.etag) && j->d.usize > 0;
     struct late_request req = {.caps = version ? CAP_PUT_IF_MATCH | CAP_COMPLETE_CONDITIONS : 0, .what = what};
     say_what(j->vid, j->gen, j->ctime_ns, what);
-    r = note_upload(j->o, j->vid, j->d.token, &req);
+    r = note_upload(j->o, &(struct upload_note){j->vid, j->gen, j->d.token}, &req);
     j->unlogged = j->unlogged && r < 0;
     return r;
 }
@@ -197,11 +197,6 @@ static void posix_of(const struct meta_inode *rec, struct posix_attr *p)
         .gid = rec->gid,
         .mtime_ns = rec->mtime_ns,
     };
-}
-
-static void write_token(struct fs *fs, uint64_t id, uint64_t gen, char *ret)
-{
-    g_snprintf(ret, TOKEN_MAX + 1, "%s.%" G_GINT64_MODIFIER "x.%" G_GINT64_MODIFIER "x", meta_uuid(fs->meta), id, gen);
 }
 
 /* ---- kinds ---- */
@@ -310,8 +305,8 @@ static int run_marker(struct job *j)
         return pubop_forget(j->o); /* its files show it */
     struct outcome out = {.key = j->o->key, .content = true, .meta = true};
     struct obj_meta meta = {.token = out.token};
-    write_token(fs, j->d.ino, j->o->rec.seq, out.token);
-    r = note_upload(j->o, j->d.ino, "", &(struct late_request){.what = ""});
+    token_write(fs, j->d.ino, j->o->rec.seq, out.token);
+    r = note_upload(j->o, &(struct upload_note){j->d.ino, j->o->rec.seq, ""}, &(struct late_request){.what = ""});
     if (r == 0)
         r = put_marker(fs->store, j->o->key, &meta, &out.etag);
     CRASH_POINT(marker_put);
@@ -334,10 +329,11 @@ static int run_symlink(struct job *j)
     mutex_unlock(&j->in->mu);
     meta.symlink = target;
     meta.token = out.token;
-    write_token(fs, j->d.ino, j->o->rec.seq, out.token);
+    token_write(fs, j->d.ino, j->o->rec.seq, out.token);
     int r = place_spare_readers(j->o, &j->d);
     if (r == 0)
-        r = note_upload(j->o, j->d.ino, j->d.token, &(struct late_request){.what = what});
+        r = note_upload(j->o, &(struct upload_note){j->d.ino, j->o->rec.seq, j->d.token},
+                        &(struct late_request){.what = what});
     if (r == 0)
         r = objstore_put(fs->store, j->o->key, "", 0, &meta, &cond, &out.etag);
     CRASH_POINT(symlink_put);
@@ -374,7 +370,7 @@ static int copy_token(struct job *j, const char *src, struct obj_meta *meta, boo
     if (r == 0 && info.token[0]) {
         g_strlcpy(ret, info.token, TOKEN_MAX + 1);
     } else if (r == 0) {
-        write_token(fs, j->d.ino, j->o->rec.seq, ret);
+        token_write(fs, j->d.ino, j->o->rec.seq, ret);
         if (!*new_meta)
             meta->posix = info.posix;
         *new_meta = true;
@@ -442,9 +438,9 @@ static bool own_version(struct job *j, uint64_t vid, struct etag *ret_etag)
     struct obj_info info = {0};
     char recorded[TOKEN_MAX + 1];
     g_autofree char *prefix = g_strdup_printf("%s.%" G_GINT64_MODIFIER "x.", meta_uuid(fs->meta), vid);
-    write_token(fs, j->d.pub_vid, j->d.pub_gen, recorded);
+    token_write(fs, j->d.pub_vid, j->d.pub_gen, recorded);
     bool own = objstore_head(fs->store, j->o->key, &info) == 0 && token_is_later(info.token, prefix, recorded) &&
-               token_is_later(info.token, prefix, j->d.token);
+               token_is_later(info.token, prefix, j->d.token) && note_is_own(fs, j->o->key, &info);
     if (own)
         *ret_etag = info.etag;
     obj_info_clear(&info);
@@ -520,7 +516,7 @@ static int upload_content(struct job *j, struct cfile *cf)
     if (r < 0)
         return r;
     char token[TOKEN_MAX + 1];
-    write_token(fs, out.vid, out.gen, token);
+    token_write(fs, out.vid, out.gen, token);
     req.meta.token = token;
     g_autoptr(GBytes) sums = j->snapshot ? NULL : cache_sums_load(fs->meta, out.vid, out.gen);
     req.sums = sums;
@@ -649,8 +645,8 @@ static int settle_note(struct job *j)
     out.gen = rec->gen;
     bool sealed = S_ISREG(rec->mode) && rec->content == CONTENT_SEALED && rec->size == info.size;
     mutex_unlock(&j->in->mu);
-    write_token(fs, out.vid, out.gen, out.token);
-    if (sealed && strcmp(out.token, info.token) == 0) {
+    g_strlcpy(out.token, info.token, sizeof(out.token));
+    if (sealed && token_is_version(fs, info.token, out.vid, out.gen)) {
         r = pubop_record(j->o, &j->d, j->in, &out);
         r = r < 0 ? r : 1;
     } else if (!tree_object_at_path(&j->d, &known) || !etag_equal(&known, &info.etag)) {

@@ -106,7 +106,6 @@ static void leave_key(struct move *m, struct meta_dentry *d, const char *old_key
     d->flags &= ~(uint32_t)(DENTRY_UPSTREAM | DENTRY_DEST_KNOWN);
     d->dest_etag = d->uetag = (struct etag){0};
     d->pub_vid = d->pub_gen = 0;
-    d->token[0] = '\0';
     d->stamp = meta_next_seq(m->fs->meta);
 }
 

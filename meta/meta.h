@@ -46,6 +46,8 @@ bool meta_is_stuck_by_read(const struct meta *m);
 int meta_try_disk(struct meta *m) MUST_CHECK; /* 0: the disk would take what opening the database writes */
 /* 32 hex digits, made when the database was: names this cache in version tokens. */
 const char *meta_uuid(const struct meta *m);
+/* 8 hex digits of this opening alone, which a copy of the folder does not share. */
+const char *meta_opening(const struct meta *m);
 
 /* Unique for ever, never 0, never a value returned before (also across crashes): counters are reserved in blocks of 1024. */
 uint64_t meta_next_ino(struct meta *m); /* > META_ROOT_INO; also ids of cache files and of dentries */

@@ -49,6 +49,7 @@ struct meta {
     struct meta_db *db; /* owned */
     char *path;         /* owned; its folder */
     char uuid[33];
+    char opening[9];
     struct mutex mu;
     /* guarded by mu */
     struct meta_ids ino, seq;

@@ -163,6 +163,7 @@ int meta_open(const char *dir, const char *identity, struct meta **ret_meta, boo
         return r;
     struct meta *m = g_new0(struct meta, 1);
     m->path = path;
+    g_snprintf(m->opening, sizeof(m->opening), "%08x", g_random_int());
     mutex_init(&m->mu, LOCK_META);
     cond_init(&m->refilled);
     meta_space_open(&m->space, reserve); /* opening writes */
@@ -249,6 +250,11 @@ int meta_try_disk(struct meta *m)
 const char *meta_uuid(const struct meta *m)
 {
     return m->uuid;
+}
+
+const char *meta_opening(const struct meta *m)
+{
+    return m->opening;
 }
 
 struct meta_batch *meta_batch_new(struct meta *m)

@@ -1,9 +1,8 @@
 /*
  * The object store: one interface, several drivers (s3, file, fault around any).
  *
- * All calls block and may be made from any thread; none may be made with a ranked lock held. Each call has a deadline
- * (config op_timeout_ns, counted without progress) and retries inside as s3_err.c and s3_retry.c say. Keys are
- * NUL-terminated bytes without the link's prefix: the driver adds the prefix. A key never begins with '/'.
+ * All calls block and may be made from any thread; none may be made with a ranked lock held. Each call has a deadline (config op_timeout_ns, counted without progress) and
+ * retries inside as s3_err.c and s3_retry.c say. Keys are NUL-terminated bytes without the link's prefix: the driver adds the prefix. A key never begins with '/'.
  *
  * Errors everywhere: -ENOENT no such key (a definite 404), -ENODEV no such bucket, -EACCES, -ESTALE a condition did not hold or the object
  * changed, -EFBIG beyond the store's limits, -EOPNOTSUPP not offered, -EBADMSG the reply or a checksum makes no sense,
@@ -40,9 +39,8 @@ enum objstore_cap {
     CAP_PAYLOAD_SHA256 = 1 << 12, /* a body that has not the SHA-256 it was signed with is refused */
     /* x-amz-copy-source-if-match of UploadPartCopy: another handler in most stores, and some (R2, Ceph) have it in that of CopyObject alone; Ceph 16.2 in neither. */
     CAP_PART_COPY_IF_MATCH = 1 << 13,
-    /* Not a good one: PUT or Complete with If-Match makes an object where none stands (older MinIO, VersityGW), so that is looked at before as well. */
-    CAP_IF_MATCH_ABSENT = 1 << 14,
-    CAP_COPY_TARGET = 1 << 15, /* If-None-Match: * and If-Match of CopyObject, on what it is to replace (AWS) */
+    CAP_IF_MATCH_ABSENT = 1 << 14, /* no good one: If-Match of PUT or Complete makes what is not there */
+    CAP_COPY_TARGET = 1 << 15,     /* If-None-Match: * and If-Match of CopyObject, on what it is to replace (AWS) */
 };
 /* "put-if-none-match", ... for status and objbench; NULL past the last. */
 const char *objstore_cap_name(unsigned bit);
@@ -67,8 +65,7 @@ struct objstore_limits {
 
 #define OBJ_SYMLINK_MAX 4095 /* what readlink() can give */
 
-/* Metadata of an object. */
-struct obj_info {
+struct obj_info { /* metadata of an object */
     uint64_t size;
     int64_t mtime_ns; /* Last-Modified, wall clock */
     struct etag etag;
