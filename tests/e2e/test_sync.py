@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import signal
 import threading
 
 import pytest
@@ -189,3 +190,36 @@ def test_a_name_that_others_made_is_opened_by_who_creates_it(make_mount, store):
     with open(m.path / "d/other", "ab") as f:
         f.write(b"new")
     assert (m.path / "d/other").read_bytes() == b"oldnew"
+
+
+@pytest.mark.parametrize("how", ["write", "cut", "truncate", "chmod"])
+@pytest.mark.parametrize("passthrough", ["on", "off"])
+def test_change_by_a_name_that_others_replaced_is_one_of_theirs(make_mount, store, how, passthrough):
+    """Though somebody reads the old file, and the kernel was not told yet."""
+    store.put("d/f", b"old")
+    m = make_mount(metadata_ttl="1h", passthrough=passthrough)
+    path, notifier = m.path / "d/f", m.notifier()
+    with open(path, "rb", buffering=0) as reader:
+        assert reader.read() == b"old"  # all of it is here
+        os.kill(notifier, signal.SIGSTOP)
+        try:
+            store.put("d/f", b"theirs")
+            run("sync", m.path / "d", check=False)
+            if how == "write":
+                with open(path, "r+b") as f:
+                    f.write(b"X")
+            elif how == "cut":
+                with open(path, "wb") as f:
+                    f.write(b"X")
+            elif how == "truncate":
+                os.truncate(path, 2)
+            else:
+                os.chmod(path, 0o600)
+            want = {"write": b"Xheirs", "cut": b"X", "truncate": b"th", "chmod": b"theirs"}[how]
+            assert path.read_bytes() == want and os.pread(reader.fileno(), 9, 0) == b"old"
+            assert how != "chmod" or path.stat().st_mode & 0o777 == 0o600
+        finally:
+            os.kill(notifier, signal.SIGCONT)
+        m.wait()
+        assert store.get("d/f") == want
+    assert path.read_bytes() == want

@@ -250,6 +250,23 @@ def test_flipped_byte_of_a_small_object(make_lake, size):
     lake.check("there")
 
 
+def test_kernel_does_not_keep_a_flipped_byte(make_lake):
+    """Of an object that is compared when all of it is here: who read it before that gets the right one afterwards, though the kernel had it in its pages. Also who opens it only then."""
+    lake = make_lake(passthrough="off", open_fill=0)
+    data = blob("there", 20 * MIB)
+    lake.write("there", data)
+    lake.wait()
+    run("evict", lake.path / "there")
+    once = lake.proxy.rule("get", p.edit(flip), key="there")
+    with open(lake.path / "there", "rb", buffering=0) as f:
+        assert os.pread(f.fileno(), 4096, 0) != data[:4096] and once.n_used == 1, "not the one that was flipped"
+        for off in range(0, len(data), MIB):
+            os.pread(f.fileno(), MIB, off)
+        assert eventually(lambda: os.pread(f.fileno(), 4096, 0) == data[:4096])
+        assert (lake.path / "there").read_bytes() == data
+    assert (lake.path / "there").read_bytes() == data
+
+
 def test_flipped_byte_of_a_piece_of_a_small_object(make_lake):
     """No range of it is taken either, which no sum could tell of: not by who reads a little, not beside what was changed here."""
     lake = make_lake(op_timeout="5s", open_fill=0)

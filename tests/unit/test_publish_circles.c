@@ -142,6 +142,33 @@ START_TEST(what_is_to_be_untangled_and_lost_its_bytes_needs_a_decision)
 }
 END_TEST
 
+/* It is not untangled: what was lost to another node's version is set aside once it is closed, and who left it open is no more. 0: it is no conflict. */
+START_TEST(conflict_that_a_killed_writer_left_open_needs_a_decision)
+{
+    fs_fixture_object(&fx, "d/f", "1", 1);
+    fs_fixture_object(&fx, "d/x", "2", 1);
+    move("d/f", "f");
+    move("d/x", "d/f");
+    INODE_REF in = begin_write("f");
+    assert_waits("d/f", "f");
+    struct publisher *p = fx.fs->pub;
+    struct meta_batch *b = meta_batch_new(fx.fs->meta);
+    mutex_lock(&p->mu);
+    struct op *o = g_hash_table_lookup(p->by_key, "f");
+    ck_assert_ptr_nonnull(o);
+    o->rec.state = _i ? OPS_CONFLICT : o->rec.state;
+    meta_op_put(b, &o->rec);
+    mutex_unlock(&p->mu);
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    meta_batch_free(b);
+    content_abandon(in, true);
+    inode_put(g_steal_pointer(&in));
+    open_again();
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "d/f", clock_mono_ns() + 5 * NS_PER_S, NULL, NULL), _i ? -EIO : 0);
+}
+END_TEST
+
 /* ---- at random ---- */
 
 static bool exists(const char *path)
@@ -280,6 +307,7 @@ int main(void)
     tcase_add_test(tc, circle_is_broken_while_others_are_published);
     tcase_add_test(tc, circle_that_is_to_be_untangled_is_left_to_that);
     tcase_add_test(tc, what_is_to_be_untangled_and_lost_its_bytes_needs_a_decision);
+    tcase_add_loop_test(tc, conflict_that_a_killed_writer_left_open_needs_a_decision, 0, 2);
     TCase *at_random = tcase_create("at_random");
     tcase_add_checked_fixture(at_random, setup, teardown);
     tcase_set_timeout(at_random, 60);
