@@ -3,7 +3,8 @@
  *
  * All calls block and may be made from any thread; none may be made with a ranked lock held. Each call has a deadline
  * (config op_timeout_ns, counted without progress) and retries inside as s3_err.c and s3_retry.c say. Keys are
- * NUL-terminated bytes without the link's prefix: the driver adds the prefix. A key never begins with '/'.
+ * NUL-terminated bytes without the link's prefix: the driver adds the prefix. A key never begins with '/', nor has it
+ * an empty component, "." or ".."; with objstore_config.escape those of the store that do are paths (key_names.h) here.
  *
  * Errors everywhere: -ENOENT no such key (a definite 404), -ENODEV no such bucket, -EACCES, -ESTALE a condition did not hold or the object
  * changed, -EFBIG beyond the store's limits, -EOPNOTSUPP not offered, -EBADMSG the reply or a checksum makes no sense,
@@ -58,8 +59,9 @@ struct objstore_limits {
     uint32_t key_max_bytes; /* prefix included */
     uint32_t
         list_chains; /* a large prefix is listed faster by so many chains of pages at once; 0: it does not come in pages */
-    bool one_name; /* there is no object "a" beside one "a/b" */
-    bool late;     /* a request that got no reply may be carried out later */
+    bool one_name;    /* there is no object "a" beside one "a/b" */
+    bool plain_names; /* no key has an empty component, "." or ".." */
+    bool late;        /* a request that got no reply may be carried out later */
 };
 
 #define OBJ_SYMLINK_MAX 4095 /* what readlink() can give */
@@ -147,6 +149,7 @@ struct objstore_config {
     /* Of a store in a directory: the mode of directories that are made in it, and without x that of files; 0: what the process's umask leaves. A mode in obj_meta takes from it. */
     unsigned dir_mode;
     bool read_only; /* nothing will be written: a directory need not be able to take it */
+    bool escape;    /* keys are paths as key_names.h makes them, so that each can be shown */
     /* Whether what the caller has of a store is of this one. A directory that never was a store then is refused with -ENODEV, not made one: what is mounted there is not, yet. NULL: nothing is. */
     bool (*known)(const void *ctx, const char *identity);
     const void *known_ctx;
