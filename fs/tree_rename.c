@@ -596,10 +596,8 @@ static int check_links(struct move *m, bool exchange) NO_TSA /* under ns */
         r = links_check_fixed(fs, to);
     if (r == 0 && links_point_of(fs, m->src.parent) != links_point_of(fs, m->p2))
         r = -EXDEV;
-    if (r == 0)
-        r = tree_check_escaped(fs, to, S_ISDIR(m->src.type));
-    if (r == 0 && exchange)
-        r = tree_check_escaped(fs, from, S_ISDIR(m->dst.type));
+    r = r < 0 ? r : tree_check_escaped(fs, to, S_ISDIR(m->src.type));
+    r = r < 0 || !exchange ? r : tree_check_escaped(fs, from, S_ISDIR(m->dst.type));
     return r < 0 ? r : links_may_name(fs, to, S_ISDIR(m->src.type));
 }
 

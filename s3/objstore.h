@@ -2,9 +2,8 @@
  * The object store: one interface, several drivers (s3, file, fault around any).
  *
  * All calls block and may be made from any thread; none may be made with a ranked lock held. Each call has a deadline
- * (config op_timeout_ns, counted without progress) and retries inside as s3_err.c and s3_retry.c say. Keys are
- * NUL-terminated bytes without the link's prefix: the driver adds the prefix. A key never begins with '/', nor has it
- * an empty component, "." or ".."; with objstore_config.escape those of the store that do are paths (key_names.h) here.
+ * (config op_timeout_ns, counted without progress) and retries inside as s3_err.c and s3_retry.c say.
+ * Keys are NUL-terminated bytes without the link's prefix: the driver adds the prefix. A key has no empty component, "." or "..": objstore_config.escape makes others of those.
  *
  * Errors everywhere: -ENOENT no such key (a definite 404), -ENODEV no such bucket, -EACCES, -ESTALE a condition did not hold or the object
  * changed, -EFBIG beyond the store's limits, -EOPNOTSUPP not offered, -EBADMSG the reply or a checksum makes no sense,
@@ -51,17 +50,16 @@ struct objstore_limits {
     uint64_t put_max_bytes;
     uint64_t copy_max_bytes; /* beyond: part copy */
     uint64_t object_max_bytes;
-    uint64_t
-        checked_bytes; /* a GET of a whole object up to this size gives no byte that contradicts the store's sum; of parts, and of larger ones, nobody knows */
+    /* A GET of a whole object up to this size gives no byte that contradicts the store's sum; of parts, and of larger ones, nobody knows. */
+    uint64_t checked_bytes;
     uint64_t
         summed_bytes; /* up to this size what came of a whole object is to be compared with its ETag; 0: nothing is gained by it, the way is safe */
     uint32_t parts_max;
     uint32_t key_max_bytes; /* prefix included */
-    uint32_t
-        list_chains; /* a large prefix is listed faster by so many chains of pages at once; 0: it does not come in pages */
-    bool one_name;    /* there is no object "a" beside one "a/b" */
-    bool plain_names; /* no key has an empty component, "." or ".." */
-    bool late;        /* a request that got no reply may be carried out later */
+    uint32_t list_chains;   /* of pages, by which a large prefix is listed faster; 0: it does not come in pages */
+    bool one_name;          /* there is no object "a" beside one "a/b" */
+    bool plain_names;       /* no key has an empty component, "." or ".." */
+    bool late;              /* a request that got no reply may be carried out later */
 };
 
 #define OBJ_SYMLINK_MAX 4095 /* what readlink() can give */
@@ -136,9 +134,8 @@ struct objstore_config {
     const char *endpoint_url; /* NULL: AWS of the region */
     const char *region;       /* NULL: environment, profile, else us-east-1 */
     const char *profile;
-    bool no_sign_request;
-    bool force_path_style; /* automatic for endpoints that are not AWS */
-    bool allow_plain_http; /* http:// to anything but loopback */
+    bool no_sign_request, force_path_style; /* the latter: automatic for endpoints that are not AWS */
+    bool allow_plain_http;                  /* http:// to anything but loopback */
     const char *ca_bundle;
     uint64_t op_timeout_ns;
     uint32_t max_connections;
