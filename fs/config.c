@@ -36,6 +36,7 @@ static const char *const order_words[] = {"ancestor", "none", "mount", NULL};
 static const char *const posix_words[] = {"auto", "on", "off", NULL};
 static const char *const conflict_words[] = {"keep", "overwrite", NULL};
 static const char *const orphan_words[] = {"publish", "hold", NULL};
+static const char *const escape_words[] = {"none", "percent", NULL};
 static const char *const switch_words[] = {"off", "on", NULL};
 static const char *const level_words[] = {"err", "warn", "notice", "info", "debug", NULL};
 
@@ -89,6 +90,8 @@ const struct option_row option_table[] = {
      "take mode, times and links from object metadata"},
     {"Metadata", "sync", OPT_STRING, AT(sync), 0, 0, "lazy", "lazy|full|DURATION", NULL,
      "when names are listed: directory by directory as they are looked into, all at mount, or all again and again after so long"},
+    {"Metadata", "escape", OPT_ENUM, AT(escape), 0, 0, "none", NULL, escape_words,
+     "keys with empty components, '.' or '..': hide them, or show these as '%2F', '%2E', '%2E%2E'; one cache folder, one choice"},
     {"Metadata", "shadow", OPT_STRING, AT(shadow), 0, 0, NULL, "SUFFIX", NULL,
      "show object 'a' beside a directory 'a' as 'aSUFFIX', for reading, instead of hiding it"},
     {"Metadata", "read-only", OPT_FLAG, AT(read_only), 0, 0, NULL, NULL, NULL, "refuse every change"},

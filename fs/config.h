@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 enum config_switch { SWITCH_OFF, SWITCH_ON };
+enum escape_mode { ESCAPE_NONE, ESCAPE_PERCENT };
 enum close_mode { CLOSE_BUFFERED, CLOSE_LOCAL, CLOSE_REMOTE };
 enum fsync_mode { FSYNC_LOCAL, FSYNC_REMOTE };
 enum order_mode { ORDER_ANCESTOR, ORDER_NONE, ORDER_MOUNT };
@@ -45,8 +46,9 @@ struct config {                /* strings are owned */
     uint64_t metadata_ttl_ns, negative_ttl_ns;
     enum posix_meta_mode posix_meta;
     bool read_only, immutable;
-    char *sync;   /* see config_sync() */
-    char *shadow; /* shadow.h; NULL: such objects are hidden */
+    char *sync;              /* see config_sync() */
+    enum escape_mode escape; /* key_names.h */
+    char *shadow;            /* shadow.h; NULL: such objects are hidden */
     /* writing */
     enum close_mode close;
     enum fsync_mode fsync;

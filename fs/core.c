@@ -55,6 +55,7 @@ static struct objstore_config store_config(const struct config *cfg)
         .download_limit_bps = cfg->download_limit,
         .dir_mode = 0777 & ~cfg->umask,
         .read_only = cfg->read_only || cfg->immutable,
+        .escape = cfg->escape == ESCAPE_PERCENT,
     };
 }
 
@@ -86,16 +87,24 @@ static char *read_link(const char *cache_dir)
     return NULL;
 }
 
+/* By what DIR/link says, whether or not its names are escaped. */
+static bool is_bound_to(const char *text, const char *identity)
+{
+    bool escaped;
+    g_autofree char *line = g_strndup(text, strcspn(text, "\n"));
+    g_autofree char *bound = store_binding_identity(line, &escaped);
+    return g_str_equal(bound, identity);
+}
+
 static bool folder_knows(const void *ctx, const char *identity)
 {
     const struct config *cfg = ctx;
     g_autofree char *own = cfg->cache_dir ? NULL : default_cache_dir(identity);
     g_auto(GStrv) dirs = g_strsplit(own ? own : cfg->cache_dir, ":", -1);
-    g_autofree char *line = g_strconcat(identity, "\n", NULL);
     bool knows = false;
     for (unsigned i = 0; dirs[i] && !knows; i++) {
         g_autofree char *text = read_link(dirs[i]);
-        knows = text && g_str_has_prefix(text, line);
+        knows = text && is_bound_to(text, identity);
     }
     return knows;
 }
@@ -118,9 +127,15 @@ static int open_store(struct fs *fs, const char *resume, char **ret_msg)
 
 /* ---- cache folder ---- */
 
+static char *binding_of(struct fs *fs)
+{
+    return store_binding(objstore_identity(fs->store), fs->cfg->escape == ESCAPE_PERCENT);
+}
+
 static char *link_text(struct fs *fs)
 {
-    return g_strdup_printf("%s\n%s\n", objstore_identity(fs->store), objstore_source(fs->store));
+    g_autofree char *binding = binding_of(fs);
+    return g_strdup_printf("%s\n%s\n", binding, objstore_source(fs->store));
 }
 
 static int check_link(struct fs *fs, bool *ret_bound, char **ret_msg)
@@ -130,6 +145,14 @@ static int check_link(struct fs *fs, bool *ret_bound, char **ret_msg)
     *ret_bound = old != NULL;
     if (!*ret_bound || g_str_equal(old, text))
         return 0;
+    if (is_bound_to(old, objstore_identity(fs->store))) {
+        bool percent = fs->cfg->escape == ESCAPE_PERCENT;
+        *ret_msg = g_strdup_printf(
+            "cache folder %s was used with --escape %s, without which its names may mean other objects: mount with that, "
+            "or give another --cache-dir, or remove the folder if nothing in it is unpublished (`sluice fsck %s` tells)",
+            fs->cache_dir, percent ? "none" : "percent", fs->cache_dir);
+        return -EEXIST;
+    }
     g_auto(GStrv) lines = g_strsplit(old, "\n", 3);
     *ret_msg = g_strdup_printf(
         "cache folder %s belongs to %s; give another --cache-dir, or remove the folder if nothing in it is unpublished "
@@ -249,7 +272,8 @@ static int tell_damage(struct fs *fs, int r, char **ret_msg)
 
 static int open_meta(struct fs *fs, bool *ret_fresh, char **ret_msg)
 {
-    int r = meta_open(fs->cache_dir, objstore_identity(fs->store), &fs->meta, ret_fresh, ret_msg);
+    g_autofree char *binding = binding_of(fs);
+    int r = meta_open(fs->cache_dir, binding, &fs->meta, ret_fresh, ret_msg);
     if (r < 0)
         return tell_damage(fs, r, ret_msg);
     uint64_t size = fs->cfg->cache_size.bytes;

@@ -142,7 +142,8 @@ static json_t *describe(struct fs *fs, const char *path, struct inode *in, const
                            : d->ukey      ? g_strdup(d->ukey)
                            : dir && *path ? g_strconcat(path, "/", NULL)
                                           : g_strdup(path);
-    json_object_set_new(o, "key", verb_string(key));
+    g_autofree char *real_key = tree_store_key(fs, key);
+    json_object_set_new(o, "key", verb_string(real_key));
     g_autofree char *etag =
         g_strndup(d->uetag.s, d->flags & (DENTRY_UPSTREAM | DENTRY_SHADOW) ? etag_bare_len(&d->uetag) : 0);
     json_object_set_new(o, "etag", verb_string(etag));

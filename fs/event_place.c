@@ -1,6 +1,7 @@
 /* See event_place.h. */
 #include "event_place.h"
 
+#include "key_names.h"
 #include "links.h"
 #include "s3_uri.h"
 
@@ -86,10 +87,16 @@ bool event_places_each(const struct event_places *p, const char *bucket, const c
     for (guint i = 0; i < p->all->len; i++) {
         const struct place *at = &g_array_index(p->all, struct place, i);
         const char *rest = rest_of(at, bucket, key, vague);
-        if (!rest || (!*at->dir && links_prefix_len(p->fs, rest) > 0))
+        if (!rest)
             continue;
-        g_autofree char *path = g_strconcat(at->dir, rest, NULL);
-        fn(ctx, path);
+        g_autoptr(GString) path = g_string_new(at->dir);
+        if (p->fs->cfg->escape == ESCAPE_PERCENT)
+            key_to_path(rest, strlen(rest), path);
+        else
+            g_string_append(path, rest);
+        if (!*at->dir && links_prefix_len(p->fs, path->str) > 0)
+            continue;
+        fn(ctx, path->str);
         any = true;
     }
     return any;

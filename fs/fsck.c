@@ -32,6 +32,7 @@
 #include "cache.h"
 #include "fsck_internal.h"
 #include "journal_dir.h"
+#include "store_options.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -89,7 +90,7 @@ static int run_checks(struct fsck *f)
 /* ---- the folder ---- */
 
 /* First line of DIR/link: what the folder is bound to. Owned; NULL with a message. */
-static char *read_identity(const char *dir, char **ret_msg)
+static char *read_binding(const char *dir, char **ret_msg)
 {
     g_autofree char *path = g_build_filename(dir, "link", NULL);
     g_autofree char *text = NULL;
@@ -148,7 +149,7 @@ static int replace_database(struct fsck *f, const char *why, char **ret_msg)
     if (!f->o->repair)
         return 1;
     int r = set_aside(f, ret_msg);
-    return r < 0 ? r : meta_open(f->dir, f->identity, &f->m, &fresh, ret_msg);
+    return r < 0 ? r : meta_open(f->dir, f->binding, &f->m, &fresh, ret_msg);
 }
 
 /* 1: there is none to check (a finding was printed). */
@@ -156,7 +157,7 @@ static int open_database(struct fsck *f, char **ret_msg)
 {
     bool fresh = false;
     g_autofree char *msg = NULL;
-    int r = database_there(f->dir) ? meta_open(f->dir, f->identity, &f->m, &fresh, &msg) : -ENOENT;
+    int r = database_there(f->dir) ? meta_open(f->dir, f->binding, &f->m, &fresh, &msg) : -ENOENT;
     if (r == 0 || r == -EBUSY || r == -EEXIST) {
         *ret_msg = r < 0 ? g_steal_pointer(&msg) : NULL;
         return r;
@@ -198,8 +199,8 @@ int fs_fsck(const struct fsck_options *o, struct fsck_result *ret, char **ret_ms
         return -ENOTDIR;
     }
     *ret_msg = NULL;
-    g_autofree char *identity = read_identity(o->cache_dir, ret_msg);
-    if (!identity) /* nothing is written into a folder of somebody else */
+    g_autofree char *binding = read_binding(o->cache_dir, ret_msg);
+    if (!binding) /* nothing is written into a folder of somebody else */
         return -EINVAL;
     CLEANUP_FD int lock = -1;
     int r = cache_dir_prepare(o->cache_dir, &lock, ret_msg);
@@ -209,7 +210,9 @@ int fs_fsck(const struct fsck_options *o, struct fsck_result *ret, char **ret_ms
     r = journal_dir_find(o->cache_dir, &database, ret_msg);
     if (r < 0)
         return r;
-    struct fsck f = {.o = o, .res = ret, .dir = o->cache_dir, .identity = identity};
+    struct fsck f = {.o = o, .res = ret, .dir = o->cache_dir, .binding = binding};
+    g_autofree char *identity = store_binding_identity(binding, &f.escape);
+    f.identity = identity;
     r = fsck_locked(&f, ret_msg);
     if (r == 0 && fflush(o->out) != 0)
         r = -errno;

@@ -11,7 +11,8 @@ struct fsck {
     const struct fsck_options *o;
     struct fsck_result *res;
     struct meta *m;
-    const char *dir, *identity;
+    const char *dir, *binding, *identity; /* binding: of the folder, identity: of its store */
+    bool escape;
     uint64_t done, total; /* records, for the progress */
     /* of the pass in progress */
     uint32_t at_tier; /* number of the disk being looked through */

@@ -329,15 +329,16 @@ static int check_published(struct bucket *b)
 
 /* ---- the bucket ---- */
 
-static struct objstore_config like_fsck(void)
+static struct objstore_config like_fsck(const struct fsck *f)
 {
-    return (struct objstore_config){.op_timeout_ns = TIMEOUT_NS, .max_connections = 4, .read_only = true};
+    return (struct objstore_config){
+        .op_timeout_ns = TIMEOUT_NS, .max_connections = 4, .read_only = true, .escape = f->escape};
 }
 
 /* The mount's own; -ENXIO: it has none but links. */
 static int open_root(struct fsck *f, struct objstore **ret, char **ret_msg)
 {
-    struct objstore_config c = like_fsck();
+    struct objstore_config c = like_fsck(f);
     struct store_options *owner = NULL;
     struct objstore *st = NULL;
     if (g_str_equal(f->identity, LINKS_ONLY))
@@ -394,7 +395,7 @@ static int open_bucket(struct bucket *b)
                 : r == -ENOENT ? "no mount has stored where it is yet"
                                : objstore_err_text(r));
     b->st = objstore_links_wrap(st, LINKS_ONLY, LINKS_ONLY);
-    const struct objstore_config c = like_fsck();
+    const struct objstore_config c = like_fsck(f);
     r = links_open_stores(f->m, &c, b->st, on_link, b);
     for (guint i = 0; r == 0 && i < b->links->len; i++)
         r = check_link(b, b->links->pdata[i]);

@@ -352,7 +352,8 @@ static struct objstore_config like_mount(const struct fs *fs)
     return (struct objstore_config){.op_timeout_ns = fs->cfg->op_timeout_ns,
                                     .max_connections = fs->cfg->max_uploads + fs->cfg->max_downloads + 8,
                                     .dir_mode = 0777 & ~fs->cfg->umask,
-                                    .read_only = fs->cfg->read_only || fs->cfg->immutable};
+                                    .read_only = fs->cfg->read_only || fs->cfg->immutable,
+                                    .escape = fs->cfg->escape == ESCAPE_PERCENT};
 }
 
 int link_open_store(struct fs *fs, const struct link *l, struct objstore **ret, char **ret_msg)

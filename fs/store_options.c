@@ -3,8 +3,10 @@
 
 #include <jansson.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define FILE_NAME "store"
+#define ESCAPED   " escape=percent"
 
 struct store_options {
     json_t *o;
@@ -66,4 +68,15 @@ void store_options_free(struct store_options *o)
         return;
     json_decref(o->o);
     g_free(o);
+}
+
+char *store_binding(const char *identity, bool escape)
+{
+    return g_strconcat(identity, escape ? ESCAPED : NULL, NULL);
+}
+
+char *store_binding_identity(const char *binding, bool *ret_escape)
+{
+    *ret_escape = g_str_has_suffix(binding, ESCAPED);
+    return g_strndup(binding, strlen(binding) - (*ret_escape ? strlen(ESCAPED) : 0));
 }

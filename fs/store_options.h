@@ -8,3 +8,8 @@ int store_options_save(const char *cache_dir, const struct objstore_config *c) M
 struct store_options;
 int store_options_load(const char *cache_dir, struct objstore_config *ret, struct store_options **ret_owner) MUST_CHECK;
 void store_options_free(struct store_options *o);
+
+/* What a folder is bound to, and its database: the store's identity, and with --escape that its names are made so (the same name means another object without). Owned by the caller. */
+char *store_binding(const char *identity, bool escape);
+/* Back. */
+char *store_binding_identity(const char *binding, bool *ret_escape);

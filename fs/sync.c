@@ -139,6 +139,7 @@ static void give_up(struct sync_job *job, int err)
 }
 
 struct page {
+    struct fs *fs;
     GArray *works;
     GArray *group; /* NULL: none is wanted */
     uint64_t last;
@@ -152,7 +153,7 @@ static int take_dir(void *ctx, const struct meta_dentry *d)
         return 0;
     struct work w = {.ino = d->ino};
     struct sync_member m = {d->ino, NULL};
-    if (!page->group) {
+    if (!page->group || !sync_group_takes(page->fs, d->name)) {
         g_array_append_val(page->works, w);
         return page->works->len > FEW_DIRS;
     }
@@ -184,7 +185,7 @@ static int look_through(struct sync_job *job, const struct work *look)
 {
     g_autoptr(GArray) works = g_array_new(FALSE, FALSE, sizeof(struct work));
     bool together = directories_are_small(job) && sync_group_fits(job->fs, look->ino);
-    struct page page = {works, together ? sync_group_new() : NULL, look->after};
+    struct page page = {job->fs, works, together ? sync_group_new() : NULL, look->after};
     struct work rest = *look;
     g_array_append_val(works, rest);
     int r = meta_dentry_each(job->fs->meta, look->ino, look->after, take_dir, &page);

@@ -5,6 +5,7 @@
  * Worth it only while most keys are names of these directories: what lies deeper, or between them, comes along. When that is too much, or one of them turns out to be large, the rest is
  * left to be listed one by one.
  */
+#include "key_names.h"
 #include "links.h"
 #include "sync_internal.h"
 #include "tree.h"
@@ -91,7 +92,7 @@ static void take_row(struct group_run *run, const struct obj_entry *e, size_t ab
     if (slash) {
         len = (size_t)(slash + 1 - name);
         row.is_prefix = true;
-        row.odd = memchr(name, '\0', len) != NULL;
+        row.odd = memchr(name, '\0', len) != NULL || (e->odd && len > FS_NAME_MAX + 1);
         const struct obj_entry *last =
             run->rows->len ? &g_array_index(run->rows, struct obj_entry, run->rows->len - 1) : NULL;
         run->stray++;
@@ -137,6 +138,11 @@ bool sync_group_fits(struct fs *fs, uint64_t parent)
     if (!links_below(fs, "")) /* there are none */
         return true;
     return tree_path_of(fs, parent, &path) == 0 && !links_below(fs, path);
+}
+
+bool sync_group_takes(struct fs *fs, const char *name)
+{
+    return fs->cfg->escape == ESCAPE_NONE || !key_name_is_escaped(name, strlen(name));
 }
 
 int sync_group_list(struct fs *fs, const struct sync_group *g, GArray *members, guint *ret_done)

@@ -107,6 +107,8 @@ struct sync_group {
 };
 GArray *sync_group_new(void); /* of struct sync_member */
 /* Does a listing of parent without a delimiter show what is in its directories? Of a link it shows nothing but its directory, as if that were empty. */
+/* Not one whose keys lie elsewhere in the store's order than its path in that of names (drv_names.c). */
+bool sync_group_takes(struct fs *fs, const char *name);
 bool sync_group_fits(struct fs *fs, uint64_t parent);
 /* Lists directories of one parent together. members, at least one, are sorted; those from *ret_done on were not listed: some may be large, or lie too far apart. */
 int sync_group_list(struct fs *fs, const struct sync_group *g, GArray *members, guint *ret_done) MUST_CHECK;

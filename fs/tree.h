@@ -30,6 +30,11 @@ int tree_follow(struct fs *fs, const char *path, GPtrArray *links, char **ret_pa
 /* The directory that a path is in, and the name it has there, which points into path. -ENOTDIR: what is above is none. */
 int tree_resolve_parent(struct fs *fs, const char *path, struct inode **ret_dir, const char **ret_name) MUST_CHECK;
 
+/* With --escape: -EINVAL where the last component stands for something that only a directory, or nothing at all in that store, can be called. path without a '/' behind it. */
+int tree_check_escaped(struct fs *fs, const char *path, bool is_dir) MUST_CHECK;
+/* The key that the store has for a path, to be told. Owned by the caller. */
+char *tree_store_key(struct fs *fs, const char *path);
+
 /* ---- tree_list.c, tree_fresh.c ---- */
 
 /* Sees that dir's names are known and not older than the metadata TTL: one listing however many callers. A directory listed before is served as it is when the

@@ -280,7 +280,8 @@ static int check_key(struct fs *fs, const char *key)
 static int check_shown(struct fs *fs, const char *key, bool is_dir)
 {
     g_autofree char *path = g_strndup(key, strlen(key) - is_dir);
-    return links_may_name(fs, path, is_dir);
+    int r = tree_check_escaped(fs, path, is_dir);
+    return r < 0 ? r : links_may_name(fs, path, is_dir);
 }
 
 /* Parent is a live directory; setgid directories pass their group on. */
@@ -501,7 +502,7 @@ static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, ui
     g_autofree char *key = tree_key(fs, parent, name, false);
     r = check_key(fs, key);
     if (r == 0)
-        r = links_may_name(fs, key, false);
+        r = check_shown(fs, key, false);
     if (r < 0)
         return r;
     char own[FS_NAME_MAX + 1];
@@ -745,7 +746,8 @@ int tree_rmdir_force(struct fs *fs, uint64_t parent, const char *name)
     mutex_lock(&fs->ns);
     g_autofree char *key = tree_dir_prefix(fs, in->ino);
     mutex_unlock(&fs->ns);
-    if (hides_keys(in, key))
+    g_autofree char *own = tree_store_key(fs, key);
+    if (hides_keys(in, own))
         return -ENOTEMPTY;
     r = objstore_head(fs->store, key, &info);
     if (r == 0 && info.size > 0) {

@@ -256,8 +256,10 @@ static void note_hidden(struct listing *l, const struct obj_entry *e)
 {
     l->hidden = true;
     metric_inc(M_hidden_keys);
-    if (l->hidden_keys->len < HIDDEN_NAMED)
-        g_ptr_array_add(l->hidden_keys, g_strdup_printf("%s%.*s", l->prefix, (int)e->name_len, e->name));
+    if (l->hidden_keys->len >= HIDDEN_NAMED)
+        return;
+    g_autofree char *path = g_strdup_printf("%s%.*s", l->prefix, (int)e->name_len, e->name);
+    g_ptr_array_add(l->hidden_keys, tree_store_key(l->fs, path));
 }
 
 static int on_entry(void *ctx, const struct obj_entry *e)

@@ -72,6 +72,8 @@ static int take_neighbour(void *ctx, const struct meta_dentry *d)
     unsigned keys = 0;
     if (++n->looked > LOOKED)
         return 1;
+    if (!sync_group_takes(n->fs, d->name))
+        return 0;
     if (S_ISDIR(d->type) && d->ino != n->begin_ino && !is_behind(n->begin, d->name))
         return 0;
     INODE_REF dir = S_ISDIR(d->type) ? inode_find(n->fs, d->ino) : NULL;
@@ -115,7 +117,7 @@ static bool gather_from(struct near *n, struct inode *begin)
     mutex_lock(&begin->mu);
     g_autofree char *name = begin->rec.parent == n->parent ? g_strdup(begin->name) : NULL;
     mutex_unlock(&begin->mu);
-    if (!name)
+    if (!name || !sync_group_takes(n->fs, name))
         return false;
     n->begin = name;
     n->begin_ino = begin->ino;

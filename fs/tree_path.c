@@ -1,5 +1,6 @@
 /* Paths and keys of names: walks up the parents that directory inodes carry. */
 #include "conflict.h"
+#include "key_names.h"
 #include "tree.h"
 
 #include <assert.h>
@@ -168,4 +169,19 @@ int tree_resolve_parent(struct fs *fs, const char *path, struct inode **ret_dir,
     *ret_dir = dir;
     dir = NULL;
     return 0;
+}
+
+int tree_check_escaped(struct fs *fs, const char *path, bool is_dir)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    if (fs->cfg->escape == ESCAPE_NONE || !key_name_is_odd(name))
+        return 0;
+    bool marker = !is_dir && key_name_is_empty(name); /* its key would be that of the directory itself */
+    return marker || objstore_limits_of(fs->store, path).plain_names ? -EINVAL : 0;
+}
+
+char *tree_store_key(struct fs *fs, const char *path)
+{
+    char *key = fs->cfg->escape == ESCAPE_PERCENT ? key_of_path(path) : NULL;
+    return key ? key : g_strdup(path);
 }

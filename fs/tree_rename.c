@@ -585,7 +585,7 @@ static void attach(void *in)
 /* ---- the whole ---- */
 
 /* Nothing goes from one bucket to another by its name, and the directories of links stay where they are. */
-static int check_links(struct move *m) NO_TSA /* under ns */
+static int check_links(struct move *m, bool exchange) NO_TSA /* under ns */
 {
     struct fs *fs = m->fs;
     g_autofree char *from = tree_key(fs, m->src.parent, m->src.name, false);
@@ -595,6 +595,8 @@ static int check_links(struct move *m) NO_TSA /* under ns */
         r = links_check_fixed(fs, to);
     if (r == 0 && links_point_of(fs, m->src.parent) != links_point_of(fs, m->p2))
         r = -EXDEV;
+    r = r < 0 ? r : tree_check_escaped(fs, to, S_ISDIR(m->src.type));
+    r = r < 0 || !exchange ? r : tree_check_escaped(fs, from, S_ISDIR(m->dst.type));
     return r < 0 ? r : links_may_name(fs, to, S_ISDIR(m->src.type));
 }
 
@@ -605,7 +607,7 @@ static int rename_locked(struct move *m, struct inode *other, unsigned flags) NO
         return 0; /* two names of one file: POSIX leaves both */
     int r = check_live_dir(fs, m->p2);
     if (r == 0)
-        r = check_links(m);
+        r = check_links(m, flags & RENAME_EXCHANGE);
     if (r == 0)
         r = check_target(m, flags);
     if (r < 0)

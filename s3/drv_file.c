@@ -702,6 +702,7 @@ static int drv_file_open(const struct objstore_config *cfg, struct objstore **re
         .parts_max = 10000,
         .key_max_bytes = 1024,
         .one_name = true,
+        .plain_names = true,
     };
     (void)drv_file_probe(&f->base, "", &f->base.caps); /* cannot fail */
     file_join(f);

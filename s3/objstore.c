@@ -124,6 +124,8 @@ int objstore_open(const struct objstore_config *cfg, struct objstore **ret_store
             r = drivers[i]->open(cfg, ret_store, ret_msg);
     }
     s3_source_clear(&src);
+    if (r == 0 && cfg->escape)
+        *ret_store = objstore_names_wrap(*ret_store);
     return r;
 }
 

@@ -2,7 +2,8 @@
  * The object store: one interface, several drivers (s3, file, fault around any).
  *
  * All calls block and may be made from any thread; none may be made with a ranked lock held. Each call has a deadline (config op_timeout_ns, counted without progress) and
- * retries inside as s3_err.c and s3_retry.c say. Keys are NUL-terminated bytes without the link's prefix: the driver adds the prefix. A key never begins with '/'.
+ * retries inside as s3_err.c and s3_retry.c say. Keys are NUL-terminated bytes without the link's prefix: the driver adds the prefix. A key has no empty component, "." or "..":
+ * objstore_config.escape makes others of those.
  *
  * Errors everywhere: -ENOENT no such key (a definite 404), -ENODEV no such bucket, -EACCES, -ESTALE a condition did not hold or the object
  * changed, -EFBIG beyond the store's limits, -EOPNOTSUPP not offered, -EBADMSG the reply or a checksum makes no sense,
@@ -51,16 +52,16 @@ struct objstore_limits {
     uint64_t put_max_bytes;
     uint64_t copy_max_bytes; /* beyond: part copy */
     uint64_t object_max_bytes;
-    uint64_t
-        checked_bytes; /* a GET of a whole object up to this size gives no byte that contradicts the store's sum; of parts, and of larger ones, nobody knows */
+    /* A GET of a whole object up to this size gives no byte that contradicts the store's sum; of parts, and of larger ones, nobody knows. */
+    uint64_t checked_bytes;
     uint64_t
         summed_bytes; /* up to this size what came of a whole object is to be compared with its ETag; 0: nothing is gained by it, the way is safe */
     uint32_t parts_max;
     uint32_t key_max_bytes; /* prefix included */
-    uint32_t
-        list_chains; /* a large prefix is listed faster by so many chains of pages at once; 0: it does not come in pages */
-    bool one_name; /* there is no object "a" beside one "a/b" */
-    bool late;     /* a request that got no reply may be carried out later */
+    uint32_t list_chains;   /* of pages, by which a large prefix is listed faster; 0: it does not come in pages */
+    bool one_name;          /* there is no object "a" beside one "a/b" */
+    bool plain_names;       /* no key has an empty component, "." or ".." */
+    bool late;              /* a request that got no reply may be carried out later */
 };
 
 #define OBJ_SYMLINK_MAX 4095 /* what readlink() can give */
@@ -134,9 +135,8 @@ struct objstore_config {
     const char *endpoint_url; /* NULL: AWS of the region */
     const char *region;       /* NULL: environment, profile, else us-east-1 */
     const char *profile;
-    bool no_sign_request;
-    bool force_path_style; /* automatic for endpoints that are not AWS */
-    bool allow_plain_http; /* http:// to anything but loopback */
+    bool no_sign_request, force_path_style; /* the latter: automatic for endpoints that are not AWS */
+    bool allow_plain_http;                  /* http:// to anything but loopback */
     const char *ca_bundle;
     uint64_t op_timeout_ns;
     uint32_t max_connections;
@@ -147,6 +147,7 @@ struct objstore_config {
     /* Of a store in a directory: the mode of directories that are made in it, and without x that of files; 0: what the process's umask leaves. A mode in obj_meta takes from it. */
     unsigned dir_mode;
     bool read_only; /* nothing will be written: a directory need not be able to take it */
+    bool escape;    /* keys are paths as key_names.h makes them, so that each can be shown */
     /* Whether what the caller has of a store is of this one. A directory that never was a store then is refused with -ENODEV, not made one: what is mounted there is not, yet. NULL: nothing is. */
     bool (*known)(const void *ctx, const char *identity);
     const void *known_ctx;

@@ -56,6 +56,8 @@ struct objstore {
 extern const struct objstore_driver drv_s3;
 extern const struct objstore_driver drv_file;
 
+/* Keys are paths as key_names.h makes them of those of inner, which is taken over. */
+struct objstore *objstore_names_wrap(struct objstore *inner);
 /* What objstore_behind() said, as of now. */
 bool objstore_is_behind(void);
 /* For objstore_late(). */

@@ -255,3 +255,162 @@ def test_a_suffix_costs_no_request(bucket, make_bucket_mount):
         asked.append([call[:2] for call in bucket.calls])
         m.umount()
     assert asked[0] == asked[1]
+
+
+# ---- --escape percent ----
+
+ODD = {"x//f": "x/%2F/f", "tr//": None, "/lead": "%2F/lead", "./f": "%2E/f", "../f": "%2E%2E/f", ".": None, "..": None, "a/../b": "a/%2E%2E/b", "n/./f": "n/%2E/f", "n//": None,
+       "q/.": "q/%2E", "q/..": "q/%2E%2E", "//both": "%2F/%2F/both", "p/%2F": "p/%252F", "p/%2E/f": "p/%252E/f", "p/%2E%2E": "p/%252E%2E", "p/%252F": "p/%25252F",
+       "p/%2f": "p/%2f", "p/%41": "p/%41", "p/%2F2": "p/%2F2", "p/..%2F": "p/..%2F"}
+DIRS = {"tr//": "tr/%2F", "n//": "n/%2F"}
+
+
+def put_odd(bucket):
+    """By another tool, as far as the store takes them; what was put."""
+    put = {}
+    for key in ODD:
+        if bucket.kind == "ceph":
+            from test_odd_keys import Keys
+            if not Keys(bucket).put(key.encode(), b"of " + key.encode()):
+                continue
+        else:
+            bucket.put(key, b"of " + key.encode())
+        put[key] = b"of " + key.encode()
+    return put
+
+
+def raw(bucket, key):
+    if bucket.kind != "ceph":
+        return have(bucket, key)
+    from test_odd_keys import Keys
+    return Keys(bucket).get(key.encode())
+
+
+def test_odd_keys_are_shown_by_other_names_and_used_like_others(bucket, make_bucket_mount):
+    put = put_odd(bucket)
+    assert {"x//f", "/lead", "../f", "p/%2F", "tr//"} <= set(put)
+    m = make_bucket_mount(escape="percent")
+    paths = {key: path for key, path in ODD.items() if path and key in put}
+    for key, path in paths.items():
+        assert (m.path / path).read_bytes() == put[key], key
+        assert m.info(path)["key"] == key
+    for key in set(DIRS) & set(put):
+        assert os.path.isdir(m.path / DIRS[key])
+        assert os.getxattr(m.path / DIRS[key], "user.sluice.marker") == put[key]
+    found = {os.path.relpath(os.path.join(top, name), m.path) for top, _, files in os.walk(m.path) for name in files}
+    assert found == set(paths.values())  # "." and ".." have directories of their names beside them
+    for i, (key, path) in enumerate(sorted(paths.items())):
+        if i % 3 == 0:
+            (m.path / path).write_bytes(b"ours " + key.encode())
+        elif i % 3 == 1:
+            (m.path / path).unlink()
+        else:
+            os.rename(m.path / path, m.path / f"moved{i}")
+    m.wait()
+    for i, (key, _) in enumerate(sorted(paths.items())):
+        now = raw(bucket, key)
+        assert now == (b"ours " + key.encode() if i % 3 == 0 else None), key
+        if i % 3 == 2:
+            assert raw(bucket, f"moved{i}") == put[key]
+    m.remount()
+    for i, (key, path) in enumerate(sorted(paths.items())):
+        assert shows(m.path / path, b"ours " + key.encode()) == (i % 3 == 0), key
+    m.umount()
+    assert "%2" not in run("fsck", m.cache, env=m.env).stdout  # what it finds in the store is what the database says
+
+
+def test_what_is_made_by_such_names_has_the_odd_keys(bucket, make_bucket_mount):
+    m = make_bucket_mount(escape="percent", part_size="5M")
+    os.makedirs(m.path / "d/%2F/%2F")
+    os.mkdir(m.path / "d/%2E%2E")
+    big = os.urandom(11 << 20)
+    (m.path / "d/%2F/f").write_text("x")
+    (m.path / "d/%2F/%2F/big").write_bytes(big)
+    (m.path / "d/%2E%2E/evil").write_text("not above")
+    (m.path / "d/%2E").write_text("dot")
+    (m.path / "d/%252F").write_text("percent")
+    (m.path / "file").write_text("file")
+    m.wait()
+    for key, data in {"d//f": b"x", "d///big": big, "d/../evil": b"not above", "d/.": b"dot", "d/%2F": b"percent"}.items():
+        assert raw(bucket, key) == data, key
+    for make in (lambda: (m.path / "d2/%2F").write_text("no"), lambda: os.symlink("x", m.path / "d2/%2F"), lambda: os.mkfifo(m.path / "d2/%2F"),
+                 lambda: os.rename(m.path / "file", m.path / "d2/%2F"), lambda: os.link(m.path / "file", m.path / "d2/%2F")):
+        os.makedirs(m.path / "d2", exist_ok=True)
+        assert refused(errno.EINVAL, make)
+    os.rename(m.path / "d", m.path / "e")
+    os.rename(m.path / "e/%2E%2E", m.path / "%2F")
+    m.wait()
+    assert raw(bucket, "e///big") == big and raw(bucket, "/evil") == b"not above" and raw(bucket, "e/.") == b"dot" and raw(bucket, "d//f") is None
+    for path in ("e/%2F/%2F/big", "e/%2F/f"):
+        (m.path / path).unlink()
+    os.rmdir(m.path / "e/%2F/%2F")
+    os.rmdir(m.path / "e/%2F")
+    m.wait()
+    m.remount()
+    assert sorted(os.listdir(m.path / "e")) == ["%252F", "%2E"] and sorted(os.listdir(m.path)) == ["%2F", "d2", "e", "file"]
+    assert m.status()["parked"] == 0
+
+
+def test_the_choice_of_names_belongs_to_the_cache_folder(bucket, make_bucket_mount):
+    bucket.put("p/%2F", b"p")
+    m = make_bucket_mount()
+    assert os.listdir(m.path / "p") == ["%2F"]
+    m.umount()
+    told = run(*m.arguments({"escape": "percent"}), env=m.env, check=False)
+    assert told.returncode == 1 and "was used with --escape none" in told.stderr
+    m.mount()
+    other = make_bucket_mount("other", escape="percent")
+    assert os.listdir(other.path / "p") == ["%252F"]
+    other.umount()
+    told = run(*other.arguments({"escape": None}), env=other.env, check=False)
+    assert told.returncode == 1 and "was used with --escape percent" in told.stderr
+    other.mount()
+
+
+def test_names_that_would_be_too_long_stay_hidden_and_counted(bucket, make_bucket_mount):
+    long = "%" + "25" * 126 + "2F"  # 255 bytes, of which an escaped one has 257
+    bucket.put("d/" + long, b"x")
+    bucket.put("d/ok", b"ok")
+    m = make_bucket_mount(escape="percent")
+    assert os.listdir(m.path / "d") == ["ok"]
+    assert m.status()["hidden_keys"] == 1 and m.info("d")["hidden_keys"] == ["d/" + long]
+    (m.path / "d/ok").unlink()
+    assert refused(errno.ENOTEMPTY, os.rmdir, m.path / "d")
+
+
+def test_odd_keys_are_listed_warmed_and_synced_with_all_others(bucket, make_bucket_mount, base):
+    """Directories that are small and many are listed together; the store's order is not that of names then."""
+    names = ["%2F", "%2E", "!a", "&b", "+c", "-d", ".e", "0f", "~g"]
+    for i in range(12):
+        for name in names:
+            bucket.put(f"d{i:02}/{'' if name == '%2F' else '.' if name == '%2E' else name}/f", b"x")
+    bucket.put("/top", b"t")
+    m = make_bucket_mount(escape="percent", metadata_ttl="1s")
+    for _ in range(3):
+        run("sync", m.path)
+        for i in range(12):
+            assert sorted(os.listdir(m.path / f"d{i:02}")) == sorted(names), i
+            for name in names:
+                assert os.listdir(m.path / f"d{i:02}/{name}") == ["f"]
+    listed = base / "list"
+    listed.write_text(f"{bucket.source}/d00//f\n{bucket.source}/d01/./f\n{bucket.source}/d02/!a/f\n{bucket.source}//top\n")
+    run("warmup", "--files-from", listed, m.path)
+    for path in ("d00/%2F/f", "d01/%2E/f", "d02/!a/f", "%2F/top"):
+        assert m.info(path)["cached_bytes"] == 1, path
+
+
+def test_a_directory_as_store_takes_no_odd_key(store, make_mount):
+    """What looks like a replacement is shown by another name there too; one that stands for something cannot be made."""
+    if store.kind != "file":
+        pytest.skip("of a directory as store")
+    store.put("d/%2F", b"percent")
+    m = make_mount(escape="percent")
+    assert os.listdir(m.path / "d") == ["%252F"] and (m.path / "d/%252F").read_bytes() == b"percent"
+    for make in (lambda: os.mkdir(m.path / "d/%2F"), lambda: os.mkdir(m.path / "%2E%2E"), lambda: (m.path / "d/%2E").write_text("no"),
+                 lambda: os.rename(m.path / "d", m.path / "%2F")):
+        assert refused(errno.EINVAL, make)
+    (m.path / "d/%252E").write_text("like a dot")
+    os.rename(m.path / "d/%252F", m.path / "d/plain")
+    m.wait()
+    assert store.get("d/%2E") == b"like a dot" and store.get("d/plain") == b"percent" and store.head("d/%2F") is None
+    assert m.status()["parked"] == 0

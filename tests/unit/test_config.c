@@ -86,6 +86,7 @@ static const struct {
     {"negative-ttl", "5s", "0", "0s", "5 s"},
     {"posix-meta", "auto", "off", "off", "maybe"},
     {"sync", "lazy", "30m", "30m", NULL},
+    {"escape", "none", "percent", "percent", "yes"},
     {"shadow", "", ".object", ".object", ""},
     {"read-only", "false", "true", "true", "x"},
     {"immutable", "false", "true", "true", "x"},

@@ -648,6 +648,16 @@ static const struct {
     {"third", "", true, ""},
 };
 
+/* The same with --escape percent. */
+static const struct {
+    const char *bucket, *key, *path;
+} escaped[] = {
+    {"bucket", "p//lead", "%2F/lead "}, {"bucket", "p/x//f", "x/%2F/f "},
+    {"bucket", "p/x/", "x/ "},          {"bucket", "p/a/../b", "a/%2E%2E/b "},
+    {"bucket", "p/%2F", "%252F "},      {"other", "a/b//x", "la/%2F/x "},
+    {"bucket", "p/la/x", ""},
+};
+
 static void take_place(void *paths, const char *path)
 {
     g_string_append_printf(paths, "%s ", path);
@@ -672,6 +682,12 @@ START_TEST(keys_are_placed_by_the_prefixes_of_sources)
         ck_assert_msg(g_str_equal(paths->str, placed[i].paths), "%s %s: '%s'", placed[i].bucket, placed[i].key,
                       paths->str);
         ck_assert_int_eq(any, *placed[i].paths != '\0');
+    }
+    fx.cfg.escape = ESCAPE_PERCENT;
+    for (unsigned i = 0; i < G_N_ELEMENTS(escaped); i++) {
+        g_autoptr(GString) paths = g_string_new(NULL);
+        (void)event_places_each(places, escaped[i].bucket, escaped[i].key, false, take_place, paths);
+        ck_assert_str_eq(paths->str, escaped[i].path);
     }
     event_places_free(places);
     fs_fixture_close(&fx);
