@@ -83,24 +83,22 @@ enum inode_flag {
     INODE_MTIME_SET = 1 << 7,  /* mtime was set explicitly (utimens): it goes into object metadata */
     INODE_LOCAL_ONLY = 1 << 8, /* fifo, socket: never upstream */
     INODE_ORPHAN = 1 << 9,     /* nlink 0, kept as long as the kernel knows it (fs/reap.h) */
-    /* fdatasync ran after the last write; of OPEN content: it ran since, there may have been writes after it */
-    INODE_DATA_SYNCED = 1 << 10,
+    INODE_DATA_SYNCED =
+        1 << 10, /* fdatasync ran after the last write; of OPEN content: since, writes may have come after it */
     INODE_DIR_HIDDEN = 1 << 11, /* directory: the listing held keys that cannot be shown as names */
-    INODE_ARCHIVED =
-        1 << 12, /* the listing showed a storage class whose objects have to be restored before they can be read */
-    INODE_SET_ASIDE = 1 << 13,     /* some of its names are in META_ASIDE_INO */
-    INODE_PIN_MEMORY = 1 << 14,    /* pinned, and wanted in the memory tier */
+    INODE_ARCHIVED = 1 << 12,   /* the listing showed a storage class that has to be restored before it can be read */
+    INODE_SET_ASIDE = 1 << 13,  /* some of its names are in META_ASIDE_INO */
+    INODE_PIN_MEMORY = 1 << 14, /* pinned, and wanted in the memory tier */
     INODE_OWNER_UNKNOWN = 1 << 15, /* of what INODE_MODE_KNOWN tells only the mode is known */
     INODE_PIN_RULE = 1 << 16,      /* pinned by a rule, which may unpin it; what was pinned by name it may not */
     INODE_REPLACED = 1 << 17, /* its last name went by what the store has, not by a program: not changed any more */
-    INODE_SHADOW = 1 << 18,        /* its name is DENTRY_SHADOW */
+    INODE_SHADOW = 1 << 18,   /* its name is DENTRY_SHADOW */
 };
 #define INODE_PIN_FLAGS ((uint32_t)(INODE_PINNED | INODE_PIN_MEMORY | INODE_PIN_RULE))
 
 struct meta_inode {
     uint64_t ino;
-    uint32_t mode; /* type and permissions */
-    uint32_t uid, gid, nlink, rdev;
+    uint32_t mode, uid, gid, nlink, rdev;
     uint32_t flags; /* enum inode_flag */
     uint64_t size;
     int64_t mtime_ns, ctime_ns;
@@ -113,8 +111,7 @@ struct meta_inode {
     struct etag base_etag;
     int64_t dirty_since_ns; /* wall clock of the first unpublished change, 0 if clean */
     char boot_id[40];       /* boot in which the last change was made, "" if clean */
-    /* symlinks */
-    char *target; /* owned */
+    char *target;           /* of symlinks; owned */
     /* directories */
     uint64_t parent;
     int64_t listed_ns; /* wall clock of the last complete listing */

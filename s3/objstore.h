@@ -47,15 +47,14 @@ enum objstore_cap {
 const char *objstore_cap_name(unsigned bit);
 
 struct objstore_limits {
-    uint64_t part_min_bytes; /* all parts but the last */
-    uint64_t part_max_bytes;
+    uint64_t part_min_bytes, part_max_bytes; /* the last one may be smaller */
     uint64_t put_max_bytes;
     uint64_t copy_max_bytes; /* beyond: part copy */
     uint64_t object_max_bytes;
     /* A GET of a whole object up to this size gives no byte that contradicts the store's sum; of parts, and of larger ones, nobody knows. */
     uint64_t checked_bytes;
-    uint64_t
-        summed_bytes; /* up to this size what came of a whole object is to be compared with its ETag; 0: nothing is gained by it, the way is safe */
+    /* Up to this size what came of a whole object is to be compared with its ETag; 0: nothing is gained by it, the way is safe. */
+    uint64_t summed_bytes;
     uint32_t parts_max;
     uint32_t key_max_bytes; /* prefix included */
     uint32_t list_chains;   /* of pages, by which a large prefix is listed faster; 0: it does not come in pages */
