@@ -297,6 +297,8 @@ def test_odd_keys_are_shown_by_other_names_and_used_like_others(bucket, make_buc
     for key in set(DIRS) & set(put):
         assert os.path.isdir(m.path / DIRS[key])
         assert os.getxattr(m.path / DIRS[key], "user.sluice.marker") == put[key]
+        assert refused(errno.ENOTEMPTY, os.rmdir, m.path / DIRS[key])
+        run("rmdir", "--force", m.path / DIRS[key])
     found = {os.path.relpath(os.path.join(top, name), m.path) for top, _, files in os.walk(m.path) for name in files}
     assert found == set(paths.values())  # "." and ".." have directories of their names beside them
     for i, (key, path) in enumerate(sorted(paths.items())):
@@ -307,6 +309,7 @@ def test_odd_keys_are_shown_by_other_names_and_used_like_others(bucket, make_buc
         else:
             os.rename(m.path / path, m.path / f"moved{i}")
     m.wait()
+    assert not any(raw(bucket, key) for key in DIRS)
     for i, (key, _) in enumerate(sorted(paths.items())):
         now = raw(bucket, key)
         assert now == (b"ours " + key.encode() if i % 3 == 0 else None), key
