@@ -297,6 +297,8 @@ def test_odd_keys_are_shown_by_other_names_and_used_like_others(bucket, make_buc
     for key in set(DIRS) & set(put):
         assert os.path.isdir(m.path / DIRS[key])
         assert os.getxattr(m.path / DIRS[key], "user.sluice.marker") == put[key]
+        assert refused(errno.ENOTEMPTY, os.rmdir, m.path / DIRS[key])
+        run("rmdir", "--force", m.path / DIRS[key])
     found = {os.path.relpath(os.path.join(top, name), m.path) for top, _, files in os.walk(m.path) for name in files}
     assert found == set(paths.values())  # "." and ".." have directories of their names beside them
     for i, (key, path) in enumerate(sorted(paths.items())):
@@ -307,6 +309,7 @@ def test_odd_keys_are_shown_by_other_names_and_used_like_others(bucket, make_buc
         else:
             os.rename(m.path / path, m.path / f"moved{i}")
     m.wait()
+    assert not any(raw(bucket, key) for key in DIRS)
     for i, (key, _) in enumerate(sorted(paths.items())):
         now = raw(bucket, key)
         assert now == (b"ours " + key.encode() if i % 3 == 0 else None), key
@@ -414,3 +417,21 @@ def test_a_directory_as_store_takes_no_odd_key(store, make_mount):
     m.wait()
     assert store.get("d/%2E") == b"like a dot" and store.get("d/plain") == b"percent" and store.head("d/%2F") is None
     assert m.status()["parked"] == 0
+
+
+def test_the_next_worker_goes_on_with_both(bucket, make_bucket_mount):
+    for key in ("x//f", "a", "a/y"):
+        if bucket.kind != "ceph":
+            bucket.put(key, b"of " + key.encode())
+        else:
+            from test_odd_keys import Keys
+            assert Keys(bucket).put(key.encode(), b"of " + key.encode())
+    m = make_bucket_mount(escape="percent", shadow=".object")
+    with open(m.path / "x/%2F/new", "wb") as f:
+        f.write(b"half ")
+        m.kill_worker()
+        f.write(b"whole")
+    assert (m.path / "x/%2F/f").read_bytes() == b"of x//f" and (m.path / "a.object").read_bytes() == b"of a"
+    assert refused(errno.EPERM, (m.path / "a.object").unlink)
+    m.wait()
+    assert raw(bucket, "x//new") == b"half whole" and raw(bucket, "a") == b"of a"
