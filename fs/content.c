@@ -224,7 +224,7 @@ static int open_counted(struct inode *in, bool for_write, bool by_name)
 {
     content_gate_enter(in);
     mutex_lock(&in->mu); /* counted first: from here on nobody lets the cache file go */
-    bool lost = by_name && for_write && ((in->rec.flags & INODE_REPLACED) || (in->rec.nlink == 0 && in->n_open == 0));
+    bool lost = by_name && for_write && ((in->rec.flags & INODE_NAME_LOST) || (in->rec.nlink == 0 && in->n_open == 0));
     bool stale = in->expiring || lost;
     if (!stale)
         count_locked(in, for_write);

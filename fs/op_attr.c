@@ -139,7 +139,7 @@ int attr_store(struct inode *in, const struct stat *st, int set)
     mutex_lock(&fs->ns);
     mutex_lock(&in->mu);
     const struct meta_inode old = in->rec; /* its numbers: the strings are the record's */
-    int r = !(set & FUSE_SET_ATTR_KILL_SUID) && (in->rec.flags & INODE_REPLACED) ? -ESTALE : 0;
+    int r = !(set & FUSE_SET_ATTR_KILL_SUID) && (in->rec.flags & INODE_NAME_LOST) ? -ESTALE : 0;
     if (r == 0)
         apply_attr(&in->rec, st, set);
     bool differs = S_ISREG(in->rec.mode) && !same_upstream(&old, &in->rec);

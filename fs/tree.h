@@ -148,7 +148,6 @@ int tree_lose_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d) R
 /* The last name of an inode went, if it is that, and the kernel did not ask for it: who takes over before it was told finds the name by what is left of the inode. After all else that the batch
  * says of it. Part of tree_lose_name(). */
 void tree_note_lost(struct fs *fs, struct meta_batch *b, const struct meta_dentry *d) REQUIRES(fs->ns);
-void tree_orphan_name(uint64_t ino, char buf[32]);
 /* Each last name that the kernel did not remove itself, of what it knows still, and that nothing has now: fn under no lock. */
 int tree_lost_each(struct fs *fs, void (*fn)(struct fs *fs, uint64_t parent, const char *name)) MUST_CHECK;
 /* What stands at the name's own path key as far as known: true and its etag, or false. */
