@@ -55,8 +55,10 @@ static int follow(struct fs *fs, uint64_t ino, GArray *chain, uint64_t *ret_last
     while ((r = meta_orphan_get(fs->meta, ino, &rep)) == 0) {
         uint64_t by = rep.by;
         meta_replaced_clear(&rep);
-        if (by == 0)
+        if (by == 0) {
+            *ret_last = 0;
             return 0;
+        }
         g_array_append_val(chain, ino);
         ino = *ret_last = by;
     }
@@ -70,7 +72,7 @@ static int sync_file(struct fs *fs, uint64_t ino)
     if (r < 0)
         return r == -ENOENT ? 0 : r;
     mutex_lock(&in->mu);
-    bool unsafe = is_unsafe(&in->rec) && !in->gone;
+    bool unsafe = is_unsafe(&in->rec) && in->rec.nlink > 0 && !in->gone;
     mutex_unlock(&in->mu);
     return unsafe ? durable_sync(in) : 0;
 }

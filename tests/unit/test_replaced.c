@@ -3,6 +3,7 @@
 #include "fs/content.h"
 #include "fs/local.h"
 #include "fs/publish.h"
+#include "fs/replaced.h"
 #include "fs/tree.h"
 #include "fs_fixture.h"
 #include "meta_orphan.h"
@@ -212,6 +213,27 @@ START_TEST(files_that_replaced_each_other_go_together)
     restart();
     check_has_name(next[2], "f");
     ck_assert_uint_eq(content_of("f"), CONTENT_SEALED);
+}
+END_TEST
+
+/* What came was removed before it was on the disk: that needs no sync of it. */
+START_TEST(file_goes_when_what_replaced_it_is_removed)
+{
+    uint64_t old = write_file("f", "old", true);
+    (void)write_file("new", "new", false);
+    settle_nothing();
+    move("new", "f");
+    INODE_REF reader = fs_fixture_inode(&fx, "f"); /* so that it stays */
+    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "f"), 0);
+    struct workq *q = NULL;
+    ck_assert_int_eq(workq_new("settle", 1, &q), 0);
+    workq_free(fx.fs->settle_q);
+    fx.fs->settle_q = q;
+    unsigned n = atomic_load(&n_data_syncs);
+    replaced_resume(fx.fs);
+    await_end(old);
+    ck_assert(is_there(reader->ino));
+    ck_assert_uint_eq(atomic_load(&n_data_syncs), n);
 }
 END_TEST
 
@@ -493,6 +515,7 @@ int main(void)
     tcase_add_loop_test(t, file_stays_until_what_replaced_it_is_on_the_disk, 0, 2);
     tcase_add_loop_test(t, file_goes_at_once_if_what_replaced_it_is_safe, 0, 2);
     tcase_add_test(t, files_that_replaced_each_other_go_together);
+    tcase_add_test(t, file_goes_when_what_replaced_it_is_removed);
     tcase_add_test(t, start_after_a_kill_goes_on);
     tcase_add_test(t, file_that_is_still_written_is_synced_once_more);
     suite_add_tcase(s, t);
