@@ -21,6 +21,7 @@
 #include "reap.h"
 #include "rebuild.h"
 #include "recover.h"
+#include "replaced.h"
 #include "replay.h"
 #include "rules.h"
 #include "states.h"
@@ -33,6 +34,7 @@
 
 #define LIST_THREADS     8
 #define HEAD_THREADS     16
+#define SETTLE_THREADS   4 /* the file system writes its own journal once for several syncs */
 #define CHECK_WAIT_NS    (3 * NS_PER_S)
 #define RESERVE_OF_CACHE 8u /* the database keeps back at most this part of a --cache-size */
 
@@ -443,6 +445,8 @@ static int open_parts(struct fs *fs, const struct fs_setup *setup, char **ret_ms
         r = workq_new("ask", 1, &fs->ask_q);
     if (r == 0)
         r = workq_new("reap", 1, &fs->reap_q);
+    if (r == 0)
+        r = workq_new("settle", SETTLE_THREADS, &fs->settle_q);
     bool takeover = session_is_takeover(fs->session); /* programs wait: the store is not asked */
     if (r == 0 && setup->say && !takeover)
         setup->say(setup->ctx, "asking the store");
@@ -511,6 +515,7 @@ int fs_start(struct fs *fs)
     cache_abort_stale_uploads(fs->cache);
     backing_start(fs);
     reap_awaited(fs);
+    replaced_resume(fs);
     pin_rules_apply(fs, NULL); /* a kill may have come between a change and the look at it */
     int r = links_start(fs);
     if (r == 0)
@@ -548,6 +553,8 @@ static void stop_reaping(struct fs *fs)
 {
     if (fs->ask_q)
         workq_stop(fs->ask_q);
+    if (fs->settle_q)
+        workq_stop(fs->settle_q);
     if (fs->reap_q)
         workq_stop(fs->reap_q);
     if (fs->notify_q)
@@ -579,6 +586,7 @@ void fs_close(struct fs *fs)
     no_open_fini(fs);
     inode_table_fini(fs);
     workq_free(fs->ask_q);
+    workq_free(fs->settle_q);
     workq_free(fs->reap_q);
     workq_free(fs->notify_q);
     publish_close(fs->pub);

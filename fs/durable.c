@@ -80,22 +80,28 @@ static bool is_owed(struct inode *in, bool ended)
     return owed;
 }
 
-/* 1: it is on the disk now, 0: nothing was to do. */
-static int sync_one(struct fs *fs, uint64_t ino, bool ended)
+int durable_sync(struct inode *in)
 {
-    INODE_REF in = NULL;
     struct cfile *cf = NULL;
-    int r = inode_get(fs, ino, &in);
-    if (r < 0 || !is_owed(in, ended))
-        return r == -ENOENT ? 0 : r;
-    r = content_use(in, &cf);
+    int r = content_use(in, &cf);
     if (r == 0) {
         r = content_sync_bytes(in);
         content_unuse(in, cf);
     }
     if (r < 0)
-        log_warn("content", "a closed file could not be brought to the disk ino=%" G_GUINT64_FORMAT " r=%s", ino,
+        log_warn("content", "a file could not be brought to the disk ino=%" G_GUINT64_FORMAT " r=%s", in->ino,
                  err_name(r));
+    return r;
+}
+
+/* 1: it is on the disk now, 0: nothing was to do. */
+static int sync_one(struct fs *fs, uint64_t ino, bool ended)
+{
+    INODE_REF in = NULL;
+    int r = inode_get(fs, ino, &in);
+    if (r < 0 || !is_owed(in, ended))
+        return r == -ENOENT ? 0 : r;
+    r = durable_sync(in);
     return r < 0 ? r : 1;
 }
 

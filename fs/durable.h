@@ -20,6 +20,9 @@ void durable_set_delay(struct fs *fs, uint64_t delay_ns);
 /* Its content is SEALED, and perhaps not on the disk. NAMESPACE and INODE may be held. */
 void durable_note(struct fs *fs, uint64_t ino);
 
+/* Its bytes now; the journal is the caller's to sync. */
+int durable_sync(struct inode *in) MUST_CHECK;
+
 /* What is left to do. */
 struct durable_left {
     uint64_t files, bytes;

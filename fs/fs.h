@@ -149,10 +149,11 @@ struct fs {
     struct workq *head_q;   /* HEADs that listings wait for */
     struct workq *notify_q; /* kernel notifications: one thread, never inside a handler */
     struct notes notes;
-    struct workq *ask_q;   /* questions to the kernel: one thread */
-    struct workq *reap_q;  /* the end of what was removed: one thread, which waits for the disk */
-    GPtrArray *hold_globs; /* of GPatternSpec-like strings */
-    struct rules *rules;   /* rules.h */
+    struct workq *ask_q;    /* questions to the kernel: one thread */
+    struct workq *reap_q;   /* the end of what was removed: one thread, which waits for the disk */
+    struct workq *settle_q; /* replaced.h */
+    GPtrArray *hold_globs;  /* of GPatternSpec-like strings */
+    struct rules *rules;    /* rules.h */
     int64_t started_ns;
     unsigned uid, gid;
     int lock_fd; /* the cache folder's instance lock, -1 none */

@@ -2,6 +2,7 @@
 #include "reap.h"
 
 #include "base/crash.h"
+#include "meta_orphan.h"
 #include "notifier.h"
 #include "replay.h"
 
@@ -20,6 +21,16 @@ static bool is_left_over(struct fs *fs, uint64_t ino, struct meta_inode *rec)
     return !used && meta_inode_get(fs->meta, ino, rec) == 0 && rec->nlink == 0;
 }
 
+/* A power loss might still bring its name back (replaced.h): who has settled that calls reap_settled(). */
+static bool is_needed(struct fs *fs, uint64_t ino)
+{
+    struct meta_replaced rep = {0};
+    int r = meta_orphan_get(fs->meta, ino, &rep);
+    bool needed = r == 0 ? rep.by != 0 : r != -ENOENT;
+    meta_replaced_clear(&rep);
+    return needed;
+}
+
 /*
  * Content, record and unfinished marks of a file or directory that is left over go. The content first: a kill in between leaves a record that the next worker
  * reaps. Content whose record is gone would hold its room for ever.
@@ -29,13 +40,12 @@ static void reap_run(void *arg)
     struct reap *job = arg;
     struct fs *fs = job->fs;
     struct meta_inode rec = {0}, again = {0};
-    char orphan[32], open[32];
-    g_snprintf(orphan, sizeof(orphan), "orphan/%016" G_GINT64_MODIFIER "x", job->ino);
+    char open[32];
     g_snprintf(open, sizeof(open), "open/%016" G_GINT64_MODIFIER "x", job->ino);
     struct meta_batch *b = meta_batch_new(fs->meta);
     CRASH_POINT(reap_begun);
     mutex_lock(&fs->ns);
-    bool reap = is_left_over(fs, job->ino, &rec);
+    bool reap = is_left_over(fs, job->ino, &rec) && !is_needed(fs, job->ino);
     mutex_unlock(&fs->ns);
     /* That a file was published may itself not be on the disk: a power loss takes back that, and the removal. */
     bool only_here = reap && rec.vid && (rec.content != CONTENT_CLEAN || cache_is_unchecked(fs->cache, rec.vid));
@@ -47,7 +57,7 @@ static void reap_run(void *arg)
     mutex_lock(&fs->ns);
     if (reap && is_left_over(fs, job->ino, &again)) {
         meta_inode_del(b, job->ino);
-        meta_value_del(b, orphan);
+        meta_orphan_del(b, job->ino);
         meta_value_del(b, open);
         if (meta_commit(b, false) < 0)
             log_debug("fs", "the record of a removed file stays for the next start ino=%" G_GUINT64_FORMAT, job->ino);
@@ -65,6 +75,15 @@ void reap_inode(struct fs *fs, uint64_t ino)
     *job = (struct reap){fs, ino, meta_written(fs->meta)};
     if (!fs->reap_q || !workq_push(fs->reap_q, false, reap_run, job))
         g_free(job); /* stopping: the next start does it */
+}
+
+void reap_settled(struct fs *fs, uint64_t ino)
+{
+    mutex_lock(&fs->table_mu); /* else when it leaves memory, or the kernel has said that it does not know it */
+    bool used = g_hash_table_contains(fs->inodes, &ino) || g_hash_table_contains(fs->unforgotten, &ino);
+    mutex_unlock(&fs->table_mu);
+    if (!used)
+        reap_inode(fs, ino);
 }
 
 /* ---- what the kernel says ---- */

@@ -9,6 +9,8 @@
 
 /* Neither kernel nor memory knows it any more. */
 void reap_inode(struct fs *fs, uint64_t ino);
+/* The same of one that was kept because it had been replaced, if nobody uses it. */
+void reap_settled(struct fs *fs, uint64_t ino);
 /* The same if the kernel says so; else it stays awaited. */
 void reap_if_forgotten(struct fs *fs, uint64_t ino);
 /* Asks for all that are awaited: once the kernel's connection is there, and when nothing that was sent again can name them any more. */

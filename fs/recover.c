@@ -3,7 +3,8 @@
  *  - "open/INO" values: files whose writer had not closed them, or whose close was journalled but not sealed. A CLOSING file is sealed as it is. An OPEN one
  *    keeps its bytes here and stays unpublished until somebody closes it again: its writer never said that it is whole. So does one of another boot whose writer
  *    had synced it.
- *  - "orphan/INO" values: removed while open; nobody can have them open now.
+ *  - "orphan/INO" values: removed while open; nobody can have them open now. One that another was renamed over gets its name back if that one was lost with
+ *    the power, and goes once it is on the disk (replaced.h).
  *  - cache files marked dirty: closed content of another boot that was not on the disk when the machine went down is quarantined, never published, whether or not
  *    a journal record waits for it; that of a published file loses its mark, which the end of the daemon had left; that of a file which is no more goes.
  */
@@ -13,6 +14,8 @@
 #include "content.h"
 #include "durable.h"
 #include "local.h"
+#include "meta_orphan.h"
+#include "replaced.h"
 #include "states.h"
 #include "tree.h"
 
@@ -32,11 +35,18 @@ static int collect_ino(void *ctx, const char *name, const void *value, size_t le
     return 0;
 }
 
+/* What was replaced goes once what came is on the disk (replaced.h). */
+static int collect_orphan(void *ctx, uint64_t ino, const struct meta_replaced *rep)
+{
+    if (!rep->by)
+        g_array_append_val((GArray *)ctx, ino);
+    return 0;
+}
+
 static int drop_orphans(struct fs *fs)
 {
     g_autoptr(GArray) list = g_array_new(FALSE, FALSE, sizeof(uint64_t));
-    struct inos c = {list};
-    int r = meta_value_each(fs->meta, "orphan/", collect_ino, &c);
+    int r = meta_orphan_each(fs->meta, collect_orphan, list);
     struct meta_batch *b = meta_batch_new(fs->meta);
     for (unsigned i = 0; r == 0 && i < list->len; i++) {
         uint64_t ino = g_array_index(list, uint64_t, i);
@@ -48,8 +58,7 @@ static int drop_orphans(struct fs *fs)
             meta_inode_del(b, ino);
         }
         meta_inode_clear(&rec);
-        g_snprintf(name, sizeof(name), "orphan/%016" G_GINT64_MODIFIER "x", ino);
-        meta_value_del(b, name);
+        meta_orphan_del(b, ino);
         g_snprintf(name, sizeof(name), "open/%016" G_GINT64_MODIFIER "x", ino);
         meta_value_del(b, name);
     }
@@ -110,30 +119,32 @@ static int note_closed(struct fs *fs, struct meta_batch *b, uint64_t op_seq, int
     return 0;
 }
 
+int recover_journal_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, int err)
+{
+    if (d->op_seq)
+        return note_closed(fs, b, d->op_seq, err);
+    struct meta_op op = {
+        .seq = meta_next_seq(fs->meta),
+        .kind = OP_SYNC,
+        .state = err ? OPS_PARKED : OPS_QUEUED,
+        .err = err,
+        .parent = d->parent,
+        .name = d->name,
+        .created_ns = clock_wall_ns(),
+    };
+    op.place = op.seq;
+    meta_op_put(b, &op);
+    d->op_seq = d->stamp = op.seq;
+    meta_dentry_put(b, d);
+    return 0;
+}
+
 int recover_journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino, int err)
 {
     g_autoptr(GPtrArray) names = meta_dentry_array();
     int r = meta_link_each(fs->meta, ino, collect_name, names);
-    for (unsigned i = 0; r == 0 && i < names->len; i++) {
-        struct meta_dentry *d = names->pdata[i];
-        if (d->op_seq) {
-            r = note_closed(fs, b, d->op_seq, err);
-            continue;
-        }
-        struct meta_op op = {
-            .seq = meta_next_seq(fs->meta),
-            .kind = OP_SYNC,
-            .state = err ? OPS_PARKED : OPS_QUEUED,
-            .err = err,
-            .parent = d->parent,
-            .name = d->name,
-            .created_ns = clock_wall_ns(),
-        };
-        op.place = op.seq;
-        meta_op_put(b, &op);
-        d->op_seq = d->stamp = op.seq;
-        meta_dentry_put(b, d);
-    }
+    for (unsigned i = 0; r == 0 && i < names->len; i++)
+        r = recover_journal_name(fs, b, names->pdata[i], err);
     return r;
 }
 
@@ -262,7 +273,9 @@ static int settle_dirty(struct fs *fs)
 int fs_recover(struct fs *fs)
 {
     bool takeover = session_is_takeover(fs->session);
-    int r = takeover ? 0 : drop_orphans(fs);
+    int r = takeover ? 0 : replaced_recover(fs);
+    if (r == 0 && !takeover)
+        r = drop_orphans(fs);
     CRASH_POINT(recover_orphans);
     if (r == 0 && !takeover)
         r = settle_open_files(fs);

@@ -7,6 +7,8 @@ int fs_recover(struct fs *fs) MUST_CHECK;
 
 /* For a start, before the publisher reads the journal: a closed file's names get the record that they lack, as after a snapshot that was published before the end and used it up. err: 0, or why they are parked. */
 int recover_journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino, int err) MUST_CHECK;
+/* The same for one name of it. */
+int recover_journal_name(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, int err) MUST_CHECK;
 /* The machine went down, and nobody had told the disk to keep its bytes. */
 bool recover_lost_with_power(const struct meta_inode *rec);
 

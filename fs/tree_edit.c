@@ -5,6 +5,7 @@
 #include "content.h"
 #include "links.h"
 #include "local.h"
+#include "meta_orphan.h"
 #include "ns_undo.h"
 #include "pin.h"
 #include "publish.h"
@@ -106,11 +107,6 @@ void tree_touch_dir(struct fs *fs, struct meta_batch *b, uint64_t dir)
     mutex_unlock(&in->mu);
 }
 
-static void orphan_name(uint64_t ino, char buf[32])
-{
-    g_snprintf(buf, 32, "orphan/%016" G_GINT64_MODIFIER "x", ino);
-}
-
 /* The file is open and has no name: a rebuild from intents must not bring it back. */
 static void take_intent_away(void *arg)
 {
@@ -133,13 +129,11 @@ int tree_unref_inode(struct fs *fs, struct meta_batch *b, uint64_t ino)
         in->rec.nlink--;
     in->rec.ctime_ns = clock_wall_ns();
     if (in->rec.nlink == 0) { /* goes for good when the last reference does (inode.c) */
-        char name[32];
-        orphan_name(ino, name);
         in->rec.flags |= INODE_ORPHAN;
         in->rec.parent = point ? point : in->rec.parent;
         if (in->n_open > 0)
             atomic_store(&fs->removed_open, true);
-        meta_value_put(b, name, "", 0);
+        meta_orphan_put(b, ino, NULL);
         if (S_ISREG(in->rec.mode) || S_ISLNK(in->rec.mode))
             local_forget(fs, b, ino);
     }
@@ -418,15 +412,13 @@ int tree_tmpfile(struct fs *fs, const struct node_spec *spec, struct inode **ret
     new_record(fs, spec, true, &rec);
     rec.nlink = 0;
     rec.flags |= INODE_ORPHAN;
-    char name[32];
-    orphan_name(rec.ino, name);
     struct meta_batch *b = meta_batch_new(fs->meta);
     mutex_lock(&fs->ns);
     int r = check_parent(fs, spec->parent, &rec.gid, &rec.mode);
     if (r == 0) {
         rec.parent = links_point_of(fs, spec->parent);
         meta_inode_put(b, &rec);
-        meta_value_put(b, name, "", 0);
+        meta_orphan_put(b, rec.ino, NULL);
         replay_note(fs, b, rec.ino);
         r = meta_commit(b, false);
     }
@@ -513,14 +505,12 @@ static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, ui
         mutex_unlock(&in->mu);
         return expiring ? -ESTALE : -ENOENT;
     }
-    char orphan[32];
-    orphan_name(in->ino, orphan);
     ns_undo_note_locked(in);
     in->rec.nlink++;
     in->rec.parent = 0;
     in->rec.flags &= ~INODE_ORPHAN;
     in->rec.ctime_ns = clock_wall_ns();
-    meta_value_del(b, orphan);
+    meta_orphan_del(b, in->ino);
     meta_inode_put(b, &in->rec);
     d = (struct meta_dentry){.parent = parent, .name = own, .ino = in->ino, .type = in->rec.mode & S_IFMT};
     bool upstream = !(in->rec.flags & INODE_LOCAL_ONLY) && !kept;

@@ -12,6 +12,7 @@
 #include "ns_undo.h"
 #include "pin.h"
 #include "publish.h"
+#include "replaced.h"
 #include "replay.h"
 #include "rules.h"
 #include "tree.h"
@@ -31,6 +32,7 @@ struct move {
     bool detached;      /* content of src was brought here: it may go to where a rule keeps it */
     bool unseen;        /* others saw it, or what it replaced, and do not any more */
     bool pinned;        /* src took over how dst is pinned */
+    bool unsettled;     /* replaced.h */
     uint64_t
         wave; /* for what is moved along with a directory and need not wait for each other; exchange: before all that goes */
     GPtrArray *later; /* struct later, what is moved along and still to be sent */
@@ -383,6 +385,7 @@ static int move_name(struct move *m) NO_TSA /* under ns */
         bool takes_over = goes_upstream(&m->src) && !local_is(fs, new_key);
         have_dest = takes_over && tree_object_at_path(&m->dst, &dest);
         r = tree_drop_name(fs, m->b, &m->dst, takes_over);
+        m->unsettled = r == 0 && replaced_note(fs, m->b, &m->dst, replaced_seq, m->over, m->in);
     } else {
         uint64_t delete_seq = publish_delete_of(fs, new_key);
         have_dest = inherit(m, &m->src, new_key, &dest);
@@ -762,6 +765,8 @@ static int rename_try(struct fs *fs, uint64_t p1, const char *n1, uint64_t p2, c
     meta_dentry_clear(&m.src);
     meta_dentry_clear(&m.dst);
     CRASH_POINT(rename_committed);
+    if (r == 0 && m.unsettled)
+        replaced_settle(fs, dst->ino);
     if (r == 0)
         rewrite_intents(fs, dirty);
     CRASH_POINT(rename_intents);

@@ -196,6 +196,7 @@ class Check:
             places = [{path for path, n in names.items() if n is node} for names in after]
             if all(places):
                 self.node(node, set().union(*places) & found.keys(), found)
+        self.saved(found)
         for path, data in found.items():
             if data is not None and not any(data in node.closed_bytes(self.begun) for node in self.program.nodes):
                 self.questions.append((path, lambda s, path=path: s in KEPT or (s == "held" and path.endswith(".tmp")),
@@ -211,6 +212,16 @@ class Check:
         assert right, f"synced bytes are lost: {sorted(places)} hold {[describe(found[p]) for p in places]}, not {describe(data)}"
         if whole and any(n <= self.ended for n in node.closed):
             self.questions += [(path, lambda s: s != "quarantined", "synced bytes") for path in right]
+
+    def saved(self, found):
+        """What was renamed over a file that was safe is there whole, or that file is."""
+        for path, safe in self.program.saved.items():
+            if safe > self.ended:
+                continue
+            nodes = {names[path] for names in self.program.history[safe:self.begun + 1]}
+            whole = set().union(*(node.closed_bytes(self.begun) for node in nodes))
+            assert found[path] in whole, f"{path} is neither what was renamed over it nor what was there: {describe(found[path])}"
+            self.questions.append((path, lambda s: s != "quarantined", "a whole version"))
 
     def states(self, m):
         ask_states(m, self.questions)

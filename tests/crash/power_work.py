@@ -54,6 +54,7 @@ class Program:
         self.nodes = []
         self.fds = {}      # path -> descriptor that is open
         self.sync_fds = set()  # those of them with O_DSYNC
+        self.saved = {}    # path -> operation before which a version of its file was durable or published; from then on it is only replaced by renames
 
     def op(self, call, change=None, durable=False):
         """One call; change(number) tells the model. Its result."""
@@ -304,3 +305,23 @@ def work_removed(p, steps=20):
             p.rename("new.tmp", f"f{step}")
         else:
             p.unlink(f"f{step}")
+
+
+def work_replaced(p, steps=12):
+    """Files that are synced or published; then others, of which nobody said that they are to be on the disk, are renamed over them, often several after each other."""
+    p.mkdir("p")
+    for step in range(steps):
+        held = step % 2  # never published under a name like this
+        path = f"f{step}.tmp" if held else f"p/f{step}"
+        p.put(path, p.random.choice((700, 20000, 200000)), sync=bool(held))
+        if not held:
+            p.await_object(path)
+        p.saved[path] = len(p.history)
+        for i in range(p.random.choice((1, 2, 3))):
+            fresh = f"new{step}.{i}.tmp"
+            p.put(fresh, p.random.choice((700, 20000, 200000)))
+            p.rename(fresh, path)
+        if step % 4 >= 2:
+            p.fsync_dir()
+        if step % 6 == 5:
+            time.sleep(0.5)

@@ -55,6 +55,23 @@ def test_power_cut_when_a_published_file_went():
     assert not failures, "\n".join(failures[:10])
 
 
+def cut_beside_renames(recording):
+    """After each data file that went, and after other moments."""
+    removals = power_run.after_removals(recording)
+    assert len(removals) >= 10, "hardly a data file went"
+    points = sorted(removals + power_run.cut_points(recording, 20 * CUTS, SEED))
+    return power_run.cut_at(recording, points, power_run.replay.STYLES, SEED)
+
+
+@pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="/dev/fuse is not there")
+@pytest.mark.timeout(3600 if mounts.NIGHT else 600)
+@pytest.mark.parametrize("options", [{"passthrough": "off"}, {}, {"fault": SLOW}], ids=["read-through", "passed", "slow"])
+def test_power_cut_beside_a_rename_over_a_file(options):
+    """The name leads to a whole version then: what was there, or what came, though nobody synced that."""
+    failures = recorded("replaced", power_work.work_replaced, 0, options, cut_beside_renames)
+    assert not failures, "\n".join(failures[:10])
+
+
 @pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="/dev/fuse is not there")
 @pytest.mark.timeout(3600 if mounts.NIGHT else 600)
 @pytest.mark.parametrize("number", range(len(RECORDINGS)), ids=[row[0] for row in RECORDINGS])

@@ -80,6 +80,19 @@ def test_files_of_a_worker_that_dies_while_it_removes_them_leave_the_cache(dying
     assert eventually(lambda: is_emptied(m), 10), cached(m)
 
 
+def test_files_renamed_over_just_before_the_death_leave_the_cache(dying):
+    """They stay until what came is on the disk, which the next worker sees to."""
+    m = dying
+    fill(m, False)
+    m.crash.arm("replaced_synced", nth=3, again=1)
+    for name in sorted(os.listdir(m.path)):
+        if name != "kept":
+            (m.path / "new.tmp").write_bytes(b"n" * 1000)
+            os.rename(m.path / "new.tmp", m.path / name)
+    assert eventually(lambda: m.crash.fired() and not m.crash.armed()), "nobody died"
+    assert eventually(lambda: is_emptied(m, N + 1), 10), cached(m)
+
+
 def test_upload_of_a_file_removed_just_before_the_death_is_aborted(dying, store):
     m = dying
     with open(m.path / "f.tmp", "wb", buffering=0) as f:  # held: it is sent, and not published
