@@ -26,15 +26,13 @@ struct move {
     struct meta_dentry src, dst; /* dst.id == 0: no such name */
     uint64_t p2;
     const char *n2;
-    struct inode *in;   /* of src, borrowed */
-    struct inode *over; /* of dst, borrowed, may be NULL */
-    GArray *dirty;      /* inos whose intents name the old path */
-    bool detached;      /* content of src was brought here: it may go to where a rule keeps it */
-    bool unseen;        /* others saw it, or what it replaced, and do not any more */
-    bool pinned;        /* src took over how dst is pinned */
-    bool unsettled;     /* replaced.h */
-    uint64_t
-        wave; /* for what is moved along with a directory and need not wait for each other; exchange: before all that goes */
+    struct inode *in;       /* of src, borrowed */
+    struct inode *over;     /* of dst, borrowed, may be NULL */
+    GArray *dirty;          /* inos whose intents name the old path */
+    bool detached;          /* content of src was brought here: it may go to where a rule keeps it */
+    bool unseen;            /* others saw it, or what it replaced, and do not any more */
+    bool pinned, unsettled; /* src took over how dst is pinned; replaced.h */
+    uint64_t wave;    /* of what is moved along and need not wait for each other; exchange: before all that goes */
     GPtrArray *later; /* struct later, what is moved along and still to be sent */
 };
 
@@ -594,8 +592,7 @@ static int check_links(struct move *m, bool exchange) NO_TSA /* under ns */
     g_autofree char *from = tree_key(fs, m->src.parent, m->src.name, false);
     g_autofree char *to = tree_key(fs, m->p2, m->n2, false);
     int r = links_check_fixed(fs, from);
-    if (r == 0)
-        r = links_check_fixed(fs, to);
+    r = r < 0 ? r : links_check_fixed(fs, to);
     if (r == 0 && links_point_of(fs, m->src.parent) != links_point_of(fs, m->p2))
         r = -EXDEV;
     r = r < 0 ? r : tree_check_escaped(fs, to, S_ISDIR(m->src.type));
@@ -619,9 +616,8 @@ static int rename_locked(struct move *m, struct inode *other, unsigned flags) NO
         return -EINVAL;
     if ((flags & RENAME_EXCHANGE) && S_ISDIR(m->dst.type) && is_below(fs, m->src.parent, m->dst.ino))
         return -EINVAL;
-    uint64_t p1 = m->src.parent;
+    uint64_t p1 = m->src.parent, src_id = m->src.id;
     g_autofree char *n1 = g_strdup(m->src.name);
-    uint64_t src_id = m->src.id;
     r = flags & RENAME_EXCHANGE ? exchange_names(m, other) : move_name(m);
     if (r == 0 && m->p2 != p1 && !(flags & RENAME_EXCHANGE))
         r = tree_keep_shown(fs, m->b, p1, src_id);
