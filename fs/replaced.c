@@ -127,6 +127,15 @@ struct settle {
     uint64_t ino;
 };
 
+/* For good. */
+static int end_all(struct fs *fs, const GArray *chain)
+{
+    int r = chain->len > 0 ? let_go(fs, chain) : 0;
+    for (unsigned i = 0; r == 0 && i < chain->len; i++)
+        reap_settled(fs, g_array_index(chain, struct link, i).ino);
+    return r;
+}
+
 /* Some failed, and one did not: the disk may have room again, or what could not be synced was replaced by what can. */
 static void try_again(struct fs *fs)
 {
@@ -142,10 +151,8 @@ static void settle_run(void *arg)
     g_autoptr(GArray) chain = g_array_new(FALSE, FALSE, sizeof(struct link));
     int r = atomic_load(&fs->stopping) ? -ECANCELED : sync_last(fs, s->ino, chain);
     CRASH_POINT(replaced_synced);
-    if (r == 0 && chain->len > 0)
-        r = let_go(fs, chain);
-    for (unsigned i = 0; r == 0 && i < chain->len; i++)
-        reap_settled(fs, g_array_index(chain, struct link, i).ino);
+    if (r == 0)
+        r = end_all(fs, chain);
     if (r == 0 && chain->len > 0)
         try_again(fs);
     if (r < 0) { /* what was replaced stays, for the next start or as try_again() says */
@@ -174,6 +181,29 @@ void replaced_resume(struct fs *fs)
 {
     if (meta_orphan_each(fs->meta, resume, fs) < 0)
         log_warn("content", "replaced files are left to the next start");
+}
+
+static int collect_link(void *ctx, uint64_t ino, const struct meta_replaced *rep)
+{
+    struct link link = {ino, rep->by};
+    if (rep->by)
+        g_array_append_val((GArray *)ctx, link);
+    return 0;
+}
+
+void replaced_make_room(struct fs *fs)
+{
+    if (!cache_write_is_stuck(fs->cache))
+        return;
+    g_autoptr(GArray) all = g_array_new(FALSE, FALSE, sizeof(struct link));
+    int r = meta_orphan_each(fs->meta, collect_link, all);
+    if (r == 0)
+        r = end_all(fs, all);
+    if (r == 0 && all->len > 0)
+        log_warn("content",
+                 "files were removed that others were renamed over, which are not on the disk yet: a write found no "
+                 "room. Give the cache more room (--cache-size) files=%u",
+                 all->len);
 }
 
 /* ---- after a power loss ---- */

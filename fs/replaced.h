@@ -19,6 +19,9 @@ bool replaced_note(struct fs *fs, struct meta_batch *b, const struct meta_dentry
 void replaced_settle(struct fs *fs, uint64_t ino);
 /* The same of all that workers before left. */
 void replaced_resume(struct fs *fs);
+/* Once a second: they all go, whatever a power loss then takes, when a writer waits for room that nothing else makes: else a slow disk would end the program that
+ * saves a file by another name again and again. */
+void replaced_make_room(struct fs *fs);
 
 /* For a start, before anything else is settled: gives names back, see above. */
 int replaced_recover(struct fs *fs) MUST_CHECK;

@@ -343,6 +343,27 @@ START_TEST(file_that_got_a_name_stays_until_what_came_there_is_on_the_disk)
 }
 END_TEST
 
+/* The cache has no room for a third version while the second one is on its way to the disk, which takes longer than a writer may wait. */
+START_TEST(replaced_file_gives_way_to_a_writer)
+{
+    static char bytes[24 << 20];
+    fs_fixture_close(&fx);
+    fx.cfg.rule = g_strdup("*.loc=local-only");
+    fx.cfg.op_timeout_ns = 8 * NS_PER_S;
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+    fs_fixture_write(&fx, "f.loc", bytes, sizeof(bytes));
+    uint64_t old = fs_fixture_ino(&fx, "f.loc");
+    fs_fixture_write(&fx, "new.loc", bytes, sizeof(bytes));
+    atomic_store(&data_waits, true);
+    move("new.loc", "f.loc");
+    ck_assert(replaced_by(old));
+    fs_fixture_write(&fx, "new.loc", bytes, sizeof(bytes));
+    await_end(old);
+    atomic_store(&data_waits, false);
+}
+END_TEST
+
 /* ---- after a power loss ---- */
 
 /* 0: unpublished, 1: published. */
@@ -609,6 +630,7 @@ int main(void)
     tcase_add_test(t, file_goes_if_what_came_is_replaced_meanwhile);
     tcase_add_test(t, file_that_could_not_go_goes_with_a_later_one);
     tcase_add_test(t, file_that_got_a_name_stays_until_what_came_there_is_on_the_disk);
+    tcase_add_test(t, replaced_file_gives_way_to_a_writer);
     tcase_add_test(t, start_after_a_kill_goes_on);
     tcase_add_test(t, file_that_is_still_written_is_synced_once_more);
     suite_add_tcase(s, t);
