@@ -33,9 +33,8 @@ struct move {
     bool unseen;        /* others saw it, or what it replaced, and do not any more */
     bool pinned;        /* src took over how dst is pinned */
     bool unsettled;     /* replaced.h */
-    uint64_t
-        wave; /* for what is moved along with a directory and need not wait for each other; exchange: before all that goes */
-    GPtrArray *later; /* struct later, what is moved along and still to be sent */
+    uint64_t wave;      /* of what is moved along with a directory, in any order; exchange: before all that goes */
+    GPtrArray *later;   /* struct later, what is moved along and still to be sent */
 };
 
 /* Comes after all that is upstream, and in the order in which it was closed. */
@@ -594,8 +593,7 @@ static int check_links(struct move *m, bool exchange) NO_TSA /* under ns */
     g_autofree char *from = tree_key(fs, m->src.parent, m->src.name, false);
     g_autofree char *to = tree_key(fs, m->p2, m->n2, false);
     int r = links_check_fixed(fs, from);
-    if (r == 0)
-        r = links_check_fixed(fs, to);
+    r = r < 0 ? r : links_check_fixed(fs, to);
     if (r == 0 && links_point_of(fs, m->src.parent) != links_point_of(fs, m->p2))
         r = -EXDEV;
     r = r < 0 ? r : tree_check_escaped(fs, to, S_ISDIR(m->src.type));
@@ -609,10 +607,8 @@ static int rename_locked(struct move *m, struct inode *other, unsigned flags) NO
     if (m->dst.id && m->dst.ino == m->src.ino)
         return 0; /* two names of one file: POSIX leaves both */
     int r = check_live_dir(fs, m->p2);
-    if (r == 0)
-        r = check_links(m, flags & RENAME_EXCHANGE);
-    if (r == 0)
-        r = check_target(m, flags);
+    r = r < 0 ? r : check_links(m, flags & RENAME_EXCHANGE);
+    r = r < 0 ? r : check_target(m, flags);
     if (r < 0)
         return r;
     if (S_ISDIR(m->src.type) && is_below(fs, m->p2, m->src.ino))

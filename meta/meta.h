@@ -92,7 +92,7 @@ enum inode_flag {
     INODE_OWNER_UNKNOWN = 1 << 15, /* of what INODE_MODE_KNOWN tells only the mode is known */
     INODE_PIN_RULE = 1 << 16,      /* pinned by a rule, which may unpin it; what was pinned by name it may not */
     INODE_NAME_LOST = 1 << 17, /* its last name went by what the store has, not by a program: not changed any more */
-    INODE_SHADOW = 1 << 18,   /* its name is DENTRY_SHADOW */
+    INODE_SHADOW = 1 << 18,    /* its name is DENTRY_SHADOW */
 };
 #define INODE_PIN_FLAGS ((uint32_t)(INODE_PINNED | INODE_PIN_MEMORY | INODE_PIN_RULE))
 

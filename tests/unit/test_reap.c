@@ -1,6 +1,6 @@
 /* Inodes without a name that a worker left: they go when the kernel does not know them, and not before. A thread of the test answers for notifier and kernel. */
-#include "cache_scan.h"
 #include "cache/cache_internal.h"
+#include "cache_scan.h"
 #include "fs/content.h"
 #include "fs/event_apply.h"
 #include "fs/events.h"
