@@ -141,8 +141,8 @@ int cache_file_set_dirty(struct cfile *cf, bool dirty) MUST_CHECK; /* -EAGAIN: w
 /* All of it is in the object src: that gives what is absent from now on, the intent goes, the file is clean, an upload that was left of it is aborted behind. */
 int cache_file_set_published(struct cfile *cf, const struct cache_source *src) MUST_CHECK;
 int cache_pin(struct cache *c, uint64_t vid, enum cache_pin pin);
-/* Writers that found no room took that of pinned files a moment ago: what is pinned is not to be fetched just now. */
-bool cache_pins_yield(struct cache *c);
+/* Writers that found no room took that of pinned files a moment ago: what is pinned is not to be fetched just now. Or wait for long, and there is nothing that could make any. */
+bool cache_pins_yield(struct cache *c), cache_write_is_stuck(struct cache *c);
 /* What a file that is marked dirty takes on its disk; 0: none is marked so. From memory. */
 uint64_t cache_dirty_bytes_of(struct cache *c, uint64_t vid);
 /* Text kept in the local file's user.sluice.intent xattr, so that dirty data is found again without the database. NULL removes it. */

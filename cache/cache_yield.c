@@ -42,10 +42,15 @@ static GArray *pinned_victims_locked(struct cache_tier *t)
     return list;
 }
 
+static uint64_t hold_ns(const struct cache_tier *t)
+{
+    return MIN(PINS_HOLD_NS, t->c->cfg.op_timeout_ns / 2);
+}
+
 /* Have writers waited long enough for room that nothing else makes? */
 static bool pins_yield_locked(struct cache_tier *t)
 {
-    uint64_t now = clock_mono_ns(), hold = MIN(PINS_HOLD_NS, t->c->cfg.op_timeout_ns / 2);
+    uint64_t now = clock_mono_ns(), hold = hold_ns(t);
     if (t->stuck_since_ns == 0 || t->stuck_gen != t->freed_gen)
         t->stuck_since_ns = now;
     t->stuck_gen = t->freed_gen;
@@ -89,4 +94,18 @@ bool cache_pins_yield(struct cache *c)
         yes |= clock_mono_ns() < ((const struct cache_tier *)c->tiers->pdata[i])->pins_yield_until_ns;
     mutex_unlock(&c->space.mu);
     return yes;
+}
+
+bool cache_write_is_stuck(struct cache *c)
+{
+    bool stuck = false;
+    mutex_lock(&c->space.mu);
+    uint64_t now = clock_mono_ns();
+    for (unsigned i = 0; i < c->tiers->len; i++) {
+        const struct cache_tier *t = c->tiers->pdata[i];
+        bool waits = t->waiting_writers > 0 && space_over_locked(t, t->waiting_write_bytes, 100);
+        stuck |= waits && t->stuck_since_ns && t->stuck_gen == t->freed_gen && now - t->stuck_since_ns >= hold_ns(t);
+    }
+    mutex_unlock(&c->space.mu);
+    return stuck;
 }

@@ -208,13 +208,13 @@ struct fs {
 
     /* atomic */
     atomic_bool stopping, probed;
-    atomic_bool removed_open;         /* some file was open while it had no name */
-    _Atomic uint64_t renames;         /* so far */
-    atomic_uint n_given;              /* listings of many directories at once that are under way */
-    _Atomic int64_t doubt_ns;         /* wall clock: listings of before are not fresh any more (events.h) */
-    _Atomic int supervisor_pid;       /* 0: none */
-    _Atomic uint64_t fuse_caps;       /* FUSE_CAP_ bits in use, set by INIT */
-    _Atomic(const char *) io_refused; /* why files are not passed through, NULL: they are */
+    atomic_bool removed_open;              /* some file was open while it had no name */
+    _Atomic uint64_t renames, resettle_ns; /* so far; when what failed is settled again, or 0 (replaced.h) */
+    atomic_uint n_given;                   /* listings of many directories at once that are under way */
+    _Atomic int64_t doubt_ns;              /* wall clock: listings of before are not fresh any more (events.h) */
+    _Atomic int supervisor_pid;            /* 0: none */
+    _Atomic uint64_t fuse_caps;            /* FUSE_CAP_ bits in use, set by INIT */
+    _Atomic(const char *) io_refused;      /* why files are not passed through, NULL: they are */
 };
 
 /* ---- inode.c ---- */

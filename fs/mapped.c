@@ -9,6 +9,7 @@
 #include "local.h"
 #include "overdue.h"
 #include "publish.h"
+#include "replaced.h"
 #include "replay.h"
 
 #define LOOK_NS     NS_PER_S
@@ -219,6 +220,7 @@ static void *mapped_main(void *arg)
         replay_expire(fs);
         local_expire(fs);
         overdue_watch(fs);
+        replaced_make_room(fs);
         mutex_lock(&m->mu);
         for (unsigned i = 0; i < m->files->len && !m->stop;) {
             struct mapped_file *f = m->files->pdata[i]; /* only this thread removes */

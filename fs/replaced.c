@@ -13,6 +13,8 @@
 
 #include <stdlib.h>
 
+#define RETRY_NS (5 * NS_PER_S)
+
 /* Could a power loss take it? Of a file that is still open an older sync says nothing. */
 static bool is_unsafe(const struct meta_inode *rec)
 {
@@ -46,6 +48,10 @@ bool replaced_note(struct fs *fs, struct meta_batch *b, const struct meta_dentry
 
 /* ---- bringing to the disk ---- */
 
+struct link {
+    uint64_t ino, by;
+};
+
 /* Whoever replaced the file, was replaced himself and so on; each of them is added to chain. *ret_last: the one that was not, 0: he was removed, or is safe. */
 static int follow(struct fs *fs, uint64_t ino, GArray *chain, uint64_t *ret_last)
 {
@@ -59,7 +65,8 @@ static int follow(struct fs *fs, uint64_t ino, GArray *chain, uint64_t *ret_last
             *ret_last = 0;
             return 0;
         }
-        g_array_append_val(chain, ino);
+        struct link link = {ino, by};
+        g_array_append_val(chain, link);
         ino = *ret_last = by;
     }
     return r == -ENOENT ? 0 : r;
@@ -77,6 +84,22 @@ static int sync_file(struct fs *fs, uint64_t ino)
     return unsafe ? durable_sync(in) : 0;
 }
 
+/* Brings the end of a file's chain to the disk. One that was replaced or removed meanwhile, and perhaps went, is not the end any more. */
+static int sync_last(struct fs *fs, uint64_t ino, GArray *chain)
+{
+    uint64_t last = 0, before;
+    int r, failed = 0;
+    do {
+        before = last;
+        g_array_set_size(chain, 0);
+        r = follow(fs, ino, chain, &last);
+        if (r < 0 || (failed < 0 && last == before))
+            return r < 0 ? r : failed;
+        failed = last ? sync_file(fs, last) : 0;
+    } while (failed < 0);
+    return 0;
+}
+
 /* From here on nothing needs them. */
 static int let_go(struct fs *fs, const GArray *chain)
 {
@@ -84,13 +107,12 @@ static int let_go(struct fs *fs, const GArray *chain)
     mutex_lock(&fs->ns);
     int r = 0;
     for (unsigned i = 0; r == 0 && i < chain->len; i++) {
-        uint64_t ino = g_array_index(chain, uint64_t, i);
-        struct meta_replaced rep;
-        r = meta_orphan_get(fs->meta, ino, &rep);
-        if (r == 0) { /* else it got a name */
-            meta_replaced_clear(&rep);
-            meta_orphan_put(b, ino, NULL);
-        }
+        const struct link *l = &g_array_index(chain, struct link, i);
+        struct meta_replaced rep = {0};
+        r = meta_orphan_get(fs->meta, l->ino, &rep);
+        if (r == 0 && rep.by == l->by) /* else it got a name, which may be another's by now */
+            meta_orphan_put(b, l->ino, NULL);
+        meta_replaced_clear(&rep);
         r = r == -ENOENT ? 0 : r;
     }
     if (r == 0)
@@ -105,22 +127,38 @@ struct settle {
     uint64_t ino;
 };
 
+/* For good. */
+static int end_all(struct fs *fs, const GArray *chain)
+{
+    int r = chain->len > 0 ? let_go(fs, chain) : 0;
+    for (unsigned i = 0; r == 0 && i < chain->len; i++)
+        reap_settled(fs, g_array_index(chain, struct link, i).ino);
+    return r;
+}
+
+/* Some failed, and one did not: the disk may have room again, or what could not be synced was replaced by what can. */
+static void try_again(struct fs *fs)
+{
+    uint64_t due_ns = atomic_load(&fs->resettle_ns);
+    if (due_ns && clock_mono_ns() >= due_ns && atomic_compare_exchange_strong(&fs->resettle_ns, &due_ns, 0))
+        replaced_resume(fs);
+}
+
 static void settle_run(void *arg)
 {
     struct settle *s = arg;
     struct fs *fs = s->fs;
-    g_autoptr(GArray) chain = g_array_new(FALSE, FALSE, sizeof(uint64_t));
-    uint64_t last = 0;
-    int r = atomic_load(&fs->stopping) ? -ECANCELED : follow(fs, s->ino, chain, &last);
-    if (r == 0 && last)
-        r = sync_file(fs, last);
+    g_autoptr(GArray) chain = g_array_new(FALSE, FALSE, sizeof(struct link));
+    int r = atomic_load(&fs->stopping) ? -ECANCELED : sync_last(fs, s->ino, chain);
     CRASH_POINT(replaced_synced);
+    if (r == 0)
+        r = end_all(fs, chain);
     if (r == 0 && chain->len > 0)
-        r = let_go(fs, chain);
-    for (unsigned i = 0; r == 0 && i < chain->len; i++)
-        reap_settled(fs, g_array_index(chain, uint64_t, i));
-    if (r < 0) /* what was replaced stays for the next start */
+        try_again(fs);
+    if (r < 0) { /* what was replaced stays, for the next start or as try_again() says */
         log_debug("content", "a replaced file is kept ino=%" G_GUINT64_FORMAT " r=%s", s->ino, err_name(r));
+        atomic_store(&fs->resettle_ns, clock_mono_ns() + RETRY_NS);
+    }
     g_free(s);
 }
 
@@ -143,6 +181,29 @@ void replaced_resume(struct fs *fs)
 {
     if (meta_orphan_each(fs->meta, resume, fs) < 0)
         log_warn("content", "replaced files are left to the next start");
+}
+
+static int collect_link(void *ctx, uint64_t ino, const struct meta_replaced *rep)
+{
+    struct link link = {ino, rep->by};
+    if (rep->by)
+        g_array_append_val((GArray *)ctx, link);
+    return 0;
+}
+
+void replaced_make_room(struct fs *fs)
+{
+    if (!cache_write_is_stuck(fs->cache))
+        return;
+    g_autoptr(GArray) all = g_array_new(FALSE, FALSE, sizeof(struct link));
+    int r = meta_orphan_each(fs->meta, collect_link, all);
+    if (r == 0)
+        r = end_all(fs, all);
+    if (r == 0 && all->len > 0)
+        log_warn("content",
+                 "files were removed that others were renamed over, which are not on the disk yet: a write found no "
+                 "room. Give the cache more room (--cache-size) files=%u",
+                 all->len);
 }
 
 /* ---- after a power loss ---- */

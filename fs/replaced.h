@@ -15,10 +15,13 @@ struct meta_dentry;
 /* Under ns: `was`, whose journal record was op_seq, is dropped by b, and in takes its place. over: its inode, NULL allowed. True: replaced_settle() once that is committed. */
 bool replaced_note(struct fs *fs, struct meta_batch *b, const struct meta_dentry *was, uint64_t op_seq,
                    struct inode *over, struct inode *in) REQUIRES(fs->ns) MUST_CHECK;
-/* Behind: what came is brought to the disk; then the file without a name goes if nobody uses it. */
+/* Behind: what came is brought to the disk; then the file without a name goes if nobody uses it. What fails is tried again after another one did not. */
 void replaced_settle(struct fs *fs, uint64_t ino);
 /* The same of all that workers before left. */
 void replaced_resume(struct fs *fs);
+/* Once a second: they all go, whatever a power loss then takes, when a writer waits for room that nothing else makes: else a slow disk would end the program that
+ * saves a file by another name again and again. */
+void replaced_make_room(struct fs *fs);
 
 /* For a start, before anything else is settled: gives names back, see above. */
 int replaced_recover(struct fs *fs) MUST_CHECK;

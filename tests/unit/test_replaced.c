@@ -11,12 +11,14 @@
 
 #include <check.h>
 #include <stdatomic.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 static struct fs_fixture fx;
-static atomic_bool data_waits; /* syncs of data files, until that is false again */
-static atomic_uint n_data_syncs;
+static atomic_bool data_waits;  /* syncs of data files, until that is false again */
+static atomic_llong fails_size; /* syncs of files of that size, 0: of none */
+static atomic_uint n_data_syncs, n_data_waits;
 
 static bool is_data(int fd)
 {
@@ -28,16 +30,24 @@ static bool is_data(int fd)
 int fdatasync(int fd)
 {
     bool data = is_data(fd);
+    atomic_fetch_add(&n_data_waits, data && atomic_load(&data_waits));
     while (data && atomic_load(&data_waits))
         g_usleep(1000);
     atomic_fetch_add(&n_data_syncs, data);
+    struct stat st;
+    if (data && fstat(fd, &st) == 0 && st.st_size && st.st_size == atomic_load(&fails_size)) {
+        errno = EDQUOT;
+        return -1;
+    }
     return (int)syscall(SYS_fdatasync, fd);
 }
 
 static void setup(void)
 {
     atomic_store(&data_waits, false);
+    atomic_store(&fails_size, 0);
     atomic_store(&n_data_syncs, 0);
+    atomic_store(&n_data_waits, 0);
     fs_fixture_init(&fx);
     fs_fixture_open(&fx);
 }
@@ -250,6 +260,129 @@ START_TEST(start_after_a_kill_goes_on)
     fs_fixture_start(&fx);
     await_end(old);
     check_has_name(new, "f");
+}
+END_TEST
+
+/* All threads that bring files to the disk wait. */
+static void keep_all_busy(void)
+{
+    enum { THREADS = 4 };
+    unsigned n = atomic_load(&n_data_waits);
+    atomic_store(&data_waits, true);
+    for (unsigned i = 0; i < THREADS; i++) {
+        g_autofree char *name = g_strdup_printf("busy%u", i);
+        (void)write_file(name, "old", false);
+        (void)write_file("busy", "new", false);
+        move("busy", name);
+    }
+    for (unsigned i = 0; atomic_load(&n_data_waits) < n + THREADS && i < 2000; i++)
+        g_usleep(10000);
+}
+
+/* What came was replaced itself, by a file that is safe, and somebody reads it still: it is nobody's end, whether or not it can be synced. */
+START_TEST(file_goes_if_what_came_went)
+{
+    uint64_t old = write_file("f", "old", true), safe = write_file("safe", "safe", true);
+    (void)write_file("new", "new", false);
+    INODE_REF reader = fs_fixture_inode(&fx, "new");
+    ck_assert_int_eq(content_open(reader, false, false), 0);
+    keep_all_busy();
+    move("new", "f");
+    if (_i)
+        move("safe", "f");
+    else
+        ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, "f"), 0);
+    atomic_store(&fails_size, 3);
+    atomic_store(&data_waits, false);
+    await_end(old);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "f"), _i ? safe : 0);
+    content_release(reader, false);
+}
+END_TEST
+
+/* It is replaced while it is synced, which fails. */
+START_TEST(file_goes_if_what_came_is_replaced_meanwhile)
+{
+    uint64_t old = write_file("f", "old", true), safe = write_file("safe", "safe", true);
+    (void)write_file("new", "new", false);
+    atomic_store(&data_waits, true);
+    move("new", "f");
+    for (unsigned i = 0; atomic_load(&n_data_waits) == 0 && i < 2000; i++)
+        g_usleep(10000);
+    move("safe", "f");
+    atomic_store(&fails_size, 3);
+    atomic_store(&data_waits, false);
+    await_end(old);
+    check_has_name(safe, "f");
+}
+END_TEST
+
+/* A file that cannot be synced is written once more, by another name, and that can. */
+START_TEST(file_that_could_not_go_goes_with_a_later_one)
+{
+    uint64_t old = write_file("f", "old", true), first = write_file("new", "new", false);
+    atomic_store(&fails_size, 3);
+    move("new", "f");
+    for (unsigned i = 0; atomic_load(&n_data_syncs) == 0 && i < 2000; i++)
+        g_usleep(10000);
+    g_usleep(300000);
+    ck_assert(is_there(old));
+    atomic_store(&fails_size, 0);
+    for (unsigned i = 0; is_there(old) && i < 100; i++) {
+        (void)write_file("new", "next", false);
+        move("new", "f");
+        g_usleep(200000);
+    }
+    ck_assert(!is_there(old));
+    await_end(first);
+}
+END_TEST
+
+/* It got a name meanwhile, and was replaced there. */
+START_TEST(file_that_got_a_name_stays_until_what_came_there_is_on_the_disk)
+{
+    uint64_t old = write_file("f", "old", true), other;
+    INODE_REF reader = fs_fixture_inode(&fx, "f");
+    ck_assert_int_eq(content_open(reader, false, false), 0);
+    (void)write_file("new", "new file", false);
+    atomic_store(&data_waits, true);
+    move("new", "f");
+    for (unsigned i = 0; atomic_load(&n_data_waits) == 0 && i < 2000; i++)
+        g_usleep(10000);
+    struct inode *in = NULL;
+    ck_assert_int_eq(tree_link(fx.fs, old, META_ROOT_INO, "again", &in), 0);
+    inode_put(in);
+    other = write_file("other", "abc", false);
+    move("other", "again");
+    ck_assert_uint_eq(replaced_by(old), other);
+    atomic_store(&fails_size, 3);
+    atomic_store(&data_waits, false);
+    for (unsigned i = 0; atomic_load(&n_data_syncs) < 2 && i < 2000; i++)
+        g_usleep(10000);
+    g_usleep(300000);
+    ck_assert_uint_eq(replaced_by(old), other);
+    content_release(reader, false);
+}
+END_TEST
+
+/* The cache has no room for a third version while the second one is on its way to the disk, which takes longer than a writer may wait. */
+START_TEST(replaced_file_gives_way_to_a_writer)
+{
+    static char bytes[24 << 20];
+    fs_fixture_close(&fx);
+    fx.cfg.rule = g_strdup("*.loc=local-only");
+    fx.cfg.op_timeout_ns = 8 * NS_PER_S;
+    fs_fixture_open(&fx);
+    fs_fixture_start(&fx);
+    fs_fixture_write(&fx, "f.loc", bytes, sizeof(bytes));
+    uint64_t old = fs_fixture_ino(&fx, "f.loc");
+    fs_fixture_write(&fx, "new.loc", bytes, sizeof(bytes));
+    atomic_store(&data_waits, true);
+    move("new.loc", "f.loc");
+    ck_assert(replaced_by(old));
+    fs_fixture_write(&fx, "new.loc", bytes, sizeof(bytes));
+    await_end(old);
+    atomic_store(&data_waits, false);
 }
 END_TEST
 
@@ -516,6 +649,11 @@ int main(void)
     tcase_add_loop_test(t, file_goes_at_once_if_what_replaced_it_is_safe, 0, 2);
     tcase_add_test(t, files_that_replaced_each_other_go_together);
     tcase_add_test(t, file_goes_when_what_replaced_it_is_removed);
+    tcase_add_loop_test(t, file_goes_if_what_came_went, 0, 2);
+    tcase_add_test(t, file_goes_if_what_came_is_replaced_meanwhile);
+    tcase_add_test(t, file_that_could_not_go_goes_with_a_later_one);
+    tcase_add_test(t, file_that_got_a_name_stays_until_what_came_there_is_on_the_disk);
+    tcase_add_test(t, replaced_file_gives_way_to_a_writer);
     tcase_add_test(t, start_after_a_kill_goes_on);
     tcase_add_test(t, file_that_is_still_written_is_synced_once_more);
     suite_add_tcase(s, t);
