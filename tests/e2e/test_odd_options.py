@@ -228,6 +228,21 @@ def test_what_is_shown_by_a_suffix_follows_its_object_and_directory(bucket, make
     assert eventually(lambda: os.listdir(m.path) == ["a"] and shows(m.path / "a", b"three"))
 
 
+def test_a_replaced_object_beside_a_directory_is_found_by_who_reads_it(bucket, make_bucket_mount):
+    """As any other one is: the read fails, and opened again it is what is there now, however old its directory's listing may be."""
+    for key in ("d/a", "d/a/x", "d/b", "d/b/x"):
+        bucket.put(key, b"one")
+    m = make_bucket_mount(shadow=".object", metadata_ttl="1h")
+    at, other = m.path / "d/a.object", m.path / "d/b.object"
+    assert at.stat().st_size == other.stat().st_size == 3
+    bucket.put("d/a", b"two and more")
+    assert refused(errno.ESTALE, at.read_bytes)
+    assert eventually(lambda: shows(at, b"two and more"))
+    bucket.delete("d/b")
+    assert not shows(other, b"one")
+    assert eventually(lambda: sorted(os.listdir(m.path / "d")) == ["a", "a.object", "b"])
+
+
 def test_many_objects_beside_directories_are_shown_at_once(bucket, make_bucket_mount):
     """More than one page and one batch, with other names between an object and its directory."""
     n = 30 if bucket.kind == "ceph" else 1200
