@@ -294,7 +294,8 @@ static int vanish(struct fs *fs, const struct spot *s, struct change *c)
 {
     if (s->last && tree_list_running(fs, s->dir))
         publish_note_gone(fs->pub, s->key);
-    if (!s->d.id || !s->last || S_ISDIR(s->d.type) != s->is_dir)
+    bool shadow = s->d.flags & DENTRY_SHADOW; /* of the object of another key */
+    if (!s->d.id || !s->last || S_ISDIR(s->d.type) != s->is_dir || shadow)
         return 0;
     int r = commit_change(fs, s->key, c);
     return r == 0 && c->changed ? drop_empty_dirs(fs, s->dir) : r;

@@ -13,21 +13,33 @@
 #include "publish_internal.h"
 #include "tree.h"
 
-/* Is that the content of the file with this name? Not of what has no name any more, or another; nor does it count where nothing is looked at again. */
-static bool is_shown(struct fs *fs, uint64_t vid, uint64_t ino, const char *key)
+/* Where the file of that content is to be looked at again: its path; NULL: it has no name any more, or other content, or nothing is looked at again there. Owned. */
+static char *shown_at(struct fs *fs, uint64_t vid, uint64_t ino, bool *ret_shadow)
 {
     INODE_REF in = NULL;
     struct link_policy policy;
-    g_autofree char *path = NULL;
+    char *path = NULL;
     if (inode_get(fs, ino, &in) < 0)
-        return false;
+        return NULL;
     mutex_lock(&in->mu);
     bool has_it = !in->gone && in->rec.vid == vid;
+    *ret_shadow = in->rec.flags & INODE_SHADOW;
     mutex_unlock(&in->mu);
-    if (!has_it || tree_path_of(fs, ino, &path) < 0 || !g_str_equal(path, key))
-        return false;
     links_policy_of(fs, in, &policy);
-    return !policy.immutable;
+    return has_it && !policy.immutable && tree_path_of(fs, ino, &path) == 0 ? path : NULL;
+}
+
+/* By which name an object beside a directory is shown only a listing tells (shadow.h). */
+static int look(struct fs *fs, uint64_t vid, uint64_t ino, const char *key)
+{
+    const struct etag unknown = {0};
+    bool shadow = false;
+    g_autofree char *path = shown_at(fs, vid, ino, &shadow);
+    if (path && g_str_equal(path, key))
+        return event_look(fs, key, &unknown, true);
+    if (path && shadow)
+        (void)event_doubt_dir(fs, path); /* being listed: who comes again finds out */
+    return EVENT_NOTHING;
 }
 
 /* False: the daemon ends, and does not wait for it. */
@@ -51,11 +63,10 @@ static void look_end(struct fs *fs)
 int publish_stale(void *ctx, uint64_t vid, uint64_t ino, const char *key, struct etag *ret_etag)
 {
     struct fs *fs = ctx;
-    const struct etag unknown = {0};
     int r = note_newer(fs, vid, ino, key, ret_etag);
     if (r != -ENOENT || !look_begin(fs))
         return r;
-    int seen = is_shown(fs, vid, ino, key) ? event_look(fs, key, &unknown, true) : EVENT_NOTHING;
+    int seen = look(fs, vid, ino, key);
     if (seen < 0)
         log_debug("publish", "a replaced object could not be looked at key='%s' r=%s", key, err_name(seen));
     look_end(fs);

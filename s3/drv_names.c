@@ -239,6 +239,16 @@ static void names_set_caps(struct objstore *st, uint32_t caps)
     objstore_set_caps(inner_of(st), caps);
 }
 
+static void names_sum_note(struct objstore *st, const char *path, bool fits)
+{
+    objstore_sum_note(inner_of(st), "", fits);
+}
+
+static bool names_sums_count(struct objstore *st, const char *path)
+{
+    return objstore_sums_count(inner_of(st), "");
+}
+
 static int64_t names_offline(const struct objstore *st)
 {
     return objstore_offline_since_ns(inner_of(st));
@@ -252,6 +262,8 @@ static const struct objstore_driver drv_names = {
     .probe = names_probe,
     .set_caps = names_set_caps,
     .offline_since_ns = names_offline,
+    .sum_note_at = names_sum_note,
+    .sums_count_at = names_sums_count,
     .head = names_head,
     .get = names_get,
     .put = names_put,

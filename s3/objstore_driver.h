@@ -18,7 +18,8 @@ struct objstore_driver {
     /* Drivers that send keys to several stores; NULL: one store is behind all keys. */
     void (*at)(struct objstore *st, const char *key, struct objstore_at *ret);
     void (*set_caps_at)(struct objstore *st, const char *key, uint32_t caps);
-    void (*sum_note_at)(struct objstore *st, const char *key, bool fits); /* the two: of stores that have several */
+    void (*sum_note_at)(struct objstore *st, const char *key,
+                        bool fits); /* the two: of those that stand before others */
     bool (*sums_count_at)(struct objstore *st, const char *key);
     struct objstore *(*root)(struct objstore *st); /* the store of keys that are in no other; NULL: none */
     int (*head)(struct objstore *st, const char *key, struct obj_info *ret_info);

@@ -5,6 +5,7 @@ import os
 import lake
 import pytest
 from mounts import Mount, eventually, run
+from test_events import Daemon
 
 
 @pytest.fixture
@@ -226,6 +227,39 @@ def test_what_is_shown_by_a_suffix_follows_its_object_and_directory(bucket, make
     m.wait()
     assert have(bucket, "a") == b"three"
     assert eventually(lambda: os.listdir(m.path) == ["a"] and shows(m.path / "a", b"three"))
+
+
+def test_a_replaced_object_beside_a_directory_is_found_by_who_reads_it(bucket, make_bucket_mount):
+    """As any other one is: the read fails, and opened again it is what is there now, however old its directory's listing may be."""
+    for key in ("d/a", "d/a/x", "d/b", "d/b/x"):
+        bucket.put(key, b"one")
+    m = make_bucket_mount(shadow=".object", metadata_ttl="1h")
+    at, other = m.path / "d/a.object", m.path / "d/b.object"
+    assert at.stat().st_size == other.stat().st_size == 3
+    bucket.put("d/a", b"two and more")
+    assert refused(errno.ESTALE, at.read_bytes)
+    assert eventually(lambda: shows(at, b"two and more"))
+    bucket.delete("d/b")
+    assert not shows(other, b"one")
+    assert eventually(lambda: sorted(os.listdir(m.path / "d")) == ["a", "a.object", "b"])
+
+
+def test_an_event_of_a_name_that_no_object_has_takes_no_shown_one_away(bucket, make_bucket_mount, base):
+    """A late one of an object that had the name before."""
+    for key in ("d/a", "d/a/x"):
+        bucket.put(key, b"one")
+    bucket.bucket = getattr(bucket, "bucket", lake.BUCKET)
+    told = Daemon(make_bucket_mount, base, shadow=".object")
+    at = told.path / "d/a.object"
+    before = at.stat()
+    told.tell("d/a.object", "ObjectRemoved:Delete")
+    bucket.put("d/k", b"k")
+    told.tell("d/k")
+    assert eventually(lambda: told.count("applied") >= 1 and (told.path / "d/k").exists())
+    assert sorted(os.listdir(told.path / "d")) == ["a", "a.object", "k"] and at.stat().st_ino == before.st_ino
+    bucket.put("d/a.object", b"real")
+    told.tell("d/a.object")
+    assert eventually(lambda: shows(at, b"real"))
 
 
 def test_many_objects_beside_directories_are_shown_at_once(bucket, make_bucket_mount):

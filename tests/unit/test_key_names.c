@@ -1,5 +1,6 @@
 /* Keys as paths, for --escape percent: the table, that each key has a path of its own, and a store seen through it. */
 #include "../../s3/key_names.h"
+#include "../../s3/objstore_driver.h"
 #include "objstore.h"
 #include "tests/support/checks.h"
 
@@ -208,6 +209,25 @@ START_TEST(uploads_go_by_paths)
 }
 END_TEST
 
+/* Whether tags are sums is learned where whole objects are read, below, and where files are compared, above: it is one store. */
+START_TEST(what_is_learned_of_tags_counts_above_and_below)
+{
+    g_autofree char *msg = NULL, *source = g_strconcat("file://", dir, NULL);
+    struct objstore_config cfg = {.source = source};
+    struct objstore *inner = NULL;
+    ck_assert_msg(objstore_open(&cfg, &inner, &msg) == 0, "%s", msg);
+    struct objstore *names = objstore_names_wrap(inner);
+    objstore_set_caps(names, 0); /* as before a probe */
+    ck_assert(objstore_sums_count(names, "d/f"));
+    objstore_sum_note(names, "d/f", false);
+    ck_assert(!objstore_sums_count(inner, "") && !objstore_sums_count(names, "d/f"));
+    for (unsigned i = 0; i < 8; i++)
+        objstore_sum_note(inner, "", true);
+    ck_assert(objstore_sums_count(names, "d/f") && objstore_sums_count(inner, ""));
+    objstore_close(names);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("key_names");
@@ -219,6 +239,7 @@ int main(void)
     tcase_add_test(u, calls_go_by_paths);
     tcase_add_test(u, path_of_no_key_is_nowhere);
     tcase_add_test(u, uploads_go_by_paths);
+    tcase_add_test(u, what_is_learned_of_tags_counts_above_and_below);
     suite_add_tcase(s, t);
     suite_add_tcase(s, u);
     return run_suite(s);
