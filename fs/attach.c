@@ -162,7 +162,7 @@ static int settle(struct inode *in)
     bool written = in->n_writers > 0, mapped = in->io.kernel_writes, named = in->rec.nlink > 0;
     mutex_unlock(&in->mu);
     bool closed = !written && (state == CONTENT_CLOSING || (state == CONTENT_OPEN && mapped));
-    if (r == 0 && written && state == CONTENT_CLOSING)
+    if (r == 0 && written && (state == CONTENT_CLOSING || state == CONTENT_OPEN))
         mapped_flushed(in);
     else if (r == 0 && closed && named)
         r = content_seal(in);

@@ -220,7 +220,7 @@ static void count_locked(struct inode *in, bool for_write) REQUIRES(in->mu)
 }
 
 /* by_name: not one that was made without a name, nor for ourselves. */
-static int open_counted(struct inode *in, bool for_write, bool by_name)
+static int open_counted(struct inode *in, bool for_write, bool by_name, bool appends)
 {
     content_gate_enter(in);
     mutex_lock(&in->mu); /* counted first: from here on nobody lets the cache file go */
@@ -228,6 +228,7 @@ static int open_counted(struct inode *in, bool for_write, bool by_name)
     bool stale = in->expiring || lost;
     if (!stale)
         count_locked(in, for_write);
+    in->rewriters |= !stale && for_write && !appends;
     mutex_unlock(&in->mu);
     if (stale) { /* the kernel looks the name up again, and finds another file or none */
         content_gate_leave(in);
@@ -244,7 +245,7 @@ static int open_counted(struct inode *in, bool for_write, bool by_name)
 
 int content_open(struct inode *in, bool for_write, bool trunc)
 {
-    int r = open_counted(in, for_write, true);
+    int r = open_counted(in, for_write, true, false);
     if (r == 0 && trunc && for_write) {
         r = content_truncate(in, 0);
         if (r < 0)
@@ -253,11 +254,20 @@ int content_open(struct inode *in, bool for_write, bool trunc)
     return r;
 }
 
+int content_open_to_append(struct inode *in)
+{
+    return open_counted(in, true, true, true);
+}
+
 int content_adopt(struct inode *in, bool for_write)
 {
     content_gate_enter(in);
     mutex_lock(&in->mu);
     count_locked(in, for_write);
+    if (for_write) { /* what was written before nobody knows */
+        in->rewriters = true;
+        in->sealed_changes = UINT64_MAX;
+    }
     mutex_unlock(&in->mu);
     int r = open_cfile(in);
     content_gate_leave(in);
@@ -285,7 +295,7 @@ int content_take_over(struct inode *in)
 
 int content_open_new(struct inode *in)
 {
-    int r = open_counted(in, true, false);
+    int r = open_counted(in, true, false, false);
     if (r == 0) {
         content_write_intent(in);
         content_begin_stream(in);
@@ -295,7 +305,7 @@ int content_open_new(struct inode *in)
 
 int content_open_again(struct inode *in, bool for_write)
 {
-    int r = open_counted(in, for_write, false);
+    int r = open_counted(in, for_write, false, false);
     mutex_lock(&in->mu);
     bool open = in->rec.content == CONTENT_OPEN;
     mutex_unlock(&in->mu);
@@ -320,6 +330,9 @@ int content_begin_change_gated(struct inode *in)
 {
     int r = open_cfile(in);
     bool vouched_for = is_vouched_for(in);
+    mutex_lock(&in->mu);
+    bool sealed = in->rec.content == CONTENT_SEALED;
+    mutex_unlock(&in->mu);
     if (r == 0)
         r = cache_file_set_dirty(in->cf, true);
     CRASH_POINT(change_marked);
@@ -332,6 +345,8 @@ int content_begin_change_gated(struct inode *in)
         content_write_intent(in);
         publish_content_state(in->fs, in->ino, CONTENT_OPEN);
     }
+    if (r == 0 && sealed)
+        mapped_flushed(in);
     return r;
 }
 
@@ -358,6 +373,9 @@ int content_begin_change(struct inode *in)
 
 int content_truncate(struct inode *in, uint64_t size)
 {
+    mutex_lock(&in->mu);
+    in->rewriters = true;
+    mutex_unlock(&in->mu);
     if (size == 0)
         cache_file_cut_begin(in->cf);
     int r = content_begin_change(in);
@@ -459,6 +477,8 @@ int content_flush(struct inode *in, bool want_sync)
 {
     content_gate_enter(in);
     int r = content_flush_gated(in, want_sync);
+    if (r == 0)
+        mapped_closed(in);
     content_gate_leave(in);
     if (r == 0 && want_sync)
         r = meta_sync(in->fs->meta);
@@ -689,7 +709,7 @@ int content_detach(struct inode *in, bool open_stays)
     mutex_lock(&in->mu);
     bool unclosed = in->rec.content == CONTENT_OPEN && (in->n_writers == 0 || open_stays);
     mutex_unlock(&in->mu);
-    int r = open_counted(in, true, false);
+    int r = open_counted(in, true, false, false);
     if (r < 0)
         return r;
     r = detach_opened(in, unclosed);
@@ -724,6 +744,15 @@ int content_give_up(struct inode *in, uint64_t gen)
             "are kept and never published ino=%" G_GUINT64_FORMAT "; see `sluice fsck`",
             in->ino);
     return r < 0 ? r : -EUCLEAN;
+}
+
+bool content_keeps_closed(struct inode *in)
+{
+    (void)io_mode_look(in);
+    mutex_lock(&in->mu);
+    bool keeps = !in->mapped && (!in->rewriters || in->n_changes == in->sealed_changes);
+    mutex_unlock(&in->mu);
+    return keeps;
 }
 
 bool content_is_dirty(struct inode *in)

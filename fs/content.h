@@ -13,6 +13,8 @@ void content_gate_leave(struct inode *in);
 /* Opens (n_open, n_writers counted) and makes the cache file ready. trunc: O_TRUNC. -ESTALE: it is to be written, but its last name is gone, to what the store has there, or by a
  * program that was quicker: nobody has it open then. What is written would go with the last reference. */
 int content_open(struct inode *in, bool for_write, bool trunc) MUST_CHECK;
+/* For writing at its end only. */
+int content_open_to_append(struct inode *in) MUST_CHECK;
 /* A file just made by tree_create(open) or tree_tmpfile. */
 int content_open_new(struct inode *in) MUST_CHECK;
 /* The same of one that a worker before made and perhaps opened: counted as asked. */
@@ -82,6 +84,8 @@ int content_sync_bytes(struct inode *in) MUST_CHECK;
 bool content_is_unclosed(struct inode *in);
 /* The text of user.sluice.intent for one name of a dirty file that is in use; none when it has no name any more, or is clean. With the gate, or while it is open. */
 void content_write_intent(struct inode *in);
+/* Are the bytes that were closed last all still there, though more may have been added? As far as is known now. */
+bool content_keeps_closed(struct inode *in);
 /* True if content differs from the store or a name of it is unpublished. */
 /* The bytes of sealed content are not those that were closed: it becomes QUARANTINED, and -EUCLEAN is returned; -EAGAIN: it is not that version any more. */
 int content_give_up(struct inode *in, uint64_t gen) MUST_CHECK;

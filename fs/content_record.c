@@ -331,6 +331,12 @@ int record_sealed(struct inode *in)
     if (r == 0)
         r = journal_names(fs, b, in->ino, true); /* a snapshot may have used up the record */
     r = commit(fs, in, b, r, &before);
+    mutex_lock(&in->mu);
+    if (r == 0) {
+        in->rewriters = false;
+        in->sealed_changes = in->n_changes;
+    }
+    mutex_unlock(&in->mu);
     mutex_unlock(&fs->ns);
     meta_batch_free(b);
     return r;

@@ -65,10 +65,11 @@ struct inode {
     bool changed;             /* bytes were written since the last snapshot was begun */
     uint64_t n_changes;       /* writes through us, and looks that found the kernel's */
     uint64_t flushed_changes; /* n_changes as of the last flush or seal that was stored */
+    uint64_t sealed_changes;  /* the same of the last seal */
     uint64_t synced_changes;  /* n_changes + 1 as of the last fdatasync, 0 none */
     struct io_state io;
-    bool flushed_watched; /* in fs.mapped.flushed */
-    bool orphan;          /* the last close for writing was the end of a program by a signal, and no close (orphan.h) */
+    bool flushed_watched, again_said, rewriters; /* in mapped.flushed; non-appenders opened it since the seal */
+    bool orphan; /* the last close for writing was the end of a program by a signal, and no close (orphan.h) */
     bool mapped, snapping;      /* no handle writes any more, but a mapping may (mapped.h); a snapshot is on its way */
     struct list_state list;     /* directories */
     int64_t seen_ns;            /* directories: when they were listed, where the record does not tell (sync.h) */
@@ -76,8 +77,8 @@ struct inode {
     uint64_t list_worn_ns;      /* directories: when somebody waited in vain for one for all the time there is */
     uint64_t largest_closed;    /* directories: size of the largest file closed in it, as far as memory reaches back */
     enum read_habit read_habit; /* directories: of its large files, as far as memory reaches back */
-    uint64_t dir_seen, dir_fresh; /* directories: op_dir.c */
-    uint64_t mapped_at_ns;        /* since when */
+    uint64_t dir_seen, dir_fresh;                      /* directories: op_dir.c */
+    uint64_t mapped_at_ns, flushed_at_ns, again_at_ns; /* since when; the last close; in mapped.flushed */
     uint64_t snap_gen; /* content generation that may be published as a snapshot, 0 none: the next write begins one */
     struct io_mark snap_mark;     /* of that snapshot, 0 while it is not recorded */
     int64_t posix_asked_ns;       /* last HEAD for metadata */

@@ -11,11 +11,15 @@
 #include "publish.h"
 #include "replaced.h"
 #include "replay.h"
+#include "tree.h"
 
 #define LOOK_NS     NS_PER_S
 #define LATE_NS     (100 * NS_PER_MS) /* while the kernel may only be late to let go of a file */
 #define SNAPSHOT_NS (300 * NS_PER_S)
-#define SNAPSHOTS   4u /* at a time */
+#define AGAIN_NS                                                                                                       \
+    (10 *                                                                                                              \
+     NS_PER_S) /* what was closed later waits for a file that is open for so long at most, if it can be published so */
+#define SNAPSHOTS 4u /* at a time */
 
 struct mapped_file {
     struct inode *in; /* owned reference */
@@ -80,8 +84,14 @@ void mapped_flushed(struct inode *in)
 {
     struct mapped *m = &in->fs->mapped;
     mutex_lock(&in->mu);
-    bool news = in->io.kernel_writes && !in->flushed_watched;
+    bool dirty = in->rec.content == CONTENT_CLOSING || in->rec.content == CONTENT_OPEN;
+    bool news = dirty && in->rec.nlink > 0 && !in->flushed_watched;
     in->flushed_watched |= news;
+    if (news) {
+        in->again_at_ns = clock_mono_ns();
+        in->flushed_at_ns = in->flushed_at_ns ? in->flushed_at_ns : in->again_at_ns; /* by a worker before */
+        in->again_said = false;
+    }
     mutex_unlock(&in->mu);
     if (!news)
         return;
@@ -89,6 +99,16 @@ void mapped_flushed(struct inode *in)
     mutex_lock(&m->mu);
     g_ptr_array_add(m->flushed, in);
     mutex_unlock(&m->mu);
+}
+
+void mapped_closed(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool closing = in->rec.content == CONTENT_CLOSING;
+    in->flushed_at_ns = clock_mono_ns();
+    mutex_unlock(&in->mu);
+    if (closing)
+        publish_content_state(in->fs, in->ino, CONTENT_CLOSING);
 }
 
 unsigned mapped_count(struct fs *fs)
@@ -111,6 +131,14 @@ static int flush_unwritten(struct inode *in)
     return r;
 }
 
+static void end_snapshot(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    in->snapping = false;
+    mutex_unlock(&in->mu);
+    inode_put(in);
+}
+
 static void take_snapshot(void *arg)
 {
     struct inode *in = arg;
@@ -128,20 +156,17 @@ static void take_snapshot(void *arg)
                  in->ino, err_name(r));
     if (cf)
         content_unuse(in, cf);
-    mutex_lock(&in->mu);
-    in->snapping = false;
-    mutex_unlock(&in->mu);
-    inode_put(in);
+    end_snapshot(in);
 }
 
 /* Unless the one before is still on its way. */
-static void begin_snapshot(struct inode *in)
+static void begin_snapshot(struct inode *in, void (*take)(void *arg))
 {
     mutex_lock(&in->mu);
     bool begins = !in->snapping;
     in->snapping = true;
     mutex_unlock(&in->mu);
-    if (begins && !workq_push(in->fs->mapped.snapshots, false, take_snapshot, inode_ref(in)))
+    if (begins && !workq_push(in->fs->mapped.snapshots, false, take, inode_ref(in)))
         inode_put(in); /* stopping */
 }
 
@@ -165,26 +190,89 @@ static bool look(struct mapped_file *f)
     if (done || !named || now < f->snapshot_at_ns)
         return done;
     f->snapshot_at_ns = now + SNAPSHOT_NS;
-    begin_snapshot(in);
+    begin_snapshot(in, take_snapshot);
     return false;
 }
 
-/* True when there is nothing left to watch: written on, closed, or sealed. */
-static bool look_flushed(struct inode *in)
+static void take_closed(void *arg)
 {
-    content_gate_enter(in); /* other closes, the last one among them, come wholly before or after */
+    struct inode *in = arg;
+    struct cfile *cf = NULL;
+    int r = content_use(in, &cf);
+    if (r == 0) {
+        log_info(
+            "content",
+            "a file that was closed is open again, others wait for it: it is published as it is ino=%" G_GUINT64_FORMAT,
+            in->ino);
+        r = publish_closed_now(in->fs, in, clock_mono_ns() + in->fs->cfg->op_timeout_ns);
+        content_unuse(in, cf);
+    }
+    if (r < 0)
+        log_debug("content", "no snapshot of what was closed yet ino=%" G_GUINT64_FORMAT " r=%s", in->ino, err_name(r));
+    end_snapshot(in);
+}
+
+/* Once: what was closed is gone, what is to come instead only its close tells. */
+static void say_kept(struct inode *in)
+{
+    g_autofree char *path = NULL;
+    mutex_lock(&in->mu);
+    bool said = in->again_said;
+    in->again_said = true;
+    mutex_unlock(&in->mu);
+    if (!said && tree_path_of(in->fs, in->ino, &path) == 0)
+        log_warn(
+            "content",
+            "closed and then opened again and overwritten before it was published: what was closed after it waits until it is closed, or for `sluice publish --skip` path='%s'",
+            path);
+}
+
+/* What a look at a file that is open finds. */
+struct found {
+    bool open;    /* somebody has it open for writing */
+    bool closing; /* and nothing was written since somebody else closed it */
+    bool news;    /* something was, past us */
+    bool idle;    /* that close is long ago */
+    bool late;    /* the beginning of the watch is */
+};
+
+static void find_flushed(struct inode *in, struct found *ret)
+{
+    uint64_t now = clock_mono_ns();
     (void)io_mode_look(in);
     mutex_lock(&in->mu);
-    bool watch = in->rec.content == CONTENT_CLOSING && in->io.n_writers > 0 && in->io.kernel_writes;
-    bool news = in->n_changes != in->flushed_changes, done = news || !watch;
-    if (done)
-        in->flushed_watched = false;
+    uint32_t state = in->rec.content;
+    ret->open = in->n_writers > 0 && in->rec.nlink > 0 && (state == CONTENT_CLOSING || state == CONTENT_OPEN);
+    ret->closing = ret->open && state == CONTENT_CLOSING;
+    ret->news = ret->closing && in->io.kernel_writes && in->n_changes != in->flushed_changes;
+    ret->idle = now - in->flushed_at_ns >= AGAIN_NS;
+    ret->late = now - in->again_at_ns >= AGAIN_NS;
     mutex_unlock(&in->mu);
-    int r = news && watch ? content_begin_change_gated(in) : 0;
+}
+
+/* True when there is nothing left to watch: written on, closed, sealed, or nobody waits for it. */
+static bool look_flushed(struct inode *in)
+{
+    struct found f;
+    bool due = false;
+    content_gate_enter(in); /* other closes, the last one among them, come wholly before or after */
+    find_flushed(in, &f);
+    int r = f.news ? content_begin_change_gated(in) : 0;
+    if (f.closing && !f.news && f.idle)
+        publish_let_go(in->fs, in->ino);
+    bool keeps = f.open && publish_keeps_others(in->fs, in->ino, &due);
+    bool done = !keeps && (!f.closing || f.news || f.idle);
+    mutex_lock(&in->mu);
+    in->flushed_watched = !done;
+    mutex_unlock(&in->mu);
     content_gate_leave(in);
     if (r < 0)
         log_warn("content", "a file that is still being written blocks others ino=%" G_GUINT64_FORMAT " r=%s", in->ino,
                  err_name(r));
+    if (due && f.late && content_keeps_closed(in))
+        begin_snapshot(in, take_closed);
+    else if (due && f.late)
+        say_kept(in);
     return done;
 }
 

@@ -3,7 +3,8 @@
  * They stay CLOSING, block nothing, and are looked at once a second; when the last mapping is gone they are sealed. Until then a snapshot is
  * published every 5 minutes.
  *
- * Files that a close left CLOSING while another descriptor is open are looked at too: once the kernel has written on, they are OPEN again and block nothing.
+ * Files that a close left CLOSING while another descriptor is open are looked at too: once the kernel has written on, they are OPEN again and block nothing; nor do they after 10 s.
+ * And so are those that were closed, which others wait for, and then changed before they were published: after 10 s a snapshot is published, if what was closed is all still there.
  */
 #pragma once
 #include "fs.h"
@@ -14,6 +15,8 @@ void mapped_stop(struct fs *fs); /* what is still watched stays CLOSING: the nex
 void mapped_fini(struct fs *fs);
 /* With the content gate held; no effect if it is watched. */
 int mapped_add(struct inode *in) MUST_CHECK;
-/* A close was flushed while the kernel writes: others may have it open. */
+/* A close was flushed, or what was closed and is not published yet is changed: somebody has it open. */
 void mapped_flushed(struct inode *in);
+/* A close was flushed, with the content gate: one that blocked nothing any more may be closed for good now. */
+void mapped_closed(struct inode *in);
 unsigned mapped_count(struct fs *fs);

@@ -83,8 +83,8 @@ static void undo_open(struct fs *fs, struct inode *in, const struct fuse_file_in
 /* Counts the opener first, so that no reader begins to read past us any more, and cuts only what can be opened as asked. */
 static int open_content(struct inode *in, int flags, bool cut)
 {
-    bool writes = opens_for_write(flags);
-    int r = content_open(in, writes, false);
+    bool writes = opens_for_write(flags), appends = writes && !cut && (flags & O_APPEND) && !(flags & O_RDWR);
+    int r = appends ? content_open_to_append(in) : content_open(in, writes, false);
     if (r < 0 || !writes || !cut)
         return r;
     r = io_mode_refuses(in, flags) ? -ETXTBSY : content_truncate(in, 0);

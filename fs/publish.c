@@ -530,7 +530,8 @@ static struct op *take_stuck(struct publisher *p, const char *path, uint64_t aft
     GSequenceIter *it = queue_after_locked(p, after_seq);
     for (; !found && !g_sequence_iter_is_end(it); it = g_sequence_iter_next(it)) {
         struct op *o = g_sequence_get(it);
-        bool stuck = o->rec.state == OPS_PARKED || pubop_aside(o) || plain_conflict(o) || o->refused;
+        bool again = o->closed && o->content == CONTENT_OPEN && !o->source && !o->base && o->rec.state == OPS_QUEUED;
+        bool stuck = again || o->rec.state == OPS_PARKED || pubop_aside(o) || plain_conflict(o) || o->refused;
         if (!queue_busy_locked(p, o) && stuck && tree_path_below(o->key, path))
             found = o;
     }

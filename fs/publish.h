@@ -133,6 +133,12 @@ int publish_wait(struct publisher *p, const char *path, uint64_t deadline_ns,
 /* Publishes one file now and waits (close=remote, fsync=remote): ignores holds; snapshot while writers are active. When the program that asked waits no longer (patience.h) what
  * is being sent goes on behind. */
 int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns) MUST_CHECK;
+/* The same of a file that was closed and is open again, which others wait for: only while all that was closed is still in it (content_keeps_closed()), else -ECANCELED. */
+int publish_closed_now(struct fs *fs, struct inode *in, uint64_t deadline_ns) MUST_CHECK;
+/* Does what was closed later wait for the file, which was closed and is open again? *ret_due: it waits for nobody itself, so that publish_closed_now() may do something. */
+bool publish_keeps_others(struct fs *fs, uint64_t ino, bool *ret_due);
+/* Others do not wait for the file any more, of which a descriptor was closed, but never the last. */
+void publish_let_go(struct fs *fs, uint64_t ino);
 /* For `info`: state ("uploading", "held", "parked", ...), error text, path that blocks it. Strings static or owned by the JSON object. */
 void publish_describe(struct publisher *p, uint64_t op_seq, json_t *obj);
 /* Each op with its path. */
@@ -140,6 +146,6 @@ void publish_each(struct publisher *p, void (*fn)(void *ctx, const struct meta_o
                   void *ctx);
 /* `publish --retry`: tries again now, also parked and held ones. `--skip`: parked ones and losers no longer block; a parked one's local copy stays until the
  * name's next change, a loser stays a conflict. Conflicts not set aside yet are left alone by both, unless --conflict overwrite leaves them as they are for ever;
- * losers are retried by conflict_keep_mine(). Both return the number of ops touched, or -errno of the database: they may not be tried again after a crash, and not all were skipped. */
+ * losers are retried by conflict_keep_mine(). What was closed and is open again no longer blocks after --skip, and is published after its next close. Both return the number of ops touched, or -errno of the database: they may not be tried again after a crash, and not all were skipped. */
 int publish_retry(struct publisher *p, const char *path);
 int publish_skip(struct publisher *p, const char *path);

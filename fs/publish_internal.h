@@ -58,9 +58,9 @@ struct op {
     bool settle;           /* a conflict: whether it can be set aside is to be looked at */
     bool untangle; /* what it copies from is waited for by what it waits for: the content is to be sent from here */
     bool leaving; /* that is being done: who runs it changes its record no more, as ops made anew may have those seqs */
-    bool hasty;   /* that cannot be done: it does not wait for its turn */
-    bool refused; /* a delete that cannot be carried out; it is tried again all the same */
-    bool kept_out; /* a delete: at its last try who has the file open had to keep the object */
+    bool hasty, whole; /* that cannot be done: it does not wait for its turn; taken by publish_closed_now() */
+    bool refused;      /* a delete that cannot be carried out; it is tried again all the same */
+    bool kept_out;     /* a delete: at its last try who has the file open had to keep the object */
     bool given_up; /* taken for a program that waits no longer (publish_now.c): nor does who runs it wait for others */
     uint32_t content; /* enum content_state of the inode */
     bool closed;      /* the content was closed, though it may be open again: the op stays in the order */

@@ -21,6 +21,7 @@ struct now {
     unsigned refs; /* the thread's and the waiter's */
     struct op *o;  /* being carried out */
     bool given_up; /* nobody waits */
+    bool whole;    /* publish_closed_now(); immutable */
     bool done;
     int result;
 };
@@ -69,6 +70,8 @@ static int step(struct now *n)
         struct op *c = a->pdata[i];
         if (pubop_aside(c))
             lost = true;
+        else if (n->whole && c->rec.state != OPS_QUEUED)
+            continue;
         else if (queue_busy_locked(p, c))
             busy = c;
         else
@@ -85,6 +88,7 @@ static int step(struct now *n)
         return stopping ? -ECANCELED : in_time || got_on(n) ? 1 : -ETIMEDOUT;
     }
     queue_take_locked(p, o);
+    o->whole = n->whole;
     n->o = o;
     mutex_unlock(&p->mu);
     int r = pubop_run(o, true, n->deadline_ns);
@@ -158,7 +162,7 @@ static int await(struct now *n)
     return r;
 }
 
-int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
+static int publish_so(struct fs *fs, struct inode *in, uint64_t deadline_ns, bool whole)
 {
     struct publisher *p = fs->pub;
     pthread_t thread;
@@ -169,6 +173,7 @@ int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
                       .limit_ns = deadline_ns > now ? deadline_ns - now : 0,
                       .deadline_ns = deadline_ns,
                       .seen = patience_progress_count(),
+                      .whole = whole,
                       .refs = 2};
     mutex_lock(&p->mu);
     bool stopping = p->stopping;
@@ -186,4 +191,42 @@ int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
     cond_broadcast(&p->done);
     mutex_unlock(&p->mu);
     return r;
+}
+
+int publish_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
+{
+    return publish_so(fs, in, deadline_ns, false);
+}
+
+int publish_closed_now(struct fs *fs, struct inode *in, uint64_t deadline_ns)
+{
+    return publish_so(fs, in, deadline_ns, true);
+}
+
+bool publish_keeps_others(struct fs *fs, uint64_t ino, bool *ret_due)
+{
+    struct publisher *p = fs->pub;
+    bool keeps = false;
+    *ret_due = false;
+    mutex_lock(&p->mu);
+    const GPtrArray *a = g_hash_table_lookup(p->by_ino, &ino);
+    for (unsigned i = 0; a && i < a->len; i++) {
+        const struct op *o = a->pdata[i];
+        bool waited_for = o->closed && o->links->len > 0 && o->rec.state == OPS_QUEUED;
+        keeps |= waited_for;
+        *ret_due |= waited_for && !queue_busy_locked(p, o) && o->not_before_ns <= clock_mono_ns() &&
+                    queue_eligible_locked(p, o);
+    }
+    mutex_unlock(&p->mu);
+    return keeps;
+}
+
+void publish_let_go(struct fs *fs, uint64_t ino)
+{
+    struct publisher *p = fs->pub;
+    mutex_lock(&p->mu);
+    const GPtrArray *a = g_hash_table_lookup(p->by_ino, &ino);
+    for (unsigned i = 0; a && i < a->len; i++)
+        queue_set_content_locked(p, a->pdata[i], CONTENT_OPEN); /* what was closed stays in the order */
+    mutex_unlock(&p->mu);
 }

@@ -166,6 +166,8 @@ static int upload_gate(void *ctx)
         r = place_spare_readers(j->o, &j->d);
     if (r == 0)
         r = gate(j);
+    if (r == 0 && j->o->whole && !content_keeps_closed(j->in))
+        r = -ECANCELED; /* somebody came who writes it anew */
     mutex_lock(&j->in->mu);
     r = r < 0 ? r : states_publish_gate(j->in->rec.content, j->snapshot);
     mutex_unlock(&j->in->mu);
