@@ -64,9 +64,8 @@ struct inode {
     bool copying;         /* open, and a writer has bytes of another object copied into it in the store (copy.h) */
     bool changed;         /* bytes were written since the last snapshot was begun */
     uint64_t n_changes;   /* writes through us, and looks that found the kernel's */
-    uint64_t flushed_changes,
-        sealed_changes;      /* n_changes as of the last flush or seal that was stored; the last seal */
-    uint64_t synced_changes; /* n_changes + 1 as of the last fdatasync, 0 none */
+    uint64_t flushed_changes, sealed_changes; /* n_changes as of the last flush or seal stored; as of the last seal */
+    uint64_t synced_changes;                  /* n_changes + 1 as of the last fdatasync, 0 none */
     struct io_state io;
     bool flushed_watched, again_said, rewriters; /* in mapped.flushed; non-appenders opened it since the seal */
     bool orphan; /* the last close for writing was the end of a program by a signal, and no close (orphan.h) */
