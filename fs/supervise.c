@@ -37,6 +37,7 @@
 #define TRIAL_NS         (10 * NS_PER_S) /* for another program to serve */
 #define BEAT_LOOKS       10u             /* looks for a sign of life, evenly over cfg->watchdog_ns */
 #define DEADLINE_LOOK_MS 100
+#define NOTIFIER_NS      NS_PER_S /* for a worker that takes the mount away, and the notifier before, to say so */
 #define DELAY_NS         (300 * NS_PER_MS) /* before the second worker in a row, twice that before the third, ... */
 
 struct supervisor {
@@ -47,7 +48,8 @@ struct supervisor {
     struct fuse_session *se; /* NULL: not mounted */
     int listen_fd;
     pid_t notifier; /* 0: none */
-    int notify_fd;
+    int notify_fd, notifier_pidfd;
+    uint64_t notifier_gone_ns; /* it ended, though nobody told it to; 0: it did not */
     struct session *session;
     bool served;   /* a worker has served */
     bool stopping; /* somebody wants the mount to go */
@@ -165,6 +167,7 @@ static int connect_mount(struct supervisor *s, char *options, char **ret_msg)
         *ret_msg = g_strdup_printf("cannot start a process: %s", err_text(r));
         return r;
     }
+    s->notifier_pidfd = RET_ERRNO((int)syscall(SYS_pidfd_open, s->notifier, 0)); /* < 0: its end is not noticed */
     g_autofree char *failed = ctl_failed_path_of(s->cfg->mountpoint, geteuid());
     (void)unlink(failed); /* of a mount before this one, if at all */
     return 0;
@@ -183,6 +186,16 @@ static void abort_connection(const struct supervisor *s)
         log_err("mount", "programs in the mount may hang: cannot write %s", path);
 }
 
+static void forget_notifier(struct supervisor *s)
+{
+    s->notifier = 0;
+    s->notifier_gone_ns = 0;
+    (void)close(s->notify_fd);
+    if (s->notifier_pidfd >= 0)
+        (void)close(s->notifier_pidfd);
+    s->notify_fd = s->notifier_pidfd = -1;
+}
+
 static void end_notifier(struct supervisor *s)
 {
     if (s->notifier <= 0)
@@ -191,9 +204,7 @@ static void end_notifier(struct supervisor *s)
         abort_connection(s); /* that lets it go */
         (void)waitpid(s->notifier, NULL, WNOHANG);
     }
-    s->notifier = 0;
-    (void)close(s->notify_fd);
-    s->notify_fd = -1;
+    forget_notifier(s);
 }
 
 /* The mount goes away with its connection, and so does the control socket. */
@@ -527,6 +538,19 @@ static void look_at_beat(struct supervisor *s)
     (void)kill(s->pid, SIGKILL);
 }
 
+/* Without it no change is told to the kernel any more. Another one comes with another worker, which finds that not all was told (notify_take_over()). */
+static void replace_notifier(struct supervisor *s)
+{
+    if (s->ending || s->stopping || !is_connected(s))
+        return;
+    log_err("mount", "who tells the kernel of changes has ended; the daemon is replaced pid=%d", (int)s->pid);
+    (void)waitpid(s->notifier, NULL, WNOHANG);
+    forget_notifier(s);
+    if (s->pid > 0)
+        (void)kill(s->pid, SIGKILL);
+    (void)atomic_fetch_add(&s->session->head->notes_said, 1); /* what it had not handed on yet */
+}
+
 /* ---- the whole ---- */
 
 static int watch(struct supervisor *s, char **ret_msg)
@@ -536,8 +560,10 @@ static int watch(struct supervisor *s, char **ret_msg)
     while (r == 0) {
         struct pollfd p[] = {{.fd = s->signal_fd, .events = POLLIN},
                              {.fd = s->channel, .events = POLLIN},
-                             {.fd = s->pidfd, .events = POLLIN}};
-        if (poll(p, G_N_ELEMENTS(p), s->deadline_ns ? DEADLINE_LOOK_MS : look_ms) < 0)
+                             {.fd = s->pidfd, .events = POLLIN},
+                             {.fd = s->notifier_gone_ns ? -1 : s->notifier_pidfd, .events = POLLIN}};
+        bool due = s->deadline_ns || s->notifier_gone_ns;
+        if (poll(p, G_N_ELEMENTS(p), due ? DEADLINE_LOOK_MS : look_ms) < 0)
             continue;
         if (s->deadline_ns && clock_mono_ns() >= s->deadline_ns) {
             s->deadline_ns = 0;
@@ -547,6 +573,10 @@ static int watch(struct supervisor *s, char **ret_msg)
             look_at_beat(s);
             next_look_ns = clock_mono_ns() + look_ns;
         }
+        if (p[3].revents)
+            s->notifier_gone_ns = clock_mono_ns();
+        if (s->notifier_gone_ns && clock_mono_ns() - s->notifier_gone_ns >= NOTIFIER_NS)
+            replace_notifier(s);
         if (p[0].revents)
             take_signal(s);
         if (p[1].revents & POLLIN)
@@ -571,6 +601,7 @@ int supervise(const struct config *cfg, int ready_fd, char **ret_msg)
                            .next_fd = -1,
                            .listen_fd = -1,
                            .notify_fd = -1,
+                           .notifier_pidfd = -1,
                            .pidfd = -1,
                            .channel = -1};
     int r = prepare(&s);

@@ -6,7 +6,8 @@
  *     sluice mount --fork--> supervisor --fork, exec "sluice --worker"--> worker
  *
  * A worker may ask for another program file to take over from it (channel.h, CHANNEL_UPGRADE). If that one does not serve soon the old one goes on.
- * A worker that serves without a sign of life for cfg->watchdog_ns is ended, which is a death like any other. Messages between the two: channel.h. SIGTERM and SIGINT are handed on to the worker, which ends as if the mount had been taken away;
+ * A worker that serves without a sign of life for cfg->watchdog_ns is ended, which is a death like any other. So is one whose notifier (notifier.h) has ended: the next one gets another.
+ * Messages between the two: channel.h. SIGTERM and SIGINT are handed on to the worker, which ends as if the mount had been taken away;
  * where that one is making room for another program, to a further worker.
  */
 #pragma once

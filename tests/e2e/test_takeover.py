@@ -37,6 +37,34 @@ def test_next_worker_serves_what_is_there(make_mount, store):
     assert is_gone(supervisor) and all(map(is_gone, workers))
 
 
+@pytest.mark.parametrize("queued", [False, True], ids=["told", "queued"])
+def test_who_tells_the_kernel_dies(make_mount, store, queued):
+    """Another one takes its place, and the kernel hears of what this one had not handed on. Programs notice nothing."""
+    store.put("d/f", b"old")
+    m = make_mount(metadata_ttl="1h")
+    path, notifier, worker = m.path / "d/f", m.notifier(), m.status()["pid"]
+    with open(path, "rb", buffering=0) as reader, open(m.path / "d/mine", "wb", buffering=0) as writer:
+        assert reader.read() == b"old"
+        writer.write(b"be")
+        if queued:
+            os.kill(notifier, signal.SIGSTOP)
+            store.put("d/f", b"newer")
+            run("sync", m.path / "d", check=False)
+            assert path.stat().st_size == 3  # as the kernel knows it
+        os.kill(notifier, signal.SIGKILL)
+        assert eventually(lambda: m.status()["pid"] != worker), "nobody noticed"
+        if not queued:
+            store.put("d/f", b"newer")
+            run("sync", m.path / "d")
+        assert eventually(lambda: path.read_bytes() == b"newer")
+        writer.write(b"fore")
+        assert os.pread(reader.fileno(), 9, 0) == b"old"
+    assert m.notifier() != notifier
+    m.wait()
+    assert store.get("d/mine") == b"before"
+    assert "who tells the kernel of changes has ended" in m.log()
+
+
 def test_request_that_was_taken_is_answered_by_the_next(make_mount, store):
     store.put("d/a", b"1234")
     m = make_mount(fault="op=list,action=delay:2s")
