@@ -2,6 +2,7 @@
 #include "content.h"
 
 #include "base/crash.h"
+#include "cache_scan.h"
 #include "content_record.h"
 #include "durable.h"
 #include "io_mode.h"
@@ -109,7 +110,7 @@ bool content_is_here(struct inode *in)
     bool here = in->cf != NULL; /* perhaps too new for a record */
     uint64_t vid = in->rec.vid;
     mutex_unlock(&in->mu);
-    return here || (vid && meta_cached_get(in->fs->meta, vid, &c) == 0);
+    return here || (vid && meta_cached_get(in->fs->meta, vid, &c) == 0 && !cache_scan_is_dying(&c));
 }
 
 int content_use(struct inode *in, struct cfile **ret)

@@ -38,16 +38,11 @@ static const char *type_name(uint32_t mode)
     return S_ISREG(mode) ? "file" : S_ISDIR(mode) ? "directory" : S_ISLNK(mode) ? "symlink" : "special";
 }
 
-static void add_file(struct fs *fs, json_t *o, struct inode *in, const struct meta_inode *rec)
+static void add_file(json_t *o, struct inode *in, const struct meta_inode *rec)
 {
-    struct meta_cached c;
-    bool here = rec->vid && meta_cached_get(fs->meta, rec->vid, &c) == 0;
-    mutex_lock(&in->mu);
-    here |= in->cf != NULL; /* too new for a record */
-    mutex_unlock(&in->mu);
     uint64_t size = rec->size, cached = 0, uploaded = 0;
     struct cfile *cf = NULL;
-    int r = here ? content_use(in, &cf) : 0;
+    int r = content_is_here(in) ? content_use(in, &cf) : 0;
     if (cf) {
         size = rec->content == CONTENT_CLEAN ? rec->size : cache_file_size(cf);
         cached = MIN(cache_file_present_bytes(cf), size);
@@ -154,7 +149,7 @@ static json_t *describe(struct fs *fs, const char *path, struct inode *in, const
     json_object_set_new(o, "mtime", json_real((double)rec.mtime_ns / (double)NS_PER_S));
     json_object_set_new(o, "archived", json_boolean(rec.flags & INODE_ARCHIVED));
     if (S_ISREG(rec.mode)) {
-        add_file(fs, o, in, &rec);
+        add_file(o, in, &rec);
         add_int(o, "saved_bytes", d->flags & DENTRY_UPSTREAM ? delta_saved_bytes(fs, key, &d->uetag) : 0);
     } else if (dir) {
         add_below(fs, o, path);

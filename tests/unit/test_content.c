@@ -286,6 +286,23 @@ START_TEST(file_named_after_its_close_is_published)
 }
 END_TEST
 
+/* Though its record stays until the disk knows that it is gone. */
+START_TEST(published_file_that_was_evicted_is_not_here)
+{
+    struct meta_cached c;
+    int r = -1;
+    struct inode *in = begin("f", "text");
+    ck_assert_int_eq(content_flush(in, false), 0);
+    content_release(in, true);
+    ck_assert(content_is_here(in));
+    fs_fixture_start(&fx);
+    ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
+    EVENTUALLY(r == 0 || (r = cache_evict(fx.fs->cache, in->rec.vid)) == 0);
+    ck_assert_int_eq(meta_cached_get(fx.fs->meta, in->rec.vid, &c), 0);
+    ck_assert(!content_is_here(in));
+}
+END_TEST
+
 /* Nor can what is right be had. */
 START_TEST(file_of_which_wrong_bytes_came_can_be_cut_to_nothing)
 {
@@ -349,10 +366,10 @@ struct watch {
 static void *watch_record(void *arg)
 {
     struct watch *w = arg;
-    while (!atomic_load(&w->stop)) {
+    do { /* once at least, however busy the machine is */
         w->n_open += stored(w->in).content == CONTENT_OPEN;
         w->n_looks++;
-    }
+    } while (!atomic_load(&w->stop));
     return NULL;
 }
 
@@ -392,6 +409,7 @@ int main(void)
     tcase_add_test(t, close_fails_with_the_database);
     tcase_add_test(t, attributes_stay_when_the_database_fails);
     tcase_add_test(t, attributes_that_are_the_same_go_nowhere);
+    tcase_add_test(t, published_file_that_was_evicted_is_not_here);
     tcase_add_loop_test(t, file_named_after_its_close_is_published, 0, 2);
     tcase_add_test(t, sync_beside_a_writer_keeps_an_open_file);
     tcase_add_test(t, watched_file_is_opened_again_by_what_no_flush_stored);
