@@ -220,6 +220,7 @@ bool cache_copy_continues(struct cfile *cf, const struct cache_source *src, uint
 struct publish_req {
     const char *key;
     struct obj_meta meta; /* token set by the caller */
+    size_t version_len;   /* bytes of the token that name the version, the rest says who made it; 0: all */
     struct obj_cond cond; /* what must hold at key */
     bool snapshot;        /* writers may still be active: repeat until one state of the file has been stored */
     GBytes *sums;        /* borrowed, may be NULL: what was sealed (cache_sums.h); -EUCLEAN: the file has other bytes */
@@ -238,10 +239,8 @@ struct publish_result {
 };
 /*
  * Makes the object `key` hold the file's present content and verifies it (checksums or etag of what was sent, then HEAD: size, etag, token).
- * Uploads parts in parallel (shared pool of max_uploads), resumes a multipart upload known from an earlier run after comparing checksums.
- * -EAGAIN: the file changed meanwhile (not snapshot); -ESTALE: cond did not hold; -EBADMSG: the store holds other bytes than were sent; -ENODATA: absent
- * bytes were to come from an object at another key that is gone or changed.
- * The file must not be unreferenced meanwhile; several publishes of one cfile must not run at the same time.
+ * Uploads parts in parallel (shared pool of max_uploads), resumes a multipart upload known from an earlier run after comparing checksums. -EAGAIN: the file changed meanwhile (not snapshot); -ESTALE: cond did not hold; -EBADMSG: the store holds other bytes than were sent; -ENODATA: absent
+ * bytes were to come from an object at another key that is gone or changed. The file must not be unreferenced meanwhile; several publishes of one cfile must not run at the same time.
  */
 int cache_publish(struct cfile *cf, const struct publish_req *req, struct publish_result *ret) MUST_CHECK;
 /* Bytes of this file that are stored in the upload now running, 0 when none. */

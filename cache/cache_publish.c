@@ -206,20 +206,30 @@ static int on_compare(void *ctx, uint64_t off, const void *buf, size_t len)
     return 0;
 }
 
-/* The condition did not hold: is that so because this very version is there already, its PUT's reply lost? 0 with the etag, else -ESTALE. */
-static int put_before(struct publish *p, const void *buf, struct etag *ret_etag)
+static bool is_version(const struct publish_req *req, const char *token)
+{
+    const char *want = req->meta.token;
+    size_t n = req->version_len;
+    if (n == 0)
+        return want && *want && strcmp(token, want) == 0;
+    return strncmp(token, want, n) == 0 && (token[n] == '\0' || token[n] == '.');
+}
+
+/* The condition did not hold: is that so because this very version is there already, its PUT's reply lost, or that of a try which was killed? 0 with its etag and token, else -ESTALE. */
+static int put_before(struct publish *p, const void *buf, struct etag *ret_etag, char *ret_token)
 {
     const struct publish_req *req = p->req;
     struct compare c = {.want = buf, .size = p->size};
     struct obj_info info = {0};
     int r = objstore_head(p->c->store, req->key, &info);
-    bool ours = r == 0 && req->meta.token && req->meta.token[0] && strcmp(info.token, req->meta.token) == 0 &&
-                info.size == p->size;
+    bool ours = r == 0 && is_version(req, info.token) && info.size == p->size;
     if (ours && p->size > 0)
         r = objstore_get(p->c->store, req->key, 0, 0, &info.etag, on_compare, &c, NULL);
     ours = ours && r == 0 && c.n_same == p->size;
-    if (ours)
+    if (ours) {
         *ret_etag = info.etag;
+        g_strlcpy(ret_token, info.token, TOKEN_MAX + 1);
+    }
     obj_info_clear(&info);
     return ours ? 0 : -ESTALE;
 }
@@ -229,6 +239,9 @@ static int read_and_put(struct publish *p, struct publish_result *ret)
 {
     const struct publish_req *req = p->req;
     struct etag etag = {{0}};
+    char token[TOKEN_MAX + 1] = "";
+    if (req->meta.token)
+        g_strlcpy(token, req->meta.token, sizeof(token));
     p->size = cache_file_size(p->cf);
     if (p->size > p->u->layout.part_bytes)
         return 1;
@@ -243,12 +256,12 @@ static int read_and_put(struct publish *p, struct publish_result *ret)
         r = objstore_put(p->c->store, req->key, buf, p->size, &req->meta, &req->cond, &etag);
     CRASH_POINT(put_visible);
     if (r == -ESTALE)
-        r = put_before(p, buf, &etag);
+        r = put_before(p, buf, &etag, token);
     upload_buf_put(p->u->pool, buf, p->size);
     if (r == 0 && req->progress)
         req->progress(req->ctx, p->size);
     if (r == 0)
-        r = verify(p, &etag, req->meta.token, ret);
+        r = verify(p, &etag, token, ret);
     if (r == 0)
         ret->sum = add_sum(0, crc);
     return r;

@@ -76,11 +76,17 @@ static const char *opening_of(const char *token)
     return p && *p ? p : NO_OPENING;
 }
 
+size_t token_version_len(const char *token)
+{
+    const char *opening = opening_of(token);
+    return g_str_equal(opening, NO_OPENING) ? strlen(token) : (size_t)(opening - token) - 1;
+}
+
 bool token_is_version(struct fs *fs, const char *token, uint64_t id, uint64_t gen)
 {
     char now[TOKEN_MAX + 1];
     token_write(fs, id, gen, now);
-    size_t len = (size_t)(opening_of(now) - now) - 1;
+    size_t len = token_version_len(now);
     return strncmp(token, now, len) == 0 && (token[len] == '\0' || token[len] == '.');
 }
 

@@ -11,6 +11,8 @@ struct late_request;
 void token_write(struct fs *fs, uint64_t id, uint64_t gen, char *ret);
 /* Is it that version, by whichever opening? */
 bool token_is_version(struct fs *fs, const char *token, uint64_t id, uint64_t gen);
+/* Its bytes that name the version: the opening of the database is left out. */
+size_t token_version_len(const char *token);
 /* Is token one of ours, which begins with prefix and ends in a generation, and of a later generation than the recorded one, if that begins so too? */
 bool token_is_later(const char *token, const char *prefix, const char *recorded);
 /* Before the op's upload becomes visible: its token is that of this version, or, if the upload began before, of an earlier one, but later than old_token.

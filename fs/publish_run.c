@@ -520,6 +520,7 @@ static int upload_content(struct job *j, struct cfile *cf)
     char token[TOKEN_MAX + 1];
     token_write(fs, out.vid, out.gen, token);
     req.meta.token = token;
+    req.version_len = token_version_len(token);
     g_autoptr(GBytes) sums = j->snapshot ? NULL : cache_sums_load(fs->meta, out.vid, out.gen);
     req.sums = sums;
     struct publish_result res = {0};

@@ -239,6 +239,27 @@ START_TEST(version_that_an_earlier_run_asked_for_is_ours)
 }
 END_TEST
 
+/* It comes between the look of the next run and its own: of two alike one is enough. */
+START_TEST(version_of_an_earlier_run_that_comes_late_is_not_made_again)
+{
+    start();
+    fs_fixture_write(&fx, "f", "base", 4);
+    all_published();
+    fault("op=put,key=f,action=error:-EIO");
+    replace_in(&fx, "f", "ours");
+    g_autofree char *opening = g_strdup(meta_opening(fx.fs->meta));
+    EVENTUALLY(noted("f", opening));
+    close_with("op=put,key=f,nth=1,action=delay:600s");
+    start();
+    EVENTUALLY(noted("f", meta_opening(fx.fs->meta)));
+    put_as_of(opening, 0);
+    fault("");
+    all_published();
+    ck_assert_uint_eq(n_conflicts(), 0);
+    ck_assert_msg(stands_by("f", opening), "published once more");
+}
+END_TEST
+
 /* Its parts keep the token that they were begun with. It was made, nobody got to know, and then the file was changed. */
 START_TEST(upload_that_an_earlier_run_began_is_ours)
 {
@@ -298,6 +319,7 @@ int main(void)
     tcase_add_test(tc, older_version_put_back_over_one_that_was_not_recorded_is_a_conflict);
     tcase_add_test(tc, older_version_put_back_while_the_file_was_not_in_the_store_is_a_conflict);
     tcase_add_loop_test(tc, version_that_an_earlier_run_asked_for_is_ours, 0, 2);
+    tcase_add_test(tc, version_of_an_earlier_run_that_comes_late_is_not_made_again);
     tcase_add_test(tc, version_that_an_earlier_run_made_is_recorded_by_the_next);
     tcase_add_test(tc, upload_that_an_earlier_run_began_is_ours);
     tcase_add_loop_test(tc, version_of_a_node_with_a_copy_of_the_cache_folder_is_theirs, 0, 2);
