@@ -567,6 +567,8 @@ int content_seal(struct inode *in)
     mutex_unlock(&in->mu);
     bool sealed = false;
     int r = idle && (state == CONTENT_OPEN || state == CONTENT_CLOSING) ? seal_gated(in, &sealed) : 0;
+    if (sealed)
+        mapped_sealed(in);
     content_gate_leave(in);
     g_autofree char *path = NULL;
     if (sealed) {

@@ -105,7 +105,8 @@ struct mapped {
     struct mutex mu; /* MAPPED */
     struct cond wake;
     /* guarded by mu */
-    GPtrArray *files, *flushed; /* flushed: struct inode, a reference each */
+    GPtrArray *files;
+    GHashTable *flushed; /* set of struct inode, a reference each */
     bool stop;
     /* owned by the composition root */
     struct workq *snapshots;
@@ -145,9 +146,8 @@ struct fs {
     struct prefetch *prefetch; /* prefetch_open(), NULL: off */
     struct sync *sync;         /* sync_open() */
     struct durable *durable;
-    struct workq *list_q;   /* listings */
-    struct workq *head_q;   /* HEADs that listings wait for */
-    struct workq *notify_q; /* kernel notifications: one thread, never inside a handler */
+    struct workq *list_q, *head_q; /* listings; HEADs that they wait for */
+    struct workq *notify_q;        /* kernel notifications: one thread, never inside a handler */
     struct notes notes;
     struct workq *ask_q;    /* questions to the kernel: one thread */
     struct workq *reap_q;   /* the end of what was removed: one thread, which waits for the disk */

@@ -33,13 +33,13 @@ void mapped_init(struct fs *fs)
     mutex_init(&m->mu, LOCK_MAPPED);
     cond_init(&m->wake);
     m->files = g_ptr_array_new();
-    m->flushed = g_ptr_array_new();
+    m->flushed = g_hash_table_new(NULL, NULL);
 }
 
 void mapped_fini(struct fs *fs)
 {
     g_ptr_array_unref(fs->mapped.files);
-    g_ptr_array_unref(fs->mapped.flushed);
+    g_hash_table_unref(fs->mapped.flushed);
     cond_fini(&fs->mapped.wake);
     mutex_fini(&fs->mapped.mu);
 }
@@ -97,8 +97,22 @@ void mapped_flushed(struct inode *in)
         return;
     inode_ref(in);
     mutex_lock(&m->mu);
-    g_ptr_array_add(m->flushed, in);
+    (void)g_hash_table_add(m->flushed, in);
     mutex_unlock(&m->mu);
+}
+
+void mapped_sealed(struct inode *in)
+{
+    struct mapped *m = &in->fs->mapped;
+    mutex_lock(&in->mu);
+    mutex_lock(&m->mu);
+    bool ours = g_hash_table_remove(
+        m->flushed, in); /* else nobody watches it, or the thread that is looking at it sees that it is sealed */
+    mutex_unlock(&m->mu);
+    in->flushed_watched &= !ours;
+    mutex_unlock(&in->mu);
+    if (ours)
+        inode_put(in);
 }
 
 void mapped_closed(struct inode *in)
@@ -278,21 +292,23 @@ static bool look_flushed(struct inode *in)
 
 static void look_at_flushed(struct mapped *m)
 {
+    GHashTableIter it;
+    void *in;
     mutex_lock(&m->mu);
-    GPtrArray *list = g_steal_pointer(&m->flushed);
-    m->flushed = g_ptr_array_new();
+    GHashTable *list = g_steal_pointer(&m->flushed);
+    m->flushed = g_hash_table_new(NULL, NULL);
     mutex_unlock(&m->mu);
-    for (unsigned i = 0; i < list->len; i++) {
-        struct inode *in = list->pdata[i];
+    g_hash_table_iter_init(&it, list);
+    while (g_hash_table_iter_next(&it, &in, NULL)) {
         if (look_flushed(in)) {
             inode_put(in);
             continue;
         }
         mutex_lock(&m->mu);
-        g_ptr_array_add(m->flushed, in);
+        (void)g_hash_table_add(m->flushed, in);
         mutex_unlock(&m->mu);
     }
-    g_ptr_array_unref(list);
+    g_hash_table_unref(list);
 }
 
 static void *mapped_main(void *arg)
@@ -353,7 +369,10 @@ void mapped_stop(struct fs *fs)
     for (unsigned i = 0; i < m->files->len; i++)
         let_go(m->files->pdata[i]);
     g_ptr_array_set_size(m->files, 0);
-    for (unsigned i = 0; i < m->flushed->len; i++)
-        inode_put(m->flushed->pdata[i]);
-    g_ptr_array_set_size(m->flushed, 0);
+    GHashTableIter it;
+    void *in;
+    g_hash_table_iter_init(&it, m->flushed);
+    while (g_hash_table_iter_next(&it, &in, NULL))
+        inode_put(in);
+    g_hash_table_remove_all(m->flushed);
 }

@@ -17,6 +17,8 @@ void mapped_fini(struct fs *fs);
 int mapped_add(struct inode *in) MUST_CHECK;
 /* A close was flushed, or what was closed and is not published yet is changed: somebody has it open. */
 void mapped_flushed(struct inode *in);
+/* It is closed for good, with the content gate: from here on a removal of it waits for no look. */
+void mapped_sealed(struct inode *in);
 /* A close was flushed, with the content gate: one that blocked nothing any more may be closed for good now. */
 void mapped_closed(struct inode *in);
 unsigned mapped_count(struct fs *fs);

@@ -80,7 +80,10 @@ class Recording:
 
         def look():
             for path in (self.cache / "data").glob("*/*"):
-                st = path.stat()
+                try:
+                    st = path.stat()
+                except FileNotFoundError:  # it went since
+                    continue
                 if seen.get(path) != (st.st_ino, st.st_mtime_ns, st.st_size):
                     seen[path] = (st.st_ino, st.st_mtime_ns, st.st_size)
                     lib.power_snapshot(os.fsencode(path))
