@@ -93,6 +93,7 @@ int index_load_segments(struct cfile *cf) MUST_CHECK;
 /* Record, segments, local file: removed so that a crash between leaves nothing behind for ever; the record of a file that may have an intent goes later (cache_removed.c). sync: the vid may be opened again, and nothing but the record would
  * tell its new, empty file from the old one. */
 int index_remove(struct cache_tier *t, uint64_t vid, bool sync) MUST_CHECK;
+bool index_is_dying(struct cache *c, uint64_t vid);                   /* it is being removed, or was to be */
 int index_end_removal(struct cache_tier *t, uint64_t vid) MUST_CHECK; /* of one that is DYING */
 /* Adds the removal of all that is recorded of vid to b. */
 void index_batch_forget(struct meta_batch *b, uint64_t vid);

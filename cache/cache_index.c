@@ -235,6 +235,12 @@ static bool may_have_intent(struct cache *c, uint64_t vid)
     return may;
 }
 
+bool index_is_dying(struct cache *c, uint64_t vid)
+{
+    struct meta_cached rec;
+    return meta_cached_get(c->meta, vid, &rec) == 0 && (rec.flags & CACHED_DYING);
+}
+
 int index_end_removal(struct cache_tier *t, uint64_t vid)
 {
     if (t->kind == TIER_DISK && tier_state(t) != TIER_OK)

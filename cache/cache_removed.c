@@ -77,18 +77,12 @@ static bool sync_folders(struct cache_tier *t, const uint8_t *marks)
     return r == 0;
 }
 
-static bool is_dying(struct cache *c, uint64_t vid)
-{
-    struct meta_cached rec;
-    return meta_cached_get(c->meta, vid, &rec) == 0 && (rec.flags & CACHED_DYING);
-}
-
 static int forget(struct cache *c, uint64_t vid)
 {
     int r = 0;
-    if (!is_dying(c, vid) || !table_claim_unused(c, vid))
+    if (!index_is_dying(c, vid) || !table_claim_unused(c, vid))
         return 0; /* it was made anew */
-    if (is_dying(c, vid)) {
+    if (index_is_dying(c, vid)) {
         struct meta_batch *b = meta_batch_new(c->meta);
         meta_cached_del(b, vid);
         r = meta_commit(b, false);

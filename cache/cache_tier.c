@@ -82,13 +82,6 @@ static bool has_intent(struct cache_tier *t, const char *path)
     return fd < 0 || fgetxattr(fd, INTENT_NAME, NULL, 0) >= 0;
 }
 
-/* It was to be removed while the tier was not used. */
-static bool is_dying(struct cache *c, uint64_t vid)
-{
-    struct meta_cached rec;
-    return meta_cached_get(c->meta, vid, &rec) == 0 && (rec.flags & CACHED_DYING);
-}
-
 static int sweep_file(void *ctx, const struct cache_scanned *file)
 {
     struct sweep *s = ctx;
@@ -104,7 +97,7 @@ static int sweep_file(void *ctx, const struct cache_scanned *file)
         return 0;
     }
     struct cache_entry *e = space_entry_find(c, file->vid);
-    if (!e && is_dying(c, file->vid))
+    if (!e && index_is_dying(c, file->vid)) /* it was to be removed while the tier was not used */
         s->n += index_end_removal(s->t, file->vid) == 0;
     else if (e ? entry_tier(e) != s->t : !has_intent(s->t, file->path))
         s->n += tier_data_unlink(s->t, file->vid) == 0;

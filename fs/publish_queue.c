@@ -744,7 +744,7 @@ void queue_take_locked(struct publisher *p, struct op *o)
     assert(!queue_busy_locked(p, o));
     o->running = true;
     __atomic_store_n(&o->progress_bytes, 0, __ATOMIC_RELAXED); /* of a try before */
-    o->given_up = false;
+    o->given_up = o->whole = false;
     count_run(p, o, 1);
     g_hash_table_insert(p->running_keys, o->key, o);
     if (o->rec.kind == OP_SYNC)
