@@ -12,7 +12,7 @@ import json as jsonlib
 
 import pytest
 import mounts
-from mounts import MIB, QUICK, eventually, in_thread, sh
+from mounts import MIB, NIGHT, QUICK, eventually, in_thread, sh
 
 
 def noise(n, seed=1):
@@ -82,7 +82,7 @@ def test_edit_in_the_middle_of_a_cold_object(mount, store):
 
 @pytest.mark.parametrize("state", ["just published", "after a restart", "cold"])
 def test_edit_sends_what_changed_and_copies_the_rest(make_mount, store, state):
-    size = (128 if QUICK else 1024) * MIB
+    size = (1024 if NIGHT else 128 if QUICK else 256) * MIB
     m = make_mount()
     block = noise(4 * MIB + 17)
     with open(m.path / "big", "wb") as f:
