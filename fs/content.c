@@ -1,6 +1,7 @@
 /* See content.h. The gate is a flag and a condition under the inode's lock, so it may be held while the disk works. */
 #include "content.h"
 
+#include "backing.h"
 #include "base/crash.h"
 #include "cache_scan.h"
 #include "content_record.h"
@@ -265,7 +266,7 @@ int content_adopt(struct inode *in, bool for_write)
     content_gate_enter(in);
     mutex_lock(&in->mu);
     count_locked(in, for_write);
-    if (for_write) { /* what was written before nobody knows */
+    if (for_write) { /* what was written before nobody knows, but for what the file's slot tells (attach.c) */
         in->rewriters = true;
         in->sealed_changes = UINT64_MAX;
     }
@@ -375,7 +376,7 @@ int content_begin_change(struct inode *in)
 int content_truncate(struct inode *in, uint64_t size)
 {
     mutex_lock(&in->mu);
-    in->rewriters = true;
+    backing_rewrite_locked(in);
     mutex_unlock(&in->mu);
     if (size == 0)
         cache_file_cut_begin(in->cf);
