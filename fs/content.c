@@ -334,6 +334,7 @@ int content_begin_change_gated(struct inode *in)
     bool vouched_for = is_vouched_for(in);
     mutex_lock(&in->mu);
     bool sealed = in->rec.content == CONTENT_SEALED;
+    bool begun = in->rec.content == CONTENT_OPEN && in->snap_gen != in->rec.gen && in->io.kernel_writes;
     mutex_unlock(&in->mu);
     if (r == 0)
         r = cache_file_set_dirty(in->cf, true);
@@ -343,10 +344,10 @@ int content_begin_change_gated(struct inode *in)
     CRASH_POINT(change_recorded);
     if (r == 0 && vouched_for) /* taken back for good before the first byte changes */
         r = meta_sync(in->fs->meta);
-    if (r == 0) {
+    if (r == 0 && !begun) /* else it says so, and who writes past us may hold us up (content.h) */
         content_write_intent(in);
+    if (r == 0)
         publish_content_state(in->fs, in->ino, CONTENT_OPEN);
-    }
     if (r == 0 && sealed)
         mapped_flushed(in);
     return r;
