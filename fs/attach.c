@@ -94,6 +94,18 @@ static int pass_again(struct inode *in)
     return r;
 }
 
+/* What was sealed last is still there, if who opened the file since only added to it: else nobody knows, and a mapping may change it as a handle may. */
+static void take_rewriters_locked(struct inode *in, struct sess_file *slot) REQUIRES(in->mu)
+{
+    uint32_t generation = in->fs->session->head->generation;
+    bool appended = slot->appended == generation - 1;
+    in->rewriters = !appended && (in->rewriters || slot->kernel_writes);
+    if (in->rewriters)
+        in->sealed_changes = UINT64_MAX;
+    if (appended) /* now we say so */
+        slot->appended = generation;
+}
+
 static void attach_file(struct fs *fs, struct sess_file *slot)
 {
     INODE_REF in = inode_find(fs, slot->ino);
@@ -112,6 +124,7 @@ static void attach_file(struct fs *fs, struct sess_file *slot)
     in->io.mode = in->io.n_handles == 0 ? IO_NONE : slot->mode != IO_NONE ? (enum io_mode)slot->mode : IO_CACHED;
     in->io.seen_size = slot->seen_size;
     in->io.seen_mtime_ns = slot->seen_mtime_ns;
+    take_rewriters_locked(in, slot);
     in->io.n_news = in->io.kernel_writes && !kept; /* handles know of none: they were all written, then */
     if (in->io.kernel_writes)
         in->io.kept = g_steal_pointer(&kept);

@@ -72,6 +72,7 @@ static void fill_slot(struct sess_file *slot, const struct inode *in)
     const struct io_state *io = &in->io;
     slot->ino = in->ino;
     slot->kept = slot->kept && io->kept;
+    slot->appended = in->rewriters ? 0 : in->fs->session->head->generation;
     atomic_signal_fence(memory_order_seq_cst);
     slot->seen_size = io->seen_size;
     slot->seen_mtime_ns = io->seen_mtime_ns;
@@ -105,6 +106,17 @@ void backing_save_locked(struct inode *in)
     mutex_assert_held(&in->mu);
     mutex_lock(&fs->io_mu);
     save_locked(fs, in);
+    mutex_unlock(&fs->io_mu);
+}
+
+void backing_rewrite_locked(struct inode *in)
+{
+    struct fs *fs = in->fs;
+    mutex_assert_held(&in->mu);
+    in->rewriters = true;
+    mutex_lock(&fs->io_mu);
+    if (in->io.slot)
+        in->io.slot->appended = 0;
     mutex_unlock(&fs->io_mu);
 }
 

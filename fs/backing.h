@@ -25,6 +25,8 @@ void backing_keep_locked(struct inode *in) REQUIRES(in->mu);
 void backing_unuse(struct inode *in);
 /* The slot says what in->io says. */
 void backing_save_locked(struct inode *in) REQUIRES(in->mu);
+/* What was sealed last is about to change in other ways than by growing, as its slot tells from here on: in->rewriters. */
+void backing_rewrite_locked(struct inode *in) REQUIRES(in->mu);
 /* Takeover: the slot is the inode's; it goes, with its id, when the kernel can be told. Until then it says what it said: this worker
  * may fail to start, and one that fares better with the file come after it. */
 void backing_adopt(struct inode *in, struct sess_file *slot);

@@ -1,6 +1,7 @@
 /* See content.h. The gate is a flag and a condition under the inode's lock, so it may be held while the disk works. */
 #include "content.h"
 
+#include "backing.h"
 #include "base/crash.h"
 #include "cache_scan.h"
 #include "content_record.h"
@@ -265,7 +266,7 @@ int content_adopt(struct inode *in, bool for_write)
     content_gate_enter(in);
     mutex_lock(&in->mu);
     count_locked(in, for_write);
-    if (for_write) { /* what was written before nobody knows */
+    if (for_write) { /* what was written before nobody knows, but for what the file's slot tells (attach.c) */
         in->rewriters = true;
         in->sealed_changes = UINT64_MAX;
     }
@@ -333,6 +334,7 @@ int content_begin_change_gated(struct inode *in)
     bool vouched_for = is_vouched_for(in);
     mutex_lock(&in->mu);
     bool sealed = in->rec.content == CONTENT_SEALED;
+    bool begun = in->rec.content == CONTENT_OPEN && in->snap_gen != in->rec.gen && in->io.kernel_writes;
     mutex_unlock(&in->mu);
     if (r == 0)
         r = cache_file_set_dirty(in->cf, true);
@@ -342,10 +344,10 @@ int content_begin_change_gated(struct inode *in)
     CRASH_POINT(change_recorded);
     if (r == 0 && vouched_for) /* taken back for good before the first byte changes */
         r = meta_sync(in->fs->meta);
-    if (r == 0) {
+    if (r == 0 && !begun) /* else it says so, and who writes past us may hold us up (content.h) */
         content_write_intent(in);
+    if (r == 0)
         publish_content_state(in->fs, in->ino, CONTENT_OPEN);
-    }
     if (r == 0 && sealed)
         mapped_flushed(in);
     return r;
@@ -375,7 +377,7 @@ int content_begin_change(struct inode *in)
 int content_truncate(struct inode *in, uint64_t size)
 {
     mutex_lock(&in->mu);
-    in->rewriters = true;
+    backing_rewrite_locked(in);
     mutex_unlock(&in->mu);
     if (size == 0)
         cache_file_cut_begin(in->cf);

@@ -59,3 +59,12 @@ void content_write_intent(struct inode *in)
     meta_dentry_clear(&d);
     cache_file_unref(cf);
 }
+
+void content_move_intent(struct inode *in)
+{
+    mutex_lock(&in->mu);
+    bool written = in->io.kernel_writes && in->n_writers > 0 && in->rec.content == CONTENT_OPEN;
+    mutex_unlock(&in->mu);
+    if (!written)
+        content_write_intent(in);
+}

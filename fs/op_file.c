@@ -222,16 +222,14 @@ static void reply_created(fuse_req_t req, enum op_id op, struct inode *in, uint6
     bool writes = opens_for_write(fi->flags);
     CRASH_POINT(create_unopened);
     int r = open_created(in, writes, again);
-    if (r < 0) {
+    bool opened = r == 0;
+    if (opened)
+        r = new_handle(req, in, fi, true);
+    if (r < 0) { /* the name first: without one it is not published */
         if (name && tree_unlink(fs, parent, name) < 0)
             log_warn("fuse", "a file that could not be made leaves its name ino=%" G_GUINT64_FORMAT, in->ino);
-        inode_put(in);
-        reply_err(req, op, r);
-        return;
-    }
-    r = new_handle(req, in, fi, true);
-    if (r < 0) {
-        content_release(in, writes);
+        if (opened)
+            content_release(in, writes);
         inode_put(in);
         reply_err(req, op, r);
         return;

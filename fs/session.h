@@ -46,6 +46,8 @@ struct sess_file {
     int64_t seen_mtime_ns;
     uint8_t mode, kernel_writes; /* enum io_mode, bool */
     uint8_t kept;                /* bool: unchanged since open, whatever "open/INO" says it was made from holds */
+    /* head.generation of the worker that says: since its last seal it was opened to append only. Of any worker but the one just before, as who does not know this field leaves it: nothing is known. */
+    uint32_t appended;
 };
 
 /* A thread of the worker: what it does, and since when; since_ns 0: nothing. */

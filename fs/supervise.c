@@ -23,6 +23,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -33,9 +34,10 @@
 #include <unistd.h>
 
 #define DEATHS_MAX       5u
-#define HANDOVER_NS      (5 * NS_PER_S)  /* for requests to come to their end; the rest is done again */
-#define TRIAL_NS         (10 * NS_PER_S) /* for another program to serve */
-#define BEAT_LOOKS       10u             /* looks for a sign of life, evenly over cfg->watchdog_ns */
+#define HANDOVER_NS      (5 * NS_PER_S)   /* for requests to come to their end; the rest is done again */
+#define TRIAL_NS         (10 * NS_PER_S)  /* for another program to serve */
+#define BEAT_LOOKS       10u              /* looks for a sign of life, evenly over cfg->watchdog_ns */
+#define START_LOOKS      (4 * BEAT_LOOKS) /* before it serves: its disk alone may take that long */
 #define DEADLINE_LOOK_MS 100
 #define NOTIFIER_NS      NS_PER_S /* for a worker that takes the mount away, and the notifier before, to say so */
 #define DELAY_NS         (300 * NS_PER_MS) /* before the second worker in a row, twice that before the third, ... */
@@ -64,7 +66,7 @@ struct supervisor {
     int pidfd, channel;
     bool ready, ending;
     uint64_t ready_ns;
-    uint64_t beat_ns; /* its sign of life as of the last look, and looks since that found no other */
+    uint64_t sign; /* of life, as of the last look, and looks since that found no other */
     unsigned n_silent;
 };
 
@@ -524,16 +526,41 @@ static void log_busy(const struct supervisor *s)
     }
 }
 
-/* Counts looks instead of time: a machine or a supervisor that was stopped for a while says nothing about the worker. */
+/* Adds a number of /proc/PID/FILE, so many words behind `after`. False: it cannot be read. */
+static bool add_count(pid_t pid, const char *file, const char *after, unsigned skip, uint64_t *sum)
+{
+    g_autofree char *path = g_strdup_printf("/proc/%d/%s", (int)pid, file), *text = NULL;
+    if (!g_file_get_contents(path, &text, NULL, NULL))
+        return false;
+    const char *at = strstr(text, after);
+    at = at ? at + strlen(after) : NULL;
+    for (; at && skip > 0; skip--)
+        at = (at = strchr(at, ' ')) ? at + 1 : NULL;
+    *sum += at ? strtoull(at, NULL, 10) : 0;
+    return at;
+}
+
+/* Changes while a worker that does not serve yet does something: CPU time of all its threads, and how often the first one, which does the most, had to wait for a disk, say. */
+static uint64_t work_done(pid_t pid)
+{
+    enum { UTIME = 11, STIME = 12 }; /* words of "stat", 0 is the first behind the name */
+    uint64_t n = 0;
+    bool known = add_count(pid, "stat", ") ", UTIME, &n) && add_count(pid, "stat", ") ", STIME, &n) &&
+                 add_count(pid, "status", "\nvoluntary_ctxt_switches:\t", 0, &n);
+    return known ? n : clock_mono_ns();
+}
+
+/* Counts looks instead of time: a machine or a supervisor that was stopped for a while says nothing about the worker. One that comes up for the first time may wait for the store. */
 static void look_at_beat(struct supervisor *s)
 {
-    uint64_t beat_ns = atomic_load(&s->session->head->beat_ns);
-    bool silent = s->ready && !s->ending && beat_ns == s->beat_ns;
-    s->n_silent = silent ? s->n_silent + 1 : 0;
-    s->beat_ns = beat_ns;
-    if (s->n_silent != BEAT_LOOKS)
+    bool looks = s->pid > 0 && !s->ending && (s->served || s->stopping);
+    uint64_t sign = !looks ? 0 : s->ready ? atomic_load(&s->session->head->beat_ns) : work_done(s->pid);
+    s->n_silent = looks && sign == s->sign ? s->n_silent + 1 : 0;
+    s->sign = sign;
+    if (s->n_silent != (s->ready ? BEAT_LOOKS : START_LOOKS))
         return; /* once is enough: a process that its disk does not let go ends when that does */
-    log_err("mount", "the daemon shows no sign of life pid=%d; it is ended", (int)s->pid);
+    log_err("mount", "the daemon shows no sign of life%s pid=%d; it is ended", s->ready ? "" : " while it starts",
+            (int)s->pid);
     log_busy(s);
     (void)kill(s->pid, SIGKILL);
 }

@@ -1,6 +1,7 @@
 /* See meta_orphan.h: an empty value, or 16 bytes (le64: the inode that came, the directory) and a dentry record; a name where no inode came. Any thread. */
 #include "meta_orphan.h"
 
+#include "base/log.h"
 #include "meta_key.h"
 
 #include <stdlib.h>
@@ -98,8 +99,13 @@ static int on_orphan(void *ctx, const char *name, const void *value, size_t len)
     const struct orphan_each *e = ctx;
     struct meta_replaced rep;
     int r = parse(value, len, &rep);
-    if (r == 0)
+    if (r < 0) {
+        log_err("meta", "what is known of a removed file cannot be decoded, it is kept as it is name='%s' r=%s", name,
+                err_name(r));
+        r = 0;
+    } else {
         r = e->fn(e->ctx, strtoull(name + strlen(PREFIX), NULL, 16), &rep);
+    }
     meta_replaced_clear(&rep);
     return r;
 }

@@ -17,6 +17,6 @@ void meta_orphan_put_lost(struct meta_batch *b, uint64_t ino, uint64_t parent, c
 void meta_orphan_del(struct meta_batch *b, uint64_t ino);
 /* -ENOENT: it has a name, or is gone. */
 int meta_orphan_get(struct meta *m, uint64_t ino, struct meta_replaced *ret) MUST_CHECK;
-/* All of them; non-zero from fn stops and is returned. rep is fn's only during the call. */
+/* All of them but those that cannot be decoded, which are named in the log and stay; non-zero from fn stops and is returned. rep is fn's only during the call. */
 int meta_orphan_each(struct meta *m, int (*fn)(void *ctx, uint64_t ino, const struct meta_replaced *rep), void *ctx)
     MUST_CHECK;

@@ -41,6 +41,20 @@ def test_checkpoint_beside_a_log_that_is_opened_again_and_kept_open(make_mount, 
 
 
 @pytest.mark.parametrize("passthrough", MODES)
+def test_checkpoint_beside_a_log_that_the_worker_before_had_opened_again(make_mount, store, passthrough):
+    mount = make_mount(fault=SLOW, passthrough=passthrough)
+    path = begin_run(mount)
+    with reopened_log(path / "train.log") as log:
+        mount.kill_worker()
+        (path / "ckpt.pt").write_bytes(b"2")
+        mount.wait("run/ckpt.pt", timeout=60)
+        assert store.get("run/train.log") == b"one\ntwo\n"
+        log.write(b"three\n")
+    mount.wait()
+    assert store.get("run/train.log") == b"one\ntwo\nthree\n"
+
+
+@pytest.mark.parametrize("passthrough", MODES)
 def test_checkpoint_beside_a_log_of_which_one_descriptor_was_closed(make_mount, store, passthrough):
     mount = make_mount(passthrough=passthrough)
     path = begin_run(mount)

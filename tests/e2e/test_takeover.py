@@ -190,6 +190,39 @@ def test_worker_that_hangs_is_replaced(make_mount, store):
     assert "no sign of life" in m.log()
 
 
+def stop_next_worker(m):
+    """Kills the one that serves, and stops the next one while it starts. Its pid, if it was caught so early."""
+    supervisor, worker = m.pids()
+    children = pathlib.Path(f"/proc/{supervisor}/task/{supervisor}/children")
+    before, served = set(children.read_text().split()), m.log().count("taken over source=")
+    os.kill(worker, signal.SIGKILL)
+    new = eventually(lambda: set(children.read_text().split()) - before, step=0)
+    pid = int(new.pop())
+    os.kill(pid, signal.SIGSTOP)
+    if m.log().count("taken over source=") == served:
+        return pid
+    os.kill(pid, signal.SIGCONT)
+    return None
+
+
+def test_worker_that_hangs_while_it_starts_is_replaced(make_mount, store):
+    store.put("a", b"1234")
+    m = make_mount(watchdog="1s", settle="0s")
+    (m.path / "a").read_bytes()
+    pid = eventually(lambda: stop_next_worker(m))
+    assert in_thread(lambda: os.listdir(m.path))() == ["a"]
+    assert is_gone(pid) and m.status()["pid"] != pid
+    assert "no sign of life while it starts" in m.log()
+
+
+def test_worker_that_hangs_while_it_starts_can_be_stopped(make_mount):
+    m = make_mount(watchdog="1s", settle="0s")
+    supervisor, _ = m.pids()
+    pid = eventually(lambda: stop_next_worker(m))
+    os.kill(supervisor, signal.SIGTERM)
+    assert eventually(lambda: is_gone(supervisor) and is_gone(pid)) and not m.is_mounted()
+
+
 def test_worker_that_waits_for_the_store_is_left_alone(make_mount, store):
     store.put("a", b"1234")
     m = make_mount(watchdog="3s", fault="op=get,action=delay:6s")

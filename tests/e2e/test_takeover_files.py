@@ -510,6 +510,31 @@ def test_programs_notice_nothing_of_kills(m, store):
     assert m.status()["conflicts"] == 0
 
 
+@pytest.mark.parametrize("what", ["open", "rename"])
+def test_worker_can_die_while_a_program_writes_past_it(make_mount, store, what):
+    """The kernel holds the cache file's lock for the whole of a write(), and this one waits for bytes of another file, which only a worker gives."""
+    store.put("slow", bytes(4 * MIB))
+    m = make_mount(passthrough="on", settle="0s", open_fill="0", prefetch="off", fault="op=get,key=slow,action=delay:5s")
+    if not m.status()["passthrough"]:
+        pytest.skip("no passthrough here")
+    (m.path / "d").mkdir()
+    with open(m.path / "d/f", "wb", buffering=0) as f, open(m.path / "slow", "rb") as slow, \
+            mmap.mmap(slow.fileno(), 0, prot=mmap.PROT_READ) as source:
+        writing = in_thread(lambda: f.write(source))
+        time.sleep(1)
+        if what == "open":
+            work = in_thread(lambda: os.open(m.path / "d/f", os.O_WRONLY))
+        else:
+            work = in_thread(lambda: os.rename(m.path / "d", m.path / "e"))
+        time.sleep(1)
+        assert m.kill_worker()
+        assert writing() == 4 * MIB
+        other = work()
+        if other:
+            os.close(other)
+    assert (m.path / ("d/f" if other else "e/f")).read_bytes() == bytes(4 * MIB)
+
+
 @pytest.mark.parametrize("passthrough", ["on", "off"])
 def test_times_of_open_files_go_on(make_mount, passthrough):
     """That of the last write, or the one that was set since."""

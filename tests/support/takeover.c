@@ -35,7 +35,7 @@ void takeover_open(bool passes)
 {
     char *argv[] = {(char[]){"test"}, NULL};
     struct fuse_args args = FUSE_ARGS_INIT(1, argv);
-    ck_assert_int_eq(session_map(memfd, false, &fx.session), 0);
+    ck_assert_int_eq(takeover_map(&fx.session), 0);
     fs_fixture_open(&fx);
     session_started(fx.session);
     fx.fs->se = fuse_session_new(&args, &fs_ops, sizeof(fs_ops), fx.fs);
@@ -43,6 +43,11 @@ void takeover_open(bool passes)
     ck_assert_ptr_nonnull(fx.fs->se);
     if (passes)
         io_mode_connected(fx.fs, true);
+}
+
+int takeover_map(struct session **ret)
+{
+    return session_map(memfd, false, ret);
 }
 
 static void close_worker(void)

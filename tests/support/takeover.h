@@ -25,6 +25,8 @@ void takeover_teardown(void);
 /* passes: the kernel can read and write by itself. */
 void takeover_open(bool passes);
 void takeover_run(void (*work)(void), bool passes);
+/* Begins to use the session's memory as a worker does. */
+int takeover_map(struct session **ret) MUST_CHECK;
 /* For takeover_run(): comes up, and that is all. */
 void takeover_nothing(void);
 

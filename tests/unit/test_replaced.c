@@ -639,6 +639,32 @@ START_TEST(file_that_is_still_written_is_synced_once_more)
 }
 END_TEST
 
+static uint64_t remove_open(const char *name)
+{
+    const struct inode *in = begin(name, "text");
+    ck_assert_int_eq(tree_unlink(fx.fs, META_ROOT_INO, name), 0);
+    return in->ino;
+}
+
+START_TEST(what_cannot_be_decoded_of_a_removed_file_keeps_it_and_stops_no_start)
+{
+    uint64_t bad = remove_open("bad"), good = remove_open("good");
+    g_autofree char *name = g_strdup_printf("orphan/%016" G_GINT64_MODIFIER "x", bad);
+    struct meta_batch *b = meta_batch_new(fx.fs->meta);
+    meta_value_put(b, name, "?", 1);
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    meta_batch_free(b);
+    restart();
+    ck_assert(!is_there(good));
+    ck_assert(is_there(bad));
+    uint64_t old = write_file("f", "old", true);
+    fs_fixture_write(&fx, "new", "new", 3);
+    move("new", "f");
+    fs_fixture_start(&fx);
+    await_end(old); /* as ever */
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("replaced");
@@ -656,6 +682,7 @@ int main(void)
     tcase_add_test(t, replaced_file_gives_way_to_a_writer);
     tcase_add_test(t, start_after_a_kill_goes_on);
     tcase_add_test(t, file_that_is_still_written_is_synced_once_more);
+    tcase_add_test(t, what_cannot_be_decoded_of_a_removed_file_keeps_it_and_stops_no_start);
     suite_add_tcase(s, t);
     t = tcase_create("power_loss");
     tcase_add_checked_fixture(t, setup, teardown);

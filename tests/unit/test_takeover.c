@@ -5,6 +5,7 @@
 #include "fs/io_mode.h"
 #include "fs/op.h"
 #include "fs/orphan.h"
+#include "fs/publish.h"
 #include "fs/request.h"
 #include "fs/tree.h"
 #include "takeover.h"
@@ -267,6 +268,65 @@ START_TEST(file_closed_by_one_of_its_descriptors_is_not_sealed)
 }
 END_TEST
 
+static void work_close_and_append(void)
+{
+    struct fuse_file_info fi = {.flags = O_WRONLY | O_APPEND};
+    struct handle *h = takeover_create("log");
+    takeover_write(h, "1", 0);
+    takeover_flush(h);
+    takeover_release(h);
+    struct inode *in = fs_fixture_inode(&fx, "log");
+    ck_assert_int_eq(content_open_to_append(in), 0);
+    h = takeover_new_handle(in, true, &fi);
+    handle_opened(fx.fs, h->fh);
+    takeover_write(h, "2", 1);
+}
+
+static void work_append_beside_an_overwriter(void)
+{
+    work_close_and_append();
+    uint64_t fh = shared->fh;
+    takeover_write(open_again("log", true), "3", 0);
+    shared->fh = fh;
+}
+
+static void work_append_and_cut(void)
+{
+    work_close_and_append();
+    ck_assert_int_eq(content_truncate(takeover_handle(shared->fh)->in, 0), 0);
+}
+
+START_TEST(what_was_closed_is_published_though_the_next_worker_found_it_open_to_append)
+{
+    takeover_run(work_close_and_append, false);
+    takeover_run(takeover_nothing, false);
+    takeover_open(false);
+    struct inode *in = takeover_handle(shared->fh)->in;
+    ck_assert(content_keeps_closed(in));
+    ck_assert_int_eq(publish_closed_now(fx.fs, in, clock_mono_ns() + 20 * NS_PER_S), 0);
+    takeover_assert_object("log", "12");
+    takeover_write(takeover_handle(shared->fh), "3", 2);
+    ck_assert(content_keeps_closed(in));
+    (void)open_again("log", true);
+    ck_assert(!content_keeps_closed(in));
+}
+END_TEST
+
+/* Nor what a worker says of its file that another came after, which may not have known of it. */
+START_TEST(what_was_overwritten_is_known_to_be_by_the_next_worker)
+{
+    void (*const works[])(void) = {work_append_beside_an_overwriter, work_append_and_cut, work_close_and_append};
+    takeover_run(works[_i], false);
+    if (_i == 2) {
+        struct session *s = NULL;
+        ck_assert_int_eq(takeover_map(&s), 0);
+        session_unmap(s);
+    }
+    takeover_open(false);
+    ck_assert(!content_keeps_closed(takeover_handle(shared->fh)->in));
+}
+END_TEST
+
 static void work_open_and_closing(void)
 {
     struct inode *in = takeover_make("closing");
@@ -520,6 +580,8 @@ int main(void)
     tcase_add_loop_test(tc, what_a_killed_program_had_open_is_held_by_the_next_worker, 0, 2);
     tcase_add_loop_test(tc, what_was_closed_in_order_after_that_is_not, 0, 2);
     tcase_add_test(tc, file_closed_by_one_of_its_descriptors_is_not_sealed);
+    tcase_add_test(tc, what_was_closed_is_published_though_the_next_worker_found_it_open_to_append);
+    tcase_add_loop_test(tc, what_was_overwritten_is_known_to_be_by_the_next_worker, 0, 3);
     tcase_add_test(tc, without_handle_closing_is_closed_and_open_is_not);
     tcase_add_test(tc, open_that_is_sent_again_replaces_the_first);
     tcase_add_test(tc, open_that_two_workers_died_of_leaves_one_handle);

@@ -132,6 +132,22 @@ START_TEST(mapping_that_outlives_its_handle_and_the_worker_is_waited_for)
 }
 END_TEST
 
+START_TEST(mapping_that_outlives_the_worker_may_change_what_was_closed_beside_an_appender)
+{
+    takeover_run(work_pass_and_map, true);
+    int fd = open_passed();
+    takeover_open(true);
+    INODE_REF in = fs_fixture_inode(&fx, "f");
+    ck_assert_int_eq(content_open_to_append(in), 0);
+    mutex_lock(&in->mu);
+    in->mapped = false; /* as the look finds that it has a writer */
+    mutex_unlock(&in->mu);
+    ck_assert(!content_keeps_closed(in));
+    content_abandon(in, true);
+    close(fd);
+}
+END_TEST
+
 /* Closed, but a mapping is left: fd. */
 static struct inode *map_new(const char *name, int *ret_fd)
 {
@@ -634,6 +650,7 @@ int main(void)
     tcase_add_test(tc, what_was_written_after_a_sync_is_not);
     tcase_add_test(tc, who_writes_with_o_dsync_sends_us_its_writes);
     tcase_add_test(tc, mapping_that_outlives_its_handle_and_the_worker_is_waited_for);
+    tcase_add_test(tc, mapping_that_outlives_the_worker_may_change_what_was_closed_beside_an_appender);
     tcase_add_test(tc, snapshot_that_waits_for_the_store_keeps_no_other_file_unsealed);
     tcase_add_test(tc, snapshot_is_left_out_when_the_file_was_opened_again_for_writing);
     tcase_add_test(tc, store_behind_a_published_snapshot_is_published);
