@@ -13,7 +13,9 @@
 struct rest {
     uint64_t until_ns; /* monotonic clock */
     int64_t until_wall_ns;
-    bool del;     /* deletes may go, else the op of that seq may */
+    bool
+        heard; /* the store answered since, from which on it counts: what hangs may carry out old and new requests in any order when it goes on */
+    bool del;  /* deletes may go, else the op of that seq may */
     uint64_t seq; /* with that */
     char *what;   /* owned */
 };
@@ -66,12 +68,13 @@ static struct rest *resting(struct publisher *p, const char *key) REQUIRES(p->mu
 {
     mutex_assert_held(&p->mu);
     struct rest *rest = g_hash_table_size(p->late) > 0 ? g_hash_table_lookup(p->late, key) : NULL;
-    return rest && rest->until_ns > clock_mono_ns() ? rest : NULL;
+    return rest && (!rest->heard || rest->until_ns > clock_mono_ns()) ? rest : NULL;
 }
 
 static gboolean is_over(void *key, void *value, void *now)
 {
-    return ((const struct rest *)value)->until_ns <= *(uint64_t *)now;
+    const struct rest *rest = value;
+    return rest->heard && rest->until_ns <= *(uint64_t *)now;
 }
 
 static void set_until(struct publisher *p, struct rest *rest)
@@ -81,9 +84,9 @@ static void set_until(struct publisher *p, struct rest *rest)
     rest->until_wall_ns = clock_wall_ns() + (int64_t)for_ns;
 }
 
-/* From now on, also because of what it rests for already. */
-static const struct rest *begin_rest(struct publisher *p, const char *key, bool del, uint64_t seq, const char *what)
-    REQUIRES(p->mu)
+/* From now on, also because of what it rests for already. heard: the store answered later than the request was lost. */
+static const struct rest *begin_rest(struct publisher *p, const char *key, bool del, uint64_t seq, const char *what,
+                                     bool heard) REQUIRES(p->mu)
 {
     const struct rest *old = resting(p, key);
     bool same = !old || (old->del == del && (del || (old->seq == seq && g_str_equal(old->what, what))));
@@ -91,6 +94,7 @@ static const struct rest *begin_rest(struct publisher *p, const char *key, bool 
     rest->del = same && del;
     rest->seq = same ? seq : NOBODY;
     rest->what = g_strdup(what);
+    rest->heard = heard;
     set_until(p, rest);
     g_hash_table_replace(p->late, g_strdup(key), rest);
     return rest;
@@ -119,7 +123,7 @@ static void count_copiers(struct publisher *p, const char *key, int by) REQUIRES
 uint64_t late_until_locked(struct publisher *p, const struct op *o)
 {
     const struct rest *rest = resting(p, o->key);
-    uint64_t until = rest && !may_go(rest, o) ? rest->until_ns : 0;
+    uint64_t until = rest && rest->heard && !may_go(rest, o) ? rest->until_ns : 0;
     bool copied = is_write(o) && copiers(p, o->key) > 0; /* its end is not known, but wakes who waits */
     return copied ? MAX(until, clock_mono_ns() + NS_PER_S) : until;
 }
@@ -133,7 +137,38 @@ static int check_what(struct publisher *p, struct op *o, const char *what) REQUI
     bool other = rest && may_go(rest, o) && is_write(o) && !g_str_equal(rest->what, what);
     if (other)
         rest->seq = NOBODY;
-    return other || late_until_locked(p, o) > clock_mono_ns() ? -EAGAIN : 0;
+    return (rest && !may_go(rest, o)) || late_until_locked(p, o) > clock_mono_ns() ? -EAGAIN : 0;
+}
+
+/* Did the store say that? */
+static bool is_answer(int r)
+{
+    return r == 0 || r == -ENOENT || r == -ESTALE || r == -EACCES || r == -EINVAL;
+}
+
+int late_hear(struct op *o)
+{
+    struct publisher *p = o->p;
+    struct obj_info info = {0};
+    mutex_lock(&p->mu);
+    const struct rest *rest = resting(p, o->key);
+    bool ask = rest && !rest->heard && !may_go(rest, o);
+    uint64_t until = rest ? rest->until_ns : 0; /* tells one rest from the next */
+    mutex_unlock(&p->mu);
+    if (!ask)
+        return 0;
+    int r = objstore_head(p->fs->store, o->key, &info);
+    obj_info_clear(&info);
+    if (!is_answer(r))
+        return r;
+    mutex_lock(&p->mu);
+    struct rest *same = resting(p, o->key);
+    if (same && !same->heard && same->until_ns == until) {
+        same->heard = true;
+        set_until(p, same);
+    }
+    mutex_unlock(&p->mu);
+    return 0;
 }
 
 static void forget_request(struct publisher *p, struct op *o) REQUIRES(p->mu)
@@ -189,22 +224,24 @@ void late_begin(void)
     objstore_late_forget();
 }
 
-void late_end(struct op *o)
+void late_end(struct op *o, int r)
 {
     struct publisher *p = o->p;
-    bool lost = objstore_late() && o->late_what;
+    bool lost = objstore_late() && o->late_what, heard = is_answer(r);
     uint64_t now = clock_mono_ns();
     mutex_lock(&p->mu);
     struct rest *rest = resting(p, o->key);
-    if (!lost && o->late_what && rest &&
-        may_go(rest, o)) /* the reply may be an earlier request's, this one be carried out later */
+    if (!lost && o->late_what && rest && may_go(rest, o)) {
+        /* the reply may be an earlier request's, this one be carried out later */
+        rest->heard |= heard;
         set_until(p, rest);
+    }
     if (lost) {
         (void)g_hash_table_foreach_remove(p->late, is_over, &now);
-        (void)begin_rest(p, o->key, !is_write(o), o->rec.seq, o->late_what);
+        (void)begin_rest(p, o->key, !is_write(o), o->rec.seq, o->late_what, heard);
     }
     if (lost && o->late_src)
-        (void)begin_rest(p, o->late_src, true, o->rec.seq, "");
+        (void)begin_rest(p, o->late_src, true, o->rec.seq, "", heard);
     forget_request(p, o);
     mutex_unlock(&p->mu);
     if (lost)
@@ -218,7 +255,8 @@ static bool settle_key(struct publisher *p, struct meta_batch *b, const struct o
                        bool lost) REQUIRES(p->mu)
 {
     bool src = key != o->key;
-    const struct rest *rest = lost ? begin_rest(p, key, del, o->rec.seq, del ? "" : o->late_what) : resting(p, key);
+    const struct rest *rest =
+        lost ? begin_rest(p, key, del, o->rec.seq, del ? "" : o->late_what, true) : resting(p, key);
     if (rest)
         put_record(b, key, rest->del, rest->seq, rest->what, rest->until_wall_ns);
     return rest || copiers(p, key) > (src ? 1u : 0u);
@@ -261,8 +299,8 @@ static int load_record(void *ctx, const char *name, const void *value, size_t le
         return 0;
     }
     mutex_lock(&p->mu);
-    const struct rest *rest =
-        begin_rest(p, key, g_str_equal(lines[KIND], DELETE), g_ascii_strtoull(lines[SEQ], NULL, 10), lines[WHAT]);
+    const struct rest *rest = begin_rest(p, key, g_str_equal(lines[KIND], DELETE),
+                                         g_ascii_strtoull(lines[SEQ], NULL, 10), lines[WHAT], false);
     put_record(l->b, key, rest->del, rest->seq, rest->what, until ? until : rest->until_wall_ns);
     mutex_unlock(&p->mu);
     return 0;

@@ -5,7 +5,8 @@
  * version that cannot stand there again: not where nothing was to stand there (the object may have been removed since), not for empty objects, nor for deletes (the same bytes have the same etag). So
  * before such a request is sent a record says so, which the commit of a definite outcome removes. When the reply did not come, or the worker was killed before, the key rests for
  * --late-requests: what else is to be published or deleted there waits for that, in its place in the order. The same op may try again with the same content and attributes, and deletes may follow a
- * delete: they do the same. A copy takes what its source has when it is carried out: nothing is published there either, unless the store compares that first.
+ * delete: they do the same. The time counts from the first answer of the store after that: one that hangs for longer, and goes on, carries out what came meanwhile in any order. Who wants to change the key
+ * asks for it. A copy takes what its source has when it is carried out: nothing is published there either, unless the store compares that first.
  * Value "late/KEY": "delete" (deletes may go) or "write" (the op may try again), seq of the op, what it sends, until when the key rests (wall clock, ns; 0: the outcome is not known); one a
  * line. After a start it rests for the full time: the process that sent the request may have lived until just now, and clocks are set.
  */
@@ -31,8 +32,10 @@ int late_put(struct meta_batch *b, struct op *o, const struct late_request *req)
 int late_note_delete(struct op *o) MUST_CHECK;
 /* What the op's thread sends from here on is its. */
 void late_begin(void);
-/* The run is over: the key rests if a request of it got no reply. */
-void late_end(struct op *o);
+/* Before the op changes anything: is the store there again, where its key rests and nothing was heard since? An error: it is not known. */
+int late_hear(struct op *o) MUST_CHECK;
+/* The run is over, with that: the key rests if a request of it got no reply. */
+void late_end(struct op *o, int r);
 /* The batch records what the op made of its key. */
 void late_settle(struct meta_batch *b, const struct op *o);
 /* From when on the op may change anything in the store (monotonic clock, ns; 0: now). */

@@ -728,6 +728,9 @@ static int run(struct op *o, bool snapshot, uint64_t deadline_ns)
         return r;
     if (o->untangle)
         return run_untangle(o);
+    r = late_hear(o);
+    if (r < 0)
+        return r;
     return o->rec.kind == OP_DELETE ? run_delete(o) : run_sync(o, snapshot, deadline_ns);
 }
 
@@ -735,6 +738,6 @@ int pubop_run(struct op *o, bool snapshot, uint64_t deadline_ns)
 {
     late_begin();
     int r = run(o, snapshot, deadline_ns);
-    late_end(o);
+    late_end(o, r);
     return r;
 }

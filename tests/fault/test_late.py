@@ -55,6 +55,32 @@ def test_what_is_carried_out_late_meets_nothing_newer(make_lake, kind, how):
     assert lake.status("conflicts") == 0
 
 
+def test_the_wait_begins_when_a_store_that_hung_goes_on(make_lake):
+    """It hung for longer than the wait, and carries out what came before and meanwhile in any order."""
+    lake = make_lake(late_requests=f"{2 * LATE}s", op_timeout="3s")
+    name = lake.path / "d/name"
+    lake.write("d/name", blob("old", 100000))
+    lake.wait()
+    later = p.CarriedOutLater(hang=True)
+    lake.proxy.rule("delete", later, key="d/name", times=None)
+    os.unlink(name)
+    assert eventually(lambda: later.request and "a delete got no reply" in lake.m.log(), 20)
+
+    def hangs(x):
+        x.hang()
+        p.pass_on(x)
+
+    lake.proxy.rule("any", hangs, key="d/name", times=None)
+    new = blob("new", 70000)
+    lake.write("d/name", new)  # the delete is not tried again: this takes its place
+    time.sleep(2 * LATE + 5)
+    lake.proxy.heal()
+    eventually(lambda: lake.store.list()["d/name"] == len(new), LATE)
+    assert later.carry_out() // 100 == 2
+    lake.wait()
+    assert lake.store.get("d/name") == new
+
+
 def test_nothing_is_waited_for_when_all_replies_come(make_lake):
     """A day would be too long for the wait."""
     lake = make_lake(late_requests="24h")

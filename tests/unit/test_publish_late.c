@@ -241,6 +241,37 @@ START_TEST(name_taken_again_while_its_delete_runs_rests_too)
 }
 END_TEST
 
+/* The store says nothing for longer than that: when it goes on, it may carry out both requests, in any order. */
+START_TEST(rest_begins_when_the_store_answers_again)
+{
+    start();
+    put("n", "1");
+    all_published();
+    g_free(fx.cfg.fault);
+    fx.cfg.fault =
+        g_strdup("op=delete,key=n,action=late:-EIO;op=head,key=n,action=error:-EIO;op=put,key=n,action=error:-EIO");
+    fault(fx.cfg.fault);
+    drop("n");
+    while (!is_noted("n"))
+        g_usleep(1000);
+    g_usleep(100000);
+    put("n", "2");
+    if (_i)
+        restart();
+    clock_fake_advance(REST_NS + NS_PER_S);
+    put("waker/w", "x");
+    g_usleep(200000); /* who wants to go asks, in vain */
+    fault("op=get,nth=1000000,action=error:-EIO");
+    clock_fake_advance(300 * NS_PER_S); /* it is tried again */
+    put("waker/y", "x");
+    assert_rests("n", "1");
+    time_passes();
+    all_published();
+    assert_object("n", "2");
+    ck_assert(!is_noted("n"));
+}
+END_TEST
+
 /* The loss and the outcome come in one run: what is recorded with the outcome says it. */
 START_TEST(name_rests_after_a_start_when_only_a_first_try_got_no_reply)
 {
@@ -420,6 +451,7 @@ int main(void)
     tcase_add_test(tc, copy_is_deleted_when_a_lost_one_cannot_come_any_more);
     tcase_add_test(tc, name_rests_after_a_start_when_a_delete_had_been_sent);
     tcase_add_test(tc, name_taken_again_while_its_delete_runs_rests_too);
+    tcase_add_loop_test(tc, rest_begins_when_the_store_answers_again, 0, 2);
     tcase_add_test(tc, name_rests_after_a_start_when_only_a_first_try_got_no_reply);
     tcase_add_test(tc, delete_may_follow_a_lost_delete);
     tcase_add_loop_test(tc, nothing_rests_where_no_reply_was_lost_or_that_is_not_asked_for, 0, 2);
