@@ -632,6 +632,19 @@ static int read_job(struct job *j)
     return r;
 }
 
+/* Under the same token: with the target and the attributes that the link has now? */
+static bool is_this_link(struct job *j, const struct obj_info *info)
+{
+    struct posix_attr posix;
+    if (!S_ISLNK(j->o->type) || !token_is_version(j->o->p->fs, info->token, j->d.ino, j->o->rec.seq))
+        return false;
+    mutex_lock(&j->in->mu);
+    posix_of(&j->in->rec, &posix);
+    bool same = g_strcmp0(info->symlink, j->in->rec.target) == 0;
+    mutex_unlock(&j->in->mu);
+    return same && note_carries(&info->posix, &posix, true);
+}
+
 /* Did a try that was cut off make an object visible? 1: it is the content we have, and recorded now. */
 static int settle_note(struct job *j)
 {
@@ -649,7 +662,8 @@ static int settle_note(struct job *j)
     bool sealed = S_ISREG(rec->mode) && rec->content == CONTENT_SEALED && rec->size == info.size;
     mutex_unlock(&j->in->mu);
     g_strlcpy(out.token, info.token, sizeof(out.token));
-    if (sealed && token_is_version(fs, info.token, out.vid, out.gen)) {
+    out.meta = is_this_link(j, &info);
+    if (out.meta || (sealed && token_is_version(fs, info.token, out.vid, out.gen))) {
         r = pubop_record(j->o, &j->d, j->in, &out);
         r = r < 0 ? r : 1;
     } else if (!tree_object_at_path(&j->d, &known) || !etag_equal(&known, &info.etag)) {

@@ -373,6 +373,34 @@ START_TEST(link_whose_reply_was_lost_is_no_conflict)
 }
 END_TEST
 
+/* 1: with other attributes since, which the object is to have. */
+START_TEST(link_whose_reply_was_lost_is_made_once)
+{
+    open_and_start();
+    first_change();
+    int64_t puts = metric_get(M_requests_put);
+    fault("op=put,key=l,nth=1,action=lost:-EIO");
+    struct node_spec spec = {.parent = META_ROOT_INO,
+                             .name = "l",
+                             .mode = S_IFLNK | 0777,
+                             .target = "first",
+                             .who = {fx.fs->uid, fx.fs->gid}};
+    INODE_REF in = NULL;
+    ck_assert_int_eq(tree_create(fx.fs, &spec, false, &in), 0);
+    EVENTUALLY(fs_fixture_object_exists(&fx, "l"));
+    if (_i == 1) {
+        mutex_lock(&in->mu);
+        in->rec.mtime_ns++;
+        mutex_unlock(&in->mu);
+    }
+    clock_fake_advance(10 * NS_PER_S); /* it is tried again */
+    fs_fixture_write(&fx, "waker", "x", 1);
+    all_published();
+    ck_assert_int_eq(metric_get(M_requests_put) - puts, 2 + _i);
+    ck_assert_uint_eq(conflict_count(fx.fs->meta, ""), 0);
+}
+END_TEST
+
 START_TEST(rename_whose_reply_was_lost_is_no_conflict)
 {
     open_and_start();
@@ -686,6 +714,7 @@ int main(void)
     tcase_add_test(tc, absent_bytes_can_be_read_before_the_version_that_holds_them_is_recorded);
     tcase_add_loop_test(tc, older_version_of_ours_that_somebody_put_back_is_not_overwritten, 0, 2);
     tcase_add_test(tc, link_whose_reply_was_lost_is_no_conflict);
+    tcase_add_loop_test(tc, link_whose_reply_was_lost_is_made_once, 0, 2);
     tcase_add_test(tc, rename_whose_reply_was_lost_is_no_conflict);
     tcase_add_test(tc, name_of_a_file_whose_new_attributes_were_sent_and_not_recorded_is_no_conflict);
     tcase_add_loop_test(tc, move_of_a_file_of_others_whose_reply_was_lost_is_no_conflict, 0, 2);
