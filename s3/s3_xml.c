@@ -73,7 +73,7 @@ static void on_start_element(void *ctx, const xmlChar *name, const xmlChar *pref
 #define MARK      "\xee\x80\x80" /* U+E000, of private use */
 #define MARK_LEN  3u
 #define MARK_CODE 0xe000
-#define MARK_MAX  (2 * S3_XML_LIST_CAP) /* a document with marks */
+#define MARK_MAX  S3_XML_LIST_CAP /* a document with marks */
 
 static void unmark(GString *text)
 {
@@ -439,7 +439,7 @@ static int list_end(void *ctx, const char *path, const char *text, size_t len)
         return is_row(parent) && !strchr(slash + 1, '/') ? row_field(&l->row, slash + 1, text, len) : 0;
     }
     if (is_row(path)) {
-        if (!l->row.key && strcmp(path, "Part") != 0)
+        if ((!l->row.key && strcmp(path, "Part") != 0) || l->page.rows->len == S3_XML_ROWS_MAX)
             return -EBADMSG;
         l->row.is_prefix = path[0] == 'C' && path[3] == 'm';
         g_array_append_val(l->page.rows, l->row);

@@ -2,7 +2,7 @@
  * Replies in XML: list pages, errors, multipart, STS. s3_xml.c is the only user of libxml2. Pure: bytes in, structs out.
  *
  * The peer is not trusted: a document type declaration is refused (so no entities and no bombs), depth is limited to 32, one
- * element's text to 64 KiB, and callers limit the size. Anything malformed is -EBADMSG; but control characters and references to them, which XML does not have
+ * element's text to 64 KiB, a page to S3_XML_ROWS_MAX rows, and callers limit the size. Anything malformed is -EBADMSG; but control characters and references to them, which XML does not have
  * and stores write where they repeat a key, are themselves in listings (NUL is not), and references are spaces in documents of which no key is read.
  */
 #pragma once
@@ -11,7 +11,9 @@
 #include <glib.h>
 #include <stdbool.h>
 
-#define S3_XML_LIST_CAP  (16u << 20)
+/* The largest page that S3 has is of about 4 MiB: 1,000 names of 1,024 bytes, each of which takes three, or 10,000 parts. */
+#define S3_XML_LIST_CAP  (8u << 20)
+#define S3_XML_ROWS_MAX  10000u
 #define S3_XML_ERROR_CAP (64u << 10)
 
 /* Prepares the library; before the first thread parses. May be called again. */

@@ -324,13 +324,16 @@ def test_small_cache_streams_much_more_than_it_holds(make_mount, store):
     assert m.status()["cache_bytes"] <= 80 * MIB
 
 
-def test_second_daemon_on_one_cache_is_refused(make_mount, base):
+def test_second_daemon_on_one_cache_is_refused(make_mount, store, base):
     a = make_mount("a")
     b = make_mount("b", start=False, cache_dir=a.cache)
     done = run(*b.arguments(), check=False, env=b.env)
     assert done.returncode not in (0, None)
     assert len(done.stderr.strip().splitlines()) <= 3 and done.stderr.strip()
     assert not b.is_mounted()
+    (a.path / "f").write_bytes(b"the first one goes on")
+    a.wait()
+    assert store.get("f") == b"the first one goes on"
 
 
 @pytest.mark.ceph

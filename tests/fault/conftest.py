@@ -22,7 +22,7 @@ base, store, make_mount = e2e.base, e2e.store, e2e.make_mount
 
 import stores  # noqa: E402
 from haproxy import Haproxy  # noqa: E402
-from mounts import MIB, POINTS, eventually, run  # noqa: E402
+from mounts import MIB, POINTS, eventually, in_thread, run  # noqa: E402
 from proxy import FaultProxy  # noqa: E402
 
 SECRETS = re.compile(r"AWS4-HMAC|Signature=|X-Amz-Signature", re.I)
@@ -99,6 +99,10 @@ class Lake:
 
     def removed(self, name):
         del self.files[name]
+
+    def in_time(self, work):
+        """What waits for the store ends by the operation timeout and five seconds, whatever it ends with."""
+        return in_thread(work)(int(self.m.options["op_timeout"].rstrip("s")) / self.speed + 5)
 
     def read(self, name):
         return (self.path / name).read_bytes()

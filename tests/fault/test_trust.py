@@ -82,7 +82,7 @@ def test_token_that_nobody_renews_for_two_hours(keys_lake):
         n += 1
         time.sleep(0.3)
     with pytest.raises(OSError) as e:
-        in_thread(lambda: lake.read("there"))(30)
+        lake.in_time(lambda: lake.read("there"))
     assert e.value.errno in (errno.EACCES, errno.EIO, errno.EKEYEXPIRED, errno.ETIMEDOUT)
     assert lake.status("dirty_files") == n
     assert refused.n_used >= 2
@@ -204,7 +204,7 @@ def test_certificate_that_is_not_to_be_trusted(make_lake, authority, what):
     lake.proxy.cut()
     n = lake.proxy.count()
     with pytest.raises(OSError) as e:
-        in_thread(lambda: lake.read("there"))(30)
+        lake.in_time(lambda: lake.read("there"))
     assert e.value.errno in (errno.EACCES, errno.EIO, errno.ETIMEDOUT)
     lake.write("g", b"kept")
     time.sleep(1)

@@ -257,6 +257,22 @@ START_TEST(listing_of_control_characters_has_a_bound)
 }
 END_TEST
 
+START_TEST(page_has_no_more_rows_than_any_store_gives)
+{
+    for (unsigned n = S3_XML_ROWS_MAX; n <= S3_XML_ROWS_MAX + 1; n++) {
+        struct s3_list_page page = {0};
+        g_autoptr(GString) doc = g_string_new("<ListBucketResult><IsTruncated>false</IsTruncated>");
+        for (unsigned i = 0; i < n; i++)
+            g_string_append_printf(doc, "<Contents><Key>%05u</Key></Contents>", i);
+        g_string_append(doc, "</ListBucketResult>");
+        int r = s3_xml_list_parse(doc->str, doc->len, S3_ROOT_OBJECTS, &page);
+        ck_assert_int_eq(r, n > S3_XML_ROWS_MAX ? -EBADMSG : 0);
+        ck_assert_uint_eq(page.rows ? page.rows->len : 0, r == 0 ? n : 0);
+        s3_list_page_clear(&page);
+    }
+}
+END_TEST
+
 START_TEST(etags_lose_their_quotes_and_odd_ones_are_dropped)
 {
     struct {
@@ -296,6 +312,7 @@ int main(void)
     tcase_add_test(t, control_characters_of_a_listing_are_themselves);
     tcase_add_test(t, references_to_the_mark_are_that_character);
     tcase_add_test(t, listing_of_control_characters_has_a_bound);
+    tcase_add_test(t, page_has_no_more_rows_than_any_store_gives);
     tcase_add_test(t, etags_lose_their_quotes_and_odd_ones_are_dropped);
     tcase_add_test(t, times_beyond_what_ns_can_say_are_the_end);
     suite_add_tcase(s, t);
