@@ -6,7 +6,7 @@
  * the earlier version's own bytes are by now, and the driver signs the request with it, so that it costs nothing extra there.
  *
  * A copied part is held by the new upload from then on: the source may change or go, no journal record keeps it. It is made under the source's etag, and counts only
- * if the store says afterwards that it holds those bytes (the part's etag, where that is an MD5) or that the source is still that object. Else the part is sent.
+ * if the store says afterwards that it holds those bytes (the part's etag, where that is an MD5) or, where etags of parts are no sums, that the source is still that object. Else the part is sent.
  */
 #pragma once
 #include "cache.h"
@@ -16,7 +16,7 @@
 /* What is known of one part of an object; zeros: not known. */
 struct cache_delta_part {
     uint8_t sha256[OBJ_DIGEST_BYTES];
-    uint8_t md5[16]; /* that the part's etag was */
+    uint8_t md5[16]; /* that the part's etag was, or seemed to be: in some stores it is no sum */
 };
 
 /* An object and what its parts hold. Immutable, counted. */

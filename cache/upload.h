@@ -157,7 +157,8 @@ void upload_delta_resumed(struct upload *u) EXCLUDES(u->mu);
 struct upload_delta_job {
     const char *key, *upload_id;
     uint64_t off;
-    const uint8_t *sha256; /* of the part's bytes */
+    const void *buf;       /* the part's bytes */
+    const uint8_t *sha256; /* of them */
 };
 /* Has the part (number and size are in) made from an earlier object that holds these bytes there. False: it is to be sent. */
 bool upload_delta_copy(struct upload *u, const struct upload_delta_job *j, struct obj_part *part) EXCLUDES(u->mu);

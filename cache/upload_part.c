@@ -94,9 +94,9 @@ static int copy_part(struct upload *u, struct job *j)
 }
 
 /* Is there an earlier object with these bytes? Then the store makes the part of that. */
-static bool copy_same(struct upload *u, struct job *j, uint32_t crc)
+static bool copy_same(struct upload *u, struct job *j, const void *buf, uint32_t crc)
 {
-    const struct upload_delta_job d = {j->key, j->upload_id, j->off, j->sha256};
+    const struct upload_delta_job d = {j->key, j->upload_id, j->off, buf, j->sha256};
     j->part = (struct obj_part){.number = j->i + 1, .size = j->len};
     j->same = j->saved = upload_delta_copy(u, &d, &j->part);
     if (j->same)
@@ -140,7 +140,7 @@ static int send_part(struct upload *u, struct job *j, const void *buf, uint32_t 
     if (upload_delta_wanted(u)) {
         objstore_digest(buf, j->len, j->sha256);
         sha256 = j->sha256;
-        if (copy_same(u, j, crc))
+        if (copy_same(u, j, buf, crc))
             return 0;
     }
     int r = send_in_turn(u, j, buf, crc, sha256);

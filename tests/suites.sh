@@ -185,7 +185,7 @@ start_ceph() {
     for i in "${!gateways[@]}"; do
         [ "${gateways[i]}" != "$suite" ] || port=$((port + 100 * i))
     done
-    tests/ceph/up.sh "$TMPDIR/ceph" "$port" || { broken "no gateway"; return 1; }
+    SIZE_GB=${SIZE_GB:-${SLUICE_NIGHT:+32}} tests/ceph/up.sh "$TMPDIR/ceph" "$port" || { broken "no gateway"; return 1; }
     # shellcheck source=/dev/null
     . "$TMPDIR/ceph/env"
     export BENCH_PORT=$port # of the delays before it

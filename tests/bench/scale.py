@@ -3,7 +3,7 @@
 
     tests/bench/scale.py                         1,000 directories of 1,000 names, 1,000,000 in one, 10,000,000 in the database
     tests/bench/scale.py --dirs 100 --files 100 --flat 10000 --fill 100000
-    tests/bench/scale.py --source s3://bucket    (S3_ENDPOINT, AWS_*) the first two parts on an empty bucket instead of a directory; --peers: s3fs and rclone as well
+    tests/bench/scale.py --source s3://bucket    (S3_ENDPOINT, AWS_*) the first two parts on an empty bucket, beside the same tree on ext4; --peers: s3fs and rclone as well
 
 Prints a Markdown table. As root, with the caches of the kernel dropped before each cold row. What is compared with ext4 is the same tree, in the same order, by the same
 program. Figures mean something on a machine that does nothing else; CPU seconds of the daemon and of the lister stand beside the wall clock for others.
@@ -131,36 +131,36 @@ def measure_sync(name, m, count, threads):
 
 
 def measure_walk(name, m, native):
-    """m is mounted and knows everything; native: the same tree on ext4, or None."""
+    """m is mounted and knows everything; native: the same tree on ext4."""
     before = m.requests()
     drop_caches()
     ours = tool("walk", m.path)
     asked = m.requests() - before
     row(f"{name}: requests of the second mount for find and stat of all", str(asked), bar="0", met=asked == 0)
-    if native:
-        drop_caches()
-    base = tool("walk", native) if native else None
+    drop_caches()
+    base = tool("walk", native)
     for what, key, bar in (("find, cold", "find", "0.50"), ("find again", "find_again", ""), ("stat again, cached by the kernel", "stat_again", "0.95")):
-        row(f"{name}: {what}", rate(ours["names"], ours[key]), rate(base["names"], base[key]) if base else "", base[key] / max(ours[key], 1e-6) if base else None, bar)
+        row(f"{name}: {what}", rate(ours["names"], ours[key]), rate(base["names"], base[key]), base[key] / max(ours[key], 1e-6), bar)
     first = ours["names"] / max(ours["stat_first"], 1e-9)
-    row(f"{name}: stat of all after readdir, first touch", f"{first:,.0f}/s", rate(base["names"], base["stat_first"]) if base else "", bar="100,000/s", met=first >= 100_000)
+    row(f"{name}: stat of all after readdir, first touch", f"{first:,.0f}/s", rate(base["names"], base["stat_first"]), bar="100,000/s", met=first >= 100_000)
     row(f"{name}: memory of the daemon after that", f"{m.memory():.0f} MiB")
 
 
 def make_lake(a, lake, dirs, files):
-    """In the bucket or in a directory. The source to mount, and the same tree on ext4, or None."""
-    if a.source:
-        source = f"{a.source}/{lake.name}"
-        tool("put", source, dirs, files, 16)
-        return source, None
+    """The source to mount: the tree at lake, which is on ext4, or the same in the bucket."""
     lake.mkdir()
     tool("make", lake, dirs, files)
-    return f"file://{lake}", lake
+    if not a.source:
+        return f"file://{lake}"
+    source = f"{a.source}/{lake.name}"
+    tool("put", source, dirs, files, 16)
+    return source
 
 
 def part_dirs(a, base):
     count, name = a.dirs * a.files, f"{a.dirs:,} x {a.files:,}"
-    source, native = make_lake(a, base / "lake", a.dirs, a.files)
+    native = base / "lake"
+    source = make_lake(a, native, a.dirs, a.files)
     m = Mount(source, base)
     try:
         measure_sync(name, m, count, a.threads)
@@ -169,13 +169,13 @@ def part_dirs(a, base):
         m.umount()
     if a.peers:
         peers(source, name, base, count)
-    if native:
-        shutil.rmtree(native)
+    shutil.rmtree(native)
     shutil.rmtree(m.cache)
 
 
 def part_flat(a, base):
-    source, lake = make_lake(a, base / "flat", 1, a.flat)
+    lake = base / "flat"
+    source = make_lake(a, lake, 1, a.flat)
     m = Mount(source, base)
     name = f"{a.flat:,} in one"
     m.mount()
@@ -187,16 +187,15 @@ def part_flat(a, base):
     try:
         measure_sync(name, m, a.flat, a.threads)
         first = tool("first", m.path / "d000000")
-        native = tool("first", lake / "d000000") if lake else None
-        row(f"{name}: ls -f, known: first name, all", f"{first['first']:.4f} s, {first['all']:.2f} s", f"{native['first']:.4f} s, {native['all']:.2f} s" if native else "",
-            native["all"] / max(first["all"], 1e-6) if native else None)
+        native = tool("first", lake / "d000000")
+        row(f"{name}: ls -f, known: first name, all", f"{first['first']:.4f} s, {first['all']:.2f} s", f"{native['first']:.4f} s, {native['all']:.2f} s",
+            native["all"] / max(first["all"], 1e-6))
         measure_walk(name, m, lake)
     finally:
         m.umount()
     if a.peers:
         peers(source, name, base, a.flat)
-    if lake:
-        shutil.rmtree(lake)
+    shutil.rmtree(lake)
     shutil.rmtree(m.cache)
 
 

@@ -4,6 +4,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import uuid
 
 import pytest
 
@@ -20,14 +21,27 @@ def scale(base, timeout, **options):
     return [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:]]
 
 
-def test_every_row_is_measured(tmp_path):
-    rows = scale(tmp_path, 240, dirs=5, files=20, flat=300, fill=2000, threads=2)
+def bucket():
+    import boto3
+    from botocore.config import Config
+
+    name = "scale-" + uuid.uuid4().hex[:12]
+    boto3.client("s3", endpoint_url=os.environ["S3_ENDPOINT"], config=Config(s3={"addressing_style": "path"})).create_bucket(Bucket=name)
+    return f"s3://{name}"
+
+
+@pytest.mark.parametrize("where", ["directory", "gateway"])
+def test_every_row_is_measured(tmp_path, where):
+    if where == "gateway" and "S3_ENDPOINT" not in os.environ:
+        pytest.skip("needs the gateway")
+    source = {"source": bucket()} if where == "gateway" else {}
+    rows = scale(tmp_path, 240, dirs=5, files=20, flat=300, fill=2000, threads=2, **source)
     assert len(rows) == 5 + 6 + 1 + 5 + 1 + 6 + 8
     asked = [r for r in rows if "requests of the second mount" in r[0]]
     assert len(asked) == 2 and all(r[1] == "0" for r in asked)
     assert any("(0 requests)" in r[0] for r in rows)
     judged = [r for r in rows if len(r) > 4 and r[4]]
-    assert len(judged) == 5 + 6 + 1 + 4 and all(r[5] in ("yes", "**no**") for r in judged)
+    assert len(judged) == 5 + 6 + 1 + 4 and all(r[5:] in (["yes"], ["**no**"]) for r in judged), judged
     assert not list(tmp_path.iterdir())
 
 

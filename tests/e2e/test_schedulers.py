@@ -1,4 +1,5 @@
-"""deploy/slurm on a real mount with the environment Slurm gives, and whether deploy/kubernetes says what Kubernetes and the command understand."""
+"""deploy/slurm on a real mount with the environment Slurm gives; the containers of deploy/kubernetes as a kubelet starts them, and whether what they say is what Kubernetes and the command understand."""
+import json
 import os
 import pathlib
 import re
@@ -12,6 +13,7 @@ from mounts import ROOT, SLUICE, eventually, run
 
 SLURM = ROOT / "deploy/slurm"
 KUBERNETES = sorted((ROOT / "deploy/kubernetes").glob("*.yaml"))
+SANITIZER = ("TSAN_OPTIONS", "ASAN_OPTIONS", "UBSAN_OPTIONS", "G_SLICE")
 
 
 class Node:
@@ -28,7 +30,7 @@ class Node:
         self.env_file.write_text("# settings\n\n" + "".join(f"{k}={v}\n" for k, v in settings.items()))
 
     def run(self, script, comment, job=4711, **env):
-        sanitizer = {k: v for k, v in os.environ.items() if k in ("TSAN_OPTIONS", "ASAN_OPTIONS", "UBSAN_OPTIONS", "G_SLICE")}
+        sanitizer = {k: v for k, v in os.environ.items() if k in SANITIZER}
         env = {**sanitizer, "SLURM_JOB_ID": str(job), "SLURM_JOB_USER": "root", "SLURM_JOB_UID": "0", "SLURM_JOB_COMMENT": comment,
                "SLURM_JOB_NODELIST": "n1", "SLURMD_NODENAME": "n1", "SLUICE_SLURM_ENV": str(self.env_file), **self.m.env, **env}
         return subprocess.run([SLURM / script], env=env, cwd="/", capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
@@ -197,6 +199,53 @@ def test_manifests_are_of_their_kinds():
         assert doc["apiVersion"] and doc["metadata"]["name"], name
 
 
+# Fields that the client library of Debian 12 (Kubernetes 1.22) does not know yet.
+NEWER = {("V1JobSpec", "podFailurePolicy"), ("V1Container", "restartPolicy")}
+VALUES = {"str": str, "int": int, "bool": bool, "float": float}
+
+
+def problems(models, kind, data, where):
+    """What an API server would refuse: fields that the type does not have or has to have and does not get, values of another type."""
+    inner = re.fullmatch(r"list\[(.*)\]|dict\(str, (.*)\)", kind)
+    if inner:
+        if not isinstance(data, list if inner[1] else dict):
+            yield f"{where}: {data!r} is no {kind}"
+            return
+        for key, value in enumerate(data) if inner[1] else data.items():
+            yield from problems(models, inner[1] or inner[2], value, f"{where}[{key}]")
+    elif hasattr(models, kind):
+        model = getattr(models, kind)
+        names = {json_name: name for name, json_name in model.attribute_map.items()}
+        for key, value in data.items():
+            if key in names:
+                yield from problems(models, model.openapi_types[names[key]], value, f"{where}.{key}")
+            elif (kind, key) not in NEWER:
+                yield f"{where}: {kind} has no {key}"
+        try:
+            model(**{names[key]: value for key, value in data.items() if key in names})
+        except ValueError as e:
+            yield f"{where}: {e}"
+    elif kind in VALUES and type(data) is not VALUES[kind]:
+        yield f"{where}: {data!r} is no {kind}"
+
+
+def test_manifests_are_what_the_api_takes():
+    models = pytest.importorskip("kubernetes.client").models
+    for name, doc in documents():
+        assert list(problems(models, f"V1{doc['kind']}", doc, name)) == []
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", doc["metadata"]["name"])
+    wrong = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"commands": ["x"], "args": "x"}], "hostPID": "yes"}}
+    assert [p.split(": ", 1)[0] for p in problems(models, "V1Pod", wrong, "w")] == ["w.spec.containers[0]", "w.spec.containers[0].args", "w.spec.containers[0]", "w.spec.hostPID"]
+
+
+def test_wrong_usage_ends_the_job_and_nothing_else_does():
+    job = next(doc["spec"] for _name, doc in documents() if doc["kind"] == "Job")
+    names = {c["name"] for c in job["template"]["spec"]["containers"]}
+    assert job["template"]["spec"]["restartPolicy"] == "Never"  # a policy of failures needs that
+    assert [(rule["action"], rule["onExitCodes"]) for rule in job["podFailurePolicy"]["rules"]] == [
+        ("FailJob", {"containerName": next(iter(names)), "operator": "In", "values": [2]})]
+
+
 def test_containers_use_volumes_that_are_there():
     for name, pod, c in containers():
         volumes = {v["name"] for v in pod.get("volumes", [])}
@@ -234,15 +283,18 @@ class Kubelet:
 
     MODES = {"hostPath": 0o755, "emptyDir": 0o777}
 
-    def __init__(self, base, container, volumes):
-        self.base, self.container = base, container
+    def __init__(self, base, container, volumes, options=""):
+        """options: what its mount gets beside those of the file."""
+        self.base, self.container, self.options, self.volumes = base, container, options, {}
         (base / "store").mkdir()
         self.holder = subprocess.Popen(["unshare", "-m", "--propagation", "private", "sleep", "infinity"])
         assert eventually(lambda: os.readlink(f"/proc/{self.holder.pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt"), 10)
         for mount in container["volumeMounts"]:
-            kind = next(k for k in volumes[mount["name"]] if k != "name")
+            volume = volumes[mount["name"]]
+            kind = next(k for k in volume if k != "name")
             if kind not in self.MODES or mount["mountPath"] == "/dev/fuse":
                 continue
+            self.volumes[mount["mountPath"]] = volume
             folder = self.place(mount["mountPath"])
             folder.mkdir(parents=True)
             folder.chmod(self.MODES[kind])
@@ -255,12 +307,12 @@ class Kubelet:
     def translate(self, text):
         text = re.sub(r"(?<![\w/.-])/(var/lib/sluice|lake|cache|run-sluice)(?=[/\s]|$)", lambda x: f"{self.base}/{x.group(1)}", text)
         # What a node's disk is to keep free, the one that the tests run on may not have.
-        return text.replace("s3://bucket/prefix", f"file://{self.base}/store").replace("--region eu-west-1", "").replace("--free-space 20%", "--free-space 1%")
+        return text.replace("s3://bucket/prefix", f"file://{self.base}/store").replace("--region eu-west-1", self.options).replace("--free-space 20%", "--free-space 1%")
 
     def words(self, command):
         words = [self.translate(w) for w in command]
         if words[:2] == ["sh", "-c"]:
-            return [*words[:2], re.sub(r"\bsluice (?=mount)", f"{SLUICE} ", words[2])]
+            return [*words[:2], re.sub(r"(?<![\w/.-])sluice (?=[a-z])", f"{SLUICE} ", words[2])]
         return [str(SLUICE) if w == "sluice" else w for w in words]
 
     def inside(self, *words, timeout=60):
@@ -272,6 +324,22 @@ class Kubelet:
     def ready(self):
         return eventually(lambda: self.pod.poll() is None and self.inside(*self.words(self.container["startupProbe"]["exec"]["command"])).returncode == 0, 30)
 
+    def run(self, container, volumes, annotations=None, change=lambda command: command):
+        """Another container of this node, of the same Pod or another one, with its own environment only, until it ends. It sees what the mount's container has where both say the same."""
+        for mount in container["volumeMounts"]:
+            theirs, ours = volumes[mount["name"]], self.volumes[mount["mountPath"]]
+            assert theirs.get("hostPath", {}).get("path") == ours.get("hostPath", {}).get("path"), mount
+        env = {e["name"]: e["value"] if "value" in e else annotations[re.search(r"annotations\['(.*)'\]", e["valueFrom"]["fieldRef"]["fieldPath"])[1]] for e in container.get("env", [])}
+        command = [re.sub(r"\$\((\w+)\)", lambda x: env[x[1]], word) for word in change(container["command"])]
+        given = {"PATH": os.environ["PATH"], "HOME": "/root", **{k: os.environ[k] for k in SANITIZER if k in os.environ}, **env}
+        return self.inside("env", "-i", *(f"{k}={v}" for k, v in given.items()), *self.words(command), timeout=120)
+
+    def cached(self, folder):
+        """Names in it of which all bytes are here, and all of its names."""
+        names = self.inside("ls", folder).stdout.split()
+        lines = self.inside(str(SLUICE), "info", "--json", *(f"{folder}/{name}" for name in names)).stdout.splitlines()
+        return {name for name, line in zip(names, lines, strict=True) if json.loads(line)["cached_bytes"] == 5}, set(names)
+
     def end(self):
         if self.pod.poll() is None:
             os.killpg(self.pod.pid, signal.SIGKILL)
@@ -280,11 +348,85 @@ class Kubelet:
         self.holder.wait()
 
 
+def find(file, name=None):
+    """The container of that name, or the one that mounts; and the volumes of its Pod."""
+    pod = next(p for f, p in pods() if f == file)
+    c = next(c for c in [*pod.get("initContainers", []), *pod["containers"]] if (c["name"] == name if name else "startupProbe" in c))
+    return c, {v["name"]: v for v in pod["volumes"]}
+
+
+@pytest.fixture
+def node(base):
+    """node(file, files, options): what that file mounts is there, with so many files of five bytes in dataset/."""
+    made = []
+
+    def make(file="node-mount.yaml", files=40, options=""):
+        k = Kubelet(base, *find(file), options)
+        made.append(k)
+        (base / "store/dataset").mkdir()
+        for i in range(files):
+            (base / f"store/dataset/f{i:02}").write_bytes(b"12345")
+        k.start()
+        assert k.ready()
+        return k
+
+    yield make
+    for k in made:
+        try:
+            k.inside(*k.words(k.container["lifecycle"]["preStop"]["exec"]["command"]))
+        finally:
+            k.end()
+
+
+def test_the_init_container_ends_when_the_data_is_there(node):
+    k = node()
+    done = k.run(*find("init-container.yaml", "warm"))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])
+    here, names = k.cached(k.translate("/var/lib/sluice/mnt/lake/dataset"))
+    assert here == names and len(names) == 40
+
+
+def test_the_init_container_lets_the_job_begin_when_its_time_is_over(node):
+    k = node(options="--fault op=get,action=delay:1s --max-downloads 4")
+    container, volumes = find("init-container.yaml", "warm")
+    assert "--timeout 20m" in container["command"][2]
+    folder = k.translate("/var/lib/sluice/mnt/lake/dataset")
+    done = k.run(container, volumes, change=lambda words: [w.replace("--timeout 20m", "--timeout 1s") for w in words])
+    assert done.returncode == 0, done.stderr
+    here, names = k.cached(folder)
+    assert here < names
+    assert k.inside("cat", f"{folder}/{min(names - here)}").stdout == "12345"  # what is left comes as the job reads it
+    failed = k.run(container, volumes, change=lambda words: [w.replace("dataset", "none") for w in words])
+    assert failed.returncode == 1, failed.stdout  # what is wrong is no matter of time
+
+
+def test_the_pods_of_the_job_share_the_data(node):
+    k = node()
+    container, volumes = find("warm-job.yaml", "warm")
+    folder, seen = k.translate("/var/lib/sluice/mnt/lake/dataset"), []
+    for index in range(4):
+        done = k.run(container, volumes, {"batch.kubernetes.io/job-completion-index": str(index)})
+        assert done.returncode == 0, done.stderr
+        here, names = k.cached(folder)
+        seen.append(here)
+        assert k.inside(str(SLUICE), "evict", folder).returncode == 0 and not k.cached(folder)[0]  # the next one stands for another node
+    assert set().union(*seen) == names and sum(map(len, seen)) == len(names) == 40
+    assert k.run(container, volumes, {"batch.kubernetes.io/job-completion-index": "4"}).returncode == 2  # ends the Job
+
+
+def test_the_sidecar_serves_what_is_ordered_behind(node):
+    k = node("sidecar.yaml")
+    done = k.run(*find("sidecar.yaml", "warm"))
+    assert done.returncode == 0, done.stderr
+    folder = k.translate("/lake/data/dataset")
+    assert eventually(lambda: k.cached(folder) == (set(os.listdir(k.base / "store/dataset")),) * 2, 30)
+
+
 @pytest.mark.parametrize("file", ["sidecar.yaml", "node-mount.yaml"])
 def test_a_mount_starts_on_fresh_volumes_and_again_after_it_was_killed(base, file):
-    pod = next(p for name, p in pods() if name == file)
-    container = next(c for c in [*pod.get("initContainers", []), *pod["containers"]] if "startupProbe" in c)
-    k = Kubelet(base, container, {v["name"]: v for v in pod["volumes"]})
+    container, volumes = find(file)
+    k = Kubelet(base, container, volumes)
     lake = k.words(container["startupProbe"]["exec"]["command"])[-1]
     try:
         k.start()

@@ -1,4 +1,5 @@
 /* Parts shared with earlier objects: what is copied, what is sent, whatever becomes of the earlier object. */
+#include "../../s3/objstore_driver.h"
 #include "cache_delta.h"
 #include "publish_fixture.h"
 
@@ -383,6 +384,157 @@ START_TEST(parts_of_an_edited_object_stay_known)
 }
 END_TEST
 
+/* ---- etags of parts that have the form of an MD5 ---- */
+
+/* SUM: what is sent has its MD5, as in most stores, and a copy too; BAD_COPY: but what was copied is other bytes; ODD: each has one of its own (encryption with a key of the user's). */
+enum etags { ETAGS_SUM, ETAGS_BAD_COPY, ETAGS_ODD };
+static struct {
+    struct objstore_driver drv;
+    const struct objstore_driver *inner;
+    enum etags how;
+    GHashTable *known; /* shown -> inner */
+    GMutex mu;
+    int n_looks;  /* atomic */
+    bool is_gone; /* the next look finds nothing; atomic */
+} shown;
+
+static void show(struct obj_part *part, const void *bytes, size_t len)
+{
+    g_autofree char *md5 = g_compute_checksum_for_data(G_CHECKSUM_MD5, bytes, len);
+    g_mutex_lock(&shown.mu);
+    g_hash_table_insert(shown.known, g_strdup(md5), g_strdup(part->etag.s));
+    g_mutex_unlock(&shown.mu);
+    g_strlcpy(part->etag.s, md5, sizeof(part->etag.s));
+}
+
+static int part_sent(struct objstore *st, const char *key, const char *id, const void *buf, struct obj_part *part)
+{
+    int r = shown.inner->mpu_part(st, key, id, buf, part);
+    if (r == 0 && shown.how == ETAGS_ODD)
+        show(part, part->etag.s, strlen(part->etag.s));
+    else if (r == 0)
+        show(part, buf, part->size);
+    return r;
+}
+
+static int part_copied(struct objstore *st, const char *key, const char *id, const char *src, const struct etag *etag,
+                       uint64_t off, struct obj_part *part)
+{
+    int r = shown.inner->mpu_part_copy(st, key, id, src, etag, off, part);
+    g_autoptr(GByteArray) bytes = g_byte_array_new();
+    if (r == 0 && shown.how == ETAGS_SUM) {
+        ck_assert_int_eq(shown.inner->get(st, src, off, part->size, etag, collect, bytes, NULL), 0);
+        show(part, bytes->data, bytes->len);
+    } else if (r == 0) {
+        show(part, part->etag.s, strlen(part->etag.s));
+    }
+    return r;
+}
+
+static int completed(struct objstore *st, const char *key, const char *id, const struct obj_part *parts, size_t n,
+                     const char *token, const struct obj_cond *cond, struct etag *ret_etag)
+{
+    g_autofree struct obj_part *own = g_memdup2(parts, n * sizeof(*parts));
+    for (size_t i = 0; i < n; i++)
+        g_strlcpy(own[i].etag.s, g_hash_table_lookup(shown.known, parts[i].etag.s), sizeof(own[i].etag.s));
+    return shown.inner->mpu_complete(st, key, id, own, n, token, cond, ret_etag);
+}
+
+static int looked(struct objstore *st, const char *key, struct obj_info *ret_info)
+{
+    (void)__atomic_add_fetch(&shown.n_looks, 1, __ATOMIC_RELAXED);
+    if (__atomic_exchange_n(&shown.is_gone, false, __ATOMIC_RELAXED))
+        return -ENOENT;
+    return shown.inner->head(st, key, ret_info);
+}
+
+static void show_etags(enum etags how)
+{
+    shown.how = how;
+    shown.inner = rig.st->drv;
+    shown.known = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
+    shown.drv = *rig.st->drv;
+    shown.drv.mpu_part = part_sent;
+    shown.drv.mpu_part_copy = part_copied;
+    shown.drv.mpu_complete = completed;
+    shown.drv.head = looked;
+    rig.st->drv = &shown.drv;
+    objstore_set_caps(rig.st, objstore_caps(rig.st) | CAP_ETAG_IS_MD5);
+}
+
+static void teardown_shown(void)
+{
+    teardown_delta();
+    g_hash_table_unref(shown.known);
+}
+
+/* How often the store was asked for an object, for `b` after it was made and for what its parts were copied from. */
+static int looks_for_next(struct moved *ret_before)
+{
+    published("a", SIZE, 1);
+    *ret_before = moved();
+    shown.n_looks = 0;
+    struct cfile *cf = changed_file(3);
+    ck_assert_int_eq(publish(cf, "b"), 0);
+    assert_published(cf, "b");
+    cache_file_unref(cf);
+    return shown.n_looks;
+}
+
+START_TEST(etag_that_is_the_sum_of_a_copy_is_enough)
+{
+    struct moved before;
+    show_etags(ETAGS_SUM);
+    ck_assert_int_eq(looks_for_next(&before), 1);
+    assert_moved(before, PART, SIZE - PART);
+}
+END_TEST
+
+START_TEST(copy_of_which_the_sum_is_another_is_not_used)
+{
+    struct moved before;
+    show_etags(ETAGS_BAD_COPY);
+    ck_assert_int_eq(looks_for_next(&before), 1);
+    assert_moved(before, SIZE, 0);
+}
+END_TEST
+
+/* The etag of a PUT was an MD5 when the store was probed; those of parts look so and are none. */
+START_TEST(etags_that_are_no_sums_do_not_speak_against_a_copy)
+{
+    struct moved before;
+    show_etags(ETAGS_ODD);
+    ck_assert_int_eq(looks_for_next(&before), N_PARTS);
+    assert_moved(before, PART, SIZE - PART);
+    struct cfile *cf = changed_file(3); /* the next one, of what was copied itself */
+    before = moved();
+    ck_assert_int_eq(publish(cf, "c"), 0);
+    assert_moved(before, 0, SIZE);
+    assert_published(cf, "c");
+    cache_file_unref(cf);
+}
+END_TEST
+
+/* 0: another object stands there when it is looked at; 1: nothing does. */
+START_TEST(copies_without_a_sum_need_their_source)
+{
+    struct moved before;
+    show_etags(ETAGS_ODD);
+    published("a", SIZE, 1);
+    before = moved();
+    struct cfile *cf = changed_file(3);
+    if (_i == 0)
+        ck_assert_int_eq(objstore_put(rig.st, "a", "other", 5, NULL, NULL, NULL), 0);
+    else
+        shown.is_gone = true;
+    ck_assert_int_eq(publish(cf, "b"), 0);
+    ck_assert_int_ge(moved().sent - before.sent, (int64_t)PART);
+    ck_assert_uint_eq(known.n_gone, 1);
+    assert_published(cf, "b");
+    cache_file_unref(cf);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("delta");
@@ -405,5 +557,13 @@ int main(void)
     tcase_add_test(tc, copied_parts_and_sums_survive_a_restart);
     tcase_add_test(tc, upload_that_was_lost_begins_anew_with_copies);
     tcase_add_test(tc, parts_of_an_edited_object_stay_known);
+    tc = tcase_create("etags");
+    tcase_add_checked_fixture(tc, setup_delta, teardown_shown);
+    tcase_set_timeout(tc, 60);
+    suite_add_tcase(s, tc);
+    tcase_add_test(tc, etag_that_is_the_sum_of_a_copy_is_enough);
+    tcase_add_test(tc, copy_of_which_the_sum_is_another_is_not_used);
+    tcase_add_test(tc, etags_that_are_no_sums_do_not_speak_against_a_copy);
+    tcase_add_loop_test(tc, copies_without_a_sum_need_their_source, 0, 2);
     return run_suite(s);
 }
