@@ -2,11 +2,15 @@
 import contextlib
 import json
 import os
+import random
+import shutil
 import socket
+import subprocess
+import time
 import urllib.request
 
 import pytest
-from mounts import MIB, POINTS, eventually, run
+from mounts import MIB, POINTS, SLUICE, eventually, run
 
 NO_WRITES = "op=put,action=error:-EIO;op=create,action=error:-EIO;op=part,action=error:-EIO;op=complete,action=error:-EIO"
 NO_COMPLETE = "op=complete,action=error:-EIO"
@@ -57,6 +61,53 @@ def test_damage_is_explained_repaired_and_nothing_else_is_lost(make_mount, store
         assert store.get(name) == data[name]
     assert store.head("f0") is None and store.head("f1") is None
     assert m.info("f0")["state"] == "quarantined" and m.status()["quarantined"] == 2
+
+
+def repair_once(m, cache):
+    """Of a copy of the folder: how long it takes."""
+    subprocess.run(["cp", "-a", "--sparse=always", m.cache, cache], check=True, timeout=60)
+    began = time.monotonic()
+    run("fsck", "--repair", cache, check=False, timeout=120, env=m.env)
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("database", ["here", "lost"])
+def test_repair_is_killed_again_and_again(make_mount, store, base, database):
+    m = make_mount(fault=NO_WRITES, op_timeout="3s", order="none")
+    data = {f"{d}/f{i}": os.urandom(200_000 if i == 0 else 3000) for d in "abcd" for i in range(60)}
+    for d in "abcd":
+        (m.path / d).mkdir()
+    for name, text in data.items():
+        (m.path / name).write_bytes(text)
+    m.umount()
+    files = data_files(m)
+    assert sorted(files) == sorted(data)
+    strays = {}
+    for i, (name, file) in enumerate(files.items()):
+        if i % 3 == 0:
+            stray = file.parent / f"000000000{i:05x}{file.parent.name}"
+            stray.write_bytes(name.encode())
+            strays[stray.name] = name.encode()
+        elif database == "here":
+            os.removexattr(file, "user.sluice.intent")
+    if database == "lost":
+        shutil.rmtree(m.cache / "meta")
+    took, rng, killed = repair_once(m, base / "copy"), random.Random(1), 0
+    for _ in range(15):
+        repair = subprocess.Popen([SLUICE, "fsck", "--repair", m.cache], env=dict(os.environ, **m.env), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(rng.uniform(0, took))
+        repair.kill()
+        killed += repair.wait(60) == -9
+    assert killed >= 3, f"{killed} of 15 met it at work"
+    fsck(m, "--repair", code=0)
+    fsck(m, code=0)
+    for name, text in strays.items():
+        assert (m.cache / "rescued" / name).read_bytes() == text
+    m.mount(fault=None)
+    m.wait(timeout=120)
+    for name, text in data.items():
+        assert store.get(name) == text and (m.path / name).read_bytes() == text
+    assert m.status()["quarantined"] == 0
 
 
 def test_what_was_changed_elsewhere_is_said_and_no_finding(make_mount, store):
