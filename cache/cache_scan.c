@@ -81,13 +81,19 @@ static int on_tier(void *ctx, const char *name, const void *value, size_t len)
     return 0;
 }
 
+/* The numbers of all disks that the database knows, the first one's first. */
+static int all_tiers(struct meta *m, GArray *numbers)
+{
+    uint32_t zero = TIER_NUMBER_FIRST;
+    g_array_append_val(numbers, zero);
+    return meta_value_each(m, TIER_VALUE_PATH, on_tier, numbers);
+}
+
 int cache_scan_tiers(struct meta *m, const char *first, int (*fn)(void *ctx, const char *dir, uint32_t number),
                      void *ctx)
 {
     g_autoptr(GArray) numbers = g_array_new(FALSE, FALSE, sizeof(uint32_t));
-    uint32_t zero = TIER_NUMBER_FIRST;
-    g_array_append_val(numbers, zero);
-    int r = meta_value_each(m, TIER_VALUE_PATH, on_tier, numbers);
+    int r = all_tiers(m, numbers);
     for (guint i = 0; r == 0 && i < numbers->len; i++) {
         g_autofree char *dir = NULL;
         uint32_t number = g_array_index(numbers, uint32_t, i);
@@ -95,6 +101,29 @@ int cache_scan_tiers(struct meta *m, const char *first, int (*fn)(void *ctx, con
         r = r == 0 ? fn(ctx, dir, number) : r == -ENODEV ? 0 : r;
     }
     return r;
+}
+
+int cache_scan_find(struct meta *m, const char *first, uint64_t vid, struct cache_scanned *ret, char **ret_dir)
+{
+    g_autoptr(GArray) numbers = g_array_new(FALSE, FALSE, sizeof(uint32_t));
+    g_autofree char *missing = NULL;
+    int r = all_tiers(m, numbers);
+    if (r < 0)
+        return r;
+    for (guint i = 0; i < numbers->len; i++) {
+        g_autofree char *dir = NULL;
+        r = cache_scan_tier(m, first, g_array_index(numbers, uint32_t, i), &dir);
+        if (r == 0)
+            r = cache_scan_file(dir, vid, ret);
+        else if (r == -ENODEV && !missing)
+            missing = g_strdup(dir);
+        if (r != -ENOENT && r != -ENODEV) {
+            *ret_dir = g_steal_pointer(&dir);
+            return r;
+        }
+    }
+    *ret_dir = g_steal_pointer(&missing);
+    return *ret_dir ? -ENODEV : -ENOENT;
 }
 
 static int scan_entry(const char *dir, const char *sub, const char *name,

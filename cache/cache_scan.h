@@ -21,6 +21,9 @@ int cache_scan_tier(struct meta *m, const char *first, uint32_t number, char **r
 /* Calls fn for every tier whose folder is there, the first one included. */
 int cache_scan_tiers(struct meta *m, const char *first, int (*fn)(void *ctx, const char *dir, uint32_t number),
                      void *ctx) MUST_CHECK;
+/* The data file on the first disk that has it, for a vid without a record. -ENOENT: none has; -ENODEV: none that is there has, and *ret_dir is one that is not. *ret_dir: the caller's. */
+int cache_scan_find(struct meta *m, const char *first, uint64_t vid, struct cache_scanned *ret, char **ret_dir)
+    MUST_CHECK;
 /* It is being removed: what is still there of the file goes at the next start. */
 bool cache_scan_is_dying(const struct meta_cached *rec);
 /* Whether the file carries an intent: 1, 0, or -errno (-EOPNOTSUPP: this file system keeps none). */

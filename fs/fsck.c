@@ -5,6 +5,8 @@
  *
  *   an unpublished file without its bytes, not as long as sealed, or
  *   with other checksums than when it was sealed                    quarantined: stays visible, is never published
+ *   an unpublished file whose bytes cannot be read, or may be on a
+ *   disk that is not there                                          said
  *   an unpublished file without its intent                          the intent is written again
  *   an inode whose link count is not the number of its names        the count is set
  *   a name without an inode                                         removed

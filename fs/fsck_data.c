@@ -219,25 +219,46 @@ int fsck_values(struct fsck *f)
 
 /* ---- bytes of unpublished files ---- */
 
-/* The data file of vid on the disk that its record says. -ENODEV: the disk is not there. */
-static int find_bytes(struct fsck *f, uint64_t vid, struct cache_scanned *ret, char **ret_dir)
+/* The data file of vid on the disk that its record says. -ENODEV: the disk is not there. Without a record: on any disk; -ENODEV with *ret_anywhere: one that may
+ * have it is not there. */
+static int find_bytes(struct fsck *f, uint64_t vid, struct cache_scanned *ret, char **ret_dir, bool *ret_anywhere)
 {
-    struct meta_cached c = {0};
+    struct meta_cached c;
     int r = meta_cached_get(f->m, vid, &c);
-    if (r == 0 || r == -ENOENT)
+    *ret_anywhere = r == -ENOENT;
+    if (*ret_anywhere)
+        return cache_scan_find(f->m, f->dir, vid, ret, ret_dir);
+    if (r == 0)
         r = cache_scan_tier(f->m, f->dir, c.tier, ret_dir);
     if (r == -ENODEV)
         fsck_remark(f, *ret_dir, "this cache disk is not there; what it holds is not checked");
     return r < 0 ? r : cache_scan_file(*ret_dir, vid, ret);
 }
 
-char *fsck_bytes_fault(struct fsck *f, const struct meta_inode *in, char **ret_dir)
+/* It may be read another time. */
+static char *cannot_be(const char *what, int r)
+{
+    return g_strdup_printf(
+        "unpublished, but its bytes cannot be %s: %s; it is left as it is: look after the disk, then "
+        "run fsck again",
+        what, err_text(r));
+}
+
+char *fsck_bytes_fault(struct fsck *f, const struct meta_inode *in, char **ret_dir, bool *ret_lost)
 {
     struct cache_scanned file;
+    bool anywhere = false;
     uint64_t at = 0;
+    *ret_lost = true;
     if (in->vid == 0)
         return in->size > 0 && !in->base_key ? g_strdup("its bytes were never stored") : NULL;
-    int r = find_bytes(f, in->vid, &file, ret_dir);
+    int r = find_bytes(f, in->vid, &file, ret_dir, &anywhere);
+    *ret_lost = r == 0 || r == -ENOENT;
+    if (r == -ENODEV && anywhere)
+        return g_strdup_printf(
+            "unpublished, and the cache has no record of its bytes; they may be on the cache disk %s, "
+            "which is not there: bring it back, then run fsck again",
+            *ret_dir);
     if (r == -ENODEV) {
         g_clear_pointer(ret_dir, g_free);
         return NULL;
@@ -245,7 +266,7 @@ char *fsck_bytes_fault(struct fsck *f, const struct meta_inode *in, char **ret_d
     if (r == -ENOENT)
         return g_strdup("unpublished, but its bytes are gone");
     if (r < 0)
-        return g_strdup_printf("unpublished, but its bytes cannot be looked at: %s", err_text(r));
+        return cannot_be("looked at", r);
     if (in->content != CONTENT_SEALED) /* until then it may grow, and the start takes its size */
         return NULL;
     if (file.size != in->size)
@@ -256,5 +277,6 @@ char *fsck_bytes_fault(struct fsck *f, const struct meta_inode *in, char **ret_d
         return g_strdup_printf(
             "unpublished, and the disk changed it after it was closed: wrong checksum at offset %" G_GUINT64_FORMAT,
             at);
-    return r < 0 ? g_strdup_printf("unpublished, but its bytes cannot be read: %s", err_text(r)) : NULL;
+    *ret_lost = false;
+    return r < 0 ? cannot_be("read", r) : NULL;
 }
