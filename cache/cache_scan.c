@@ -4,6 +4,7 @@
  */
 #include "cache_scan.h"
 
+#include "base/cleanup.h"
 #include "cache_file.h"
 #include "upload.h"
 
@@ -18,6 +19,7 @@
 #include <unistd.h>
 
 #define INTENT_MAX 65536
+#define PIECE      (1u << 20)
 
 void cache_data_path(uint64_t vid, char ret[32])
 {
@@ -124,6 +126,37 @@ int cache_scan_find(struct meta *m, const char *first, uint64_t vid, struct cach
     }
     *ret_dir = g_steal_pointer(&missing);
     return *ret_dir ? -ENODEV : -ENOENT;
+}
+
+/* As pread(), but less than len only at the end of the file. */
+static ssize_t read_piece(int fd, char *buf, size_t len, uint64_t off)
+{
+    size_t done = 0;
+    for (ssize_t n = 1; n > 0 && done < len; done += (size_t)n) {
+        n = RET_ERRNO(pread(fd, buf + done, len - done, (off_t)(off + done)));
+        if (n < 0)
+            return (int)n;
+    }
+    return (ssize_t)done;
+}
+
+int cache_scan_same(const char *dir, const char *other, uint64_t vid)
+{
+    g_autofree char *path = full_path(dir, vid), *other_path = full_path(other, vid);
+    CLEANUP_FD int a = RET_ERRNO(open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    CLEANUP_FD int b = a < 0 ? a : RET_ERRNO(open(other_path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    if (b < 0)
+        return b;
+    g_autofree char *of_a = g_malloc(PIECE), *of_b = g_malloc(PIECE);
+    for (uint64_t off = 0;; off += PIECE) {
+        ssize_t n = read_piece(a, of_a, PIECE, off), m = n < 0 ? n : read_piece(b, of_b, PIECE, off);
+        if (m < 0)
+            return (int)m;
+        if (n != m || memcmp(of_a, of_b, (size_t)n) != 0)
+            return 0;
+        if (n < (ssize_t)PIECE)
+            return 1;
+    }
 }
 
 static int scan_entry(const char *dir, const char *sub, const char *name,

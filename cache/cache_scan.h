@@ -24,6 +24,8 @@ int cache_scan_tiers(struct meta *m, const char *first, int (*fn)(void *ctx, con
 /* The data file on the first disk that has it, for a vid without a record. -ENOENT: none has; -ENODEV: none that is there has, and *ret_dir is one that is not. *ret_dir: the caller's. */
 int cache_scan_find(struct meta *m, const char *first, uint64_t vid, struct cache_scanned *ret, char **ret_dir)
     MUST_CHECK;
+/* Whether it has the same bytes in both folders: 1, 0, or -errno. */
+int cache_scan_same(const char *dir, const char *other, uint64_t vid) MUST_CHECK;
 /* It is being removed: what is still there of the file goes at the next start. */
 bool cache_scan_is_dying(const struct meta_cached *rec);
 /* Whether the file carries an intent: 1, 0, or -errno (-EOPNOTSUPP: this file system keeps none). */

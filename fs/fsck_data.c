@@ -65,23 +65,35 @@ static void relink_file(struct fsck *f, const struct dirty_file *df, const struc
     meta_inode_clear(&in);
 }
 
-/* Its record knows it on another disk. Only when it is there as well this one is of no use. */
-static void check_moved(struct fsck *f, const struct cache_scanned *file, uint32_t tier)
+/* What the disk of its record has of it. A copy that was cut off is as long as a whole one: for bytes that the store has not got, length is not enough. */
+static bool is_there_too(struct fsck *f, const struct cache_scanned *file, const struct meta_cached *c,
+                         const char **ret_why_not)
 {
     struct cache_scanned other;
     g_autofree char *dir = NULL;
-    bool copy = cache_scan_tier(f->m, f->dir, tier, &dir) == 0 && cache_scan_file(dir, file->vid, &other) == 0 &&
-                other.size == file->size;
+    bool unpublished = (c->flags & CACHED_DIRTY) || g_hash_table_contains(f->dirty, &file->vid);
+    *ret_why_not = ", but is not there";
+    if (cache_scan_tier(f->m, f->dir, c->tier, &dir) < 0 || cache_scan_file(dir, file->vid, &other) < 0)
+        return false;
+    *ret_why_not = ", but has other bytes there";
+    return other.size == file->size && (!unpublished || cache_scan_same(f->at_dir, dir, file->vid) > 0);
+}
+
+/* Its record knows it on another disk. Only when it is there as well this one is of no use. */
+static void check_moved(struct fsck *f, const struct cache_scanned *file, const struct meta_cached *c)
+{
+    const char *why_not = NULL;
+    bool copy = is_there_too(f, file, c, &why_not);
     struct stray s = {file->vid, !copy};
     fsck_finding(f, file->path, copy ? "remove it" : "put it into " RESCUED, "was moved to another disk%s",
-                 copy ? "" : ", but is not there");
+                 copy ? "" : why_not);
     g_array_append_val(f->stray, s);
 }
 
 static int check_known(struct fsck *f, const struct cache_scanned *file, struct meta_cached *c)
 {
     if (c->tier != f->at_tier) {
-        check_moved(f, file, c->tier);
+        check_moved(f, file, c);
         return 0;
     }
     f->disk_bytes += file->disk_bytes;
@@ -134,6 +146,7 @@ static int check_folder(void *ctx, const char *dir, uint32_t number)
 {
     struct fsck *f = ctx;
     f->at_tier = number;
+    f->at_dir = dir;
     f->n_rescued = 0;
     g_array_set_size(f->stray, 0);
     int r = cache_scan_intents(dir, note_intent, f);

@@ -15,7 +15,8 @@ struct fsck {
     bool escape;
     uint64_t done, total; /* records, for the progress */
     /* of the pass in progress */
-    uint32_t at_tier; /* number of the disk being looked through */
+    uint32_t at_tier;   /* number of the disk being looked through */
+    const char *at_dir; /* and its folder */
     struct meta_batch *b;
     GHashTable *op_seqs;  /* journal records that a name waits for: seq -> itself */
     GHashTable *intents;  /* vids of data files with an intent */

@@ -249,6 +249,29 @@ START_TEST(bytes_that_no_disk_has_are_gone)
 }
 END_TEST
 
+/* ---- two data files of one version ---- */
+
+enum other { SAME_BYTES, OTHER_BYTES, OTHER_LENGTH };
+
+START_TEST(second_copy_of_unpublished_bytes_goes_only_if_it_is_one)
+{
+    static const char *const bytes[] = {"hello", "he\0\0\0", "he"};
+    uint64_t vid = leave_dirty_at(0);
+    g_autofree char *here = data_path(fx.cache_dir, vid), *there = data_path(second, vid);
+    g_autofree char *rescued = g_strdup_printf("%s/rescued/%016" PRIx64, fx.cache_dir, vid), *kept = NULL;
+    set_record(vid, true, SECOND);
+    ck_assert(g_file_set_contents(there, bytes[_i], _i == OTHER_LENGTH ? 2 : 5, NULL));
+    (void)fsck(true);
+    ck_assert_int_ne(access(here, F_OK), 0);
+    ck_assert_int_eq(access(rescued, F_OK) == 0, _i != SAME_BYTES);
+    ck_assert_msg(says("has other bytes there") == (_i != SAME_BYTES), "%s", report);
+    if (_i != SAME_BYTES) {
+        ck_assert(g_file_get_contents(rescued, &kept, NULL, NULL));
+        ck_assert_str_eq(kept, "hello");
+    }
+}
+END_TEST
+
 /* ---- a disk that cannot be read ---- */
 
 static void make_sick(uint64_t vid, int err)
@@ -281,6 +304,7 @@ int main(void)
     tcase_add_loop_test(tc, bytes_without_a_record_are_found_on_any_disk, 0, 2);
     tcase_add_test(tc, bytes_that_may_be_on_a_disk_that_is_not_there_are_not_given_up);
     tcase_add_test(tc, bytes_that_no_disk_has_are_gone);
+    tcase_add_loop_test(tc, second_copy_of_unpublished_bytes_goes_only_if_it_is_one, SAME_BYTES, OTHER_LENGTH + 1);
     tcase_add_loop_test(tc, bytes_that_cannot_be_read_now_are_not_given_up, 0, 2);
     suite_add_tcase(s, tc);
     return run_suite(s);
