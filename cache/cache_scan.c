@@ -21,6 +21,12 @@
 #define INTENT_MAX 65536
 #define PIECE      (1u << 20)
 
+/* Some file systems say -EBADMSG when their own checksums do not match: the disk is sick, not the database. */
+static int of_disk(int r)
+{
+    return r == -EBADMSG ? -EIO : r;
+}
+
 void cache_data_path(uint64_t vid, char ret[32])
 {
     (void)snprintf(ret, 32, "data/%02x/%016" PRIx64, (unsigned)(vid & 0xff), vid);
@@ -43,7 +49,7 @@ int cache_scan_file(const char *dir, uint64_t vid, struct cache_scanned *ret)
 {
     g_autofree char *path = full_path(dir, vid);
     struct stat st;
-    int r = RET_ERRNO(lstat(path, &st));
+    int r = of_disk(RET_ERRNO(lstat(path, &st)));
     if (r < 0)
         return r;
     if (!S_ISREG(st.st_mode))
@@ -55,7 +61,7 @@ int cache_scan_file(const char *dir, uint64_t vid, struct cache_scanned *ret)
 int cache_scan_remove(const char *dir, uint64_t vid)
 {
     g_autofree char *path = full_path(dir, vid);
-    return RET_ERRNO(unlink(path));
+    return of_disk(RET_ERRNO(unlink(path)));
 }
 
 int cache_scan_tier(struct meta *m, const char *first, uint32_t number, char **ret_dir)
@@ -135,7 +141,7 @@ static ssize_t read_piece(int fd, char *buf, size_t len, uint64_t off)
     for (ssize_t n = 1; n > 0 && done < len; done += (size_t)n) {
         n = RET_ERRNO(pread(fd, buf + done, len - done, (off_t)(off + done)));
         if (n < 0)
-            return (int)n;
+            return of_disk((int)n);
     }
     return (ssize_t)done;
 }
@@ -146,7 +152,7 @@ int cache_scan_same(const char *dir, const char *other, uint64_t vid)
     CLEANUP_FD int a = RET_ERRNO(open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
     CLEANUP_FD int b = a < 0 ? a : RET_ERRNO(open(other_path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
     if (b < 0)
-        return b;
+        return of_disk(b);
     g_autofree char *of_a = g_malloc(PIECE), *of_b = g_malloc(PIECE);
     for (uint64_t off = 0;; off += PIECE) {
         ssize_t n = read_piece(a, of_a, PIECE, off), m = n < 0 ? n : read_piece(b, of_b, PIECE, off);
@@ -183,7 +189,7 @@ static int scan_sub(const char *dir, const char *sub, int (*fn)(void *ctx, const
     g_autofree char *path = g_build_filename(dir, "data", sub, NULL);
     DIR *d = opendir(path);
     if (!d)
-        return -errno;
+        return of_disk(-errno);
     int r = 0;
     for (struct dirent *e; r == 0 && (e = readdir(d));)
         r = scan_entry(dir, sub, e->d_name, fn, ctx);
@@ -196,7 +202,7 @@ int cache_scan_files(const char *dir, int (*fn)(void *ctx, const struct cache_sc
     g_autofree char *path = g_build_filename(dir, "data", NULL);
     DIR *d = opendir(path);
     if (!d)
-        return errno == ENOENT ? 0 : -errno;
+        return errno == ENOENT ? 0 : of_disk(-errno);
     int r = 0;
     for (struct dirent *e; r == 0 && (e = readdir(d));)
         if (is_hex(e->d_name, 2))
@@ -227,7 +233,7 @@ static int on_intent(void *ctx, const struct cache_scanned *file)
     if (n == -ENODATA || n == -EOPNOTSUPP || n == -ENOENT)
         return 0;
     if (n < 0)
-        return (int)n;
+        return of_disk((int)n);
     text[n] = '\0';
     return in->fn(in->ctx, file->path, file->vid, file->size, text);
 }
@@ -243,25 +249,25 @@ int cache_scan_has_intent(const char *dir, uint64_t vid)
 {
     g_autofree char *path = full_path(dir, vid);
     ssize_t n = RET_ERRNO(lgetxattr(path, INTENT_NAME, NULL, 0));
-    return n == -ENODATA ? 0 : n < 0 ? (int)n : 1;
+    return n == -ENODATA ? 0 : n < 0 ? of_disk((int)n) : 1;
 }
 
 int cache_scan_set_intent(const char *dir, uint64_t vid, const char *text)
 {
     g_autofree char *path = full_path(dir, vid);
-    return RET_ERRNO(lsetxattr(path, INTENT_NAME, text, strlen(text), 0));
+    return of_disk(RET_ERRNO(lsetxattr(path, INTENT_NAME, text, strlen(text), 0)));
 }
 
 int cache_scan_rescue(const char *dir, uint64_t vid, char **ret_to)
 {
     g_autofree char *from = full_path(dir, vid), *folder = g_build_filename(dir, "rescued", NULL);
-    int r = RET_ERRNO(mkdir(folder, 0700));
+    int r = of_disk(RET_ERRNO(mkdir(folder, 0700)));
     if (r < 0 && r != -EEXIST)
         return r;
     for (unsigned i = 0;; i++) {
         g_autofree char *to = i ? g_strdup_printf("%s/%016" PRIx64 ".%u", folder, vid, i)
                                 : g_strdup_printf("%s/%016" PRIx64, folder, vid);
-        r = RET_ERRNO(renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE));
+        r = of_disk(RET_ERRNO(renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE)));
         if (r == -EEXIST && i < 1000)
             continue;
         if (r == 0)

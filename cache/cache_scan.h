@@ -14,7 +14,8 @@ struct cache_scanned {
     uint64_t vid, size, disk_bytes;
 };
 int cache_scan_files(const char *dir, int (*fn)(void *ctx, const struct cache_scanned *file), void *ctx) MUST_CHECK;
-/* The same facts of one data file: -ENOENT when it is not there. path may be NULL afterwards. */
+/* The same facts of one data file: -ENOENT when it is not there. path may be NULL afterwards. Here as everywhere below, what the data folder's file system
+ * says is never -EBADMSG: that is a damaged database. */
 int cache_scan_file(const char *dir, uint64_t vid, struct cache_scanned *ret) MUST_CHECK;
 /* Folder of a tier that records call number, cache in `first` not open. -ENOENT: none, its files went with the process; -ENODEV: it is not there. *ret_dir: the caller's. */
 int cache_scan_tier(struct meta *m, const char *first, uint32_t number, char **ret_dir) MUST_CHECK;

@@ -280,16 +280,31 @@ static void make_sick(uint64_t vid, int err)
     sick.err = err;
 }
 
-/* 0: the file cannot be looked at, 1: not read. */
+/* 0: the file cannot be looked at, 1: not read, 2: the same, and the file system blames its own checksums. */
 START_TEST(bytes_that_cannot_be_read_now_are_not_given_up)
 {
     uint64_t vid = leave_dirty(true);
     ck_assert_int_eq(fsck(false), 0);
-    make_sick(vid, EIO);
+    make_sick(vid, _i == 2 ? EBADMSG : EIO);
     *(_i ? &sick.reads : &sick.looks) = 1;
     ck_assert_int_eq(fsck(true), 1);
     ck_assert_msg(says("x: unpublished, but its bytes cannot be ") && says("run fsck again") && !says("quarantine"),
                   "%s", report);
+    ck_assert_int_eq(fsck(true), 0);
+    assert_content(CONTENT_SEALED);
+}
+END_TEST
+
+/* Its file system says what a damaged database says. */
+START_TEST(sick_disk_is_no_damaged_database)
+{
+    make_sick(leave_dirty(false), EBADMSG);
+    sick.looks = INT_MAX;
+    g_autofree char *msg = NULL;
+    ck_assert_int_eq(try_fsck(true, &msg), -EIO);
+    ck_assert_msg(!says("database"), "%s", report);
+    ck_assert_ptr_nonnull(strstr(msg, "was broken off"));
+    sick.looks = 0;
     ck_assert_int_eq(fsck(true), 0);
     assert_content(CONTENT_SEALED);
 }
@@ -305,7 +320,8 @@ int main(void)
     tcase_add_test(tc, bytes_that_may_be_on_a_disk_that_is_not_there_are_not_given_up);
     tcase_add_test(tc, bytes_that_no_disk_has_are_gone);
     tcase_add_loop_test(tc, second_copy_of_unpublished_bytes_goes_only_if_it_is_one, SAME_BYTES, OTHER_LENGTH + 1);
-    tcase_add_loop_test(tc, bytes_that_cannot_be_read_now_are_not_given_up, 0, 2);
+    tcase_add_loop_test(tc, bytes_that_cannot_be_read_now_are_not_given_up, 0, 3);
+    tcase_add_test(tc, sick_disk_is_no_damaged_database);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
