@@ -177,7 +177,10 @@ static int check_place(struct fsck *f, const struct meta_dentry *d)
                  : free ? "write it again"
                         : NULL,
                  "listed for inode %" G_GUINT64_FORMAT ", but the name %s", d->ino,
-                 free ? "leads to nothing" : "is another file's");
+                 free ? "leads to nothing"
+                 : second
+                     ? "is another file's"
+                     : "is another file's; rename that one in the mount, then repair gives this one its name back");
     struct meta_dentry fixed = *d; /* shares the strings during this call */
     if (f->o->repair && second)
         meta_dentry_del(f->b, d);
