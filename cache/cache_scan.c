@@ -4,6 +4,7 @@
  */
 #include "cache_scan.h"
 
+#include "base/cleanup.h"
 #include "cache_file.h"
 #include "upload.h"
 
@@ -18,6 +19,13 @@
 #include <unistd.h>
 
 #define INTENT_MAX 65536
+#define PIECE      (1u << 20)
+
+/* Some file systems say -EBADMSG when their own checksums do not match: the disk is sick, not the database. */
+static int of_disk(int r)
+{
+    return r == -EBADMSG ? -EIO : r;
+}
 
 void cache_data_path(uint64_t vid, char ret[32])
 {
@@ -41,7 +49,7 @@ int cache_scan_file(const char *dir, uint64_t vid, struct cache_scanned *ret)
 {
     g_autofree char *path = full_path(dir, vid);
     struct stat st;
-    int r = RET_ERRNO(lstat(path, &st));
+    int r = of_disk(RET_ERRNO(lstat(path, &st)));
     if (r < 0)
         return r;
     if (!S_ISREG(st.st_mode))
@@ -53,7 +61,7 @@ int cache_scan_file(const char *dir, uint64_t vid, struct cache_scanned *ret)
 int cache_scan_remove(const char *dir, uint64_t vid)
 {
     g_autofree char *path = full_path(dir, vid);
-    return RET_ERRNO(unlink(path));
+    return of_disk(RET_ERRNO(unlink(path)));
 }
 
 int cache_scan_tier(struct meta *m, const char *first, uint32_t number, char **ret_dir)
@@ -81,13 +89,19 @@ static int on_tier(void *ctx, const char *name, const void *value, size_t len)
     return 0;
 }
 
+/* The numbers of all disks that the database knows, the first one's first. */
+static int all_tiers(struct meta *m, GArray *numbers)
+{
+    uint32_t zero = TIER_NUMBER_FIRST;
+    g_array_append_val(numbers, zero);
+    return meta_value_each(m, TIER_VALUE_PATH, on_tier, numbers);
+}
+
 int cache_scan_tiers(struct meta *m, const char *first, int (*fn)(void *ctx, const char *dir, uint32_t number),
                      void *ctx)
 {
     g_autoptr(GArray) numbers = g_array_new(FALSE, FALSE, sizeof(uint32_t));
-    uint32_t zero = TIER_NUMBER_FIRST;
-    g_array_append_val(numbers, zero);
-    int r = meta_value_each(m, TIER_VALUE_PATH, on_tier, numbers);
+    int r = all_tiers(m, numbers);
     for (guint i = 0; r == 0 && i < numbers->len; i++) {
         g_autofree char *dir = NULL;
         uint32_t number = g_array_index(numbers, uint32_t, i);
@@ -95,6 +109,60 @@ int cache_scan_tiers(struct meta *m, const char *first, int (*fn)(void *ctx, con
         r = r == 0 ? fn(ctx, dir, number) : r == -ENODEV ? 0 : r;
     }
     return r;
+}
+
+int cache_scan_find(struct meta *m, const char *first, uint64_t vid, struct cache_scanned *ret, char **ret_dir)
+{
+    g_autoptr(GArray) numbers = g_array_new(FALSE, FALSE, sizeof(uint32_t));
+    g_autofree char *missing = NULL;
+    int r = all_tiers(m, numbers);
+    if (r < 0)
+        return r;
+    for (guint i = 0; i < numbers->len; i++) {
+        g_autofree char *dir = NULL;
+        r = cache_scan_tier(m, first, g_array_index(numbers, uint32_t, i), &dir);
+        if (r == 0)
+            r = cache_scan_file(dir, vid, ret);
+        else if (r == -ENODEV && !missing)
+            missing = g_strdup(dir);
+        if (r != -ENOENT && r != -ENODEV) {
+            *ret_dir = g_steal_pointer(&dir);
+            return r;
+        }
+    }
+    *ret_dir = g_steal_pointer(&missing);
+    return *ret_dir ? -ENODEV : -ENOENT;
+}
+
+/* As pread(), but less than len only at the end of the file. */
+static ssize_t read_piece(int fd, char *buf, size_t len, uint64_t off)
+{
+    size_t done = 0;
+    for (ssize_t n = 1; n > 0 && done < len; done += (size_t)n) {
+        n = RET_ERRNO(pread(fd, buf + done, len - done, (off_t)(off + done)));
+        if (n < 0)
+            return of_disk((int)n);
+    }
+    return (ssize_t)done;
+}
+
+int cache_scan_same(const char *dir, const char *other, uint64_t vid)
+{
+    g_autofree char *path = full_path(dir, vid), *other_path = full_path(other, vid);
+    CLEANUP_FD int a = RET_ERRNO(open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    CLEANUP_FD int b = a < 0 ? a : RET_ERRNO(open(other_path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    if (b < 0)
+        return of_disk(b);
+    g_autofree char *of_a = g_malloc(PIECE), *of_b = g_malloc(PIECE);
+    for (uint64_t off = 0;; off += PIECE) {
+        ssize_t n = read_piece(a, of_a, PIECE, off), m = n < 0 ? n : read_piece(b, of_b, PIECE, off);
+        if (m < 0)
+            return (int)m;
+        if (n != m || memcmp(of_a, of_b, (size_t)n) != 0)
+            return 0;
+        if (n < (ssize_t)PIECE)
+            return 1;
+    }
 }
 
 static int scan_entry(const char *dir, const char *sub, const char *name,
@@ -121,7 +189,7 @@ static int scan_sub(const char *dir, const char *sub, int (*fn)(void *ctx, const
     g_autofree char *path = g_build_filename(dir, "data", sub, NULL);
     DIR *d = opendir(path);
     if (!d)
-        return -errno;
+        return of_disk(-errno);
     int r = 0;
     for (struct dirent *e; r == 0 && (e = readdir(d));)
         r = scan_entry(dir, sub, e->d_name, fn, ctx);
@@ -134,7 +202,7 @@ int cache_scan_files(const char *dir, int (*fn)(void *ctx, const struct cache_sc
     g_autofree char *path = g_build_filename(dir, "data", NULL);
     DIR *d = opendir(path);
     if (!d)
-        return errno == ENOENT ? 0 : -errno;
+        return errno == ENOENT ? 0 : of_disk(-errno);
     int r = 0;
     for (struct dirent *e; r == 0 && (e = readdir(d));)
         if (is_hex(e->d_name, 2))
@@ -165,7 +233,7 @@ static int on_intent(void *ctx, const struct cache_scanned *file)
     if (n == -ENODATA || n == -EOPNOTSUPP || n == -ENOENT)
         return 0;
     if (n < 0)
-        return (int)n;
+        return of_disk((int)n);
     text[n] = '\0';
     return in->fn(in->ctx, file->path, file->vid, file->size, text);
 }
@@ -181,25 +249,25 @@ int cache_scan_has_intent(const char *dir, uint64_t vid)
 {
     g_autofree char *path = full_path(dir, vid);
     ssize_t n = RET_ERRNO(lgetxattr(path, INTENT_NAME, NULL, 0));
-    return n == -ENODATA ? 0 : n < 0 ? (int)n : 1;
+    return n == -ENODATA ? 0 : n < 0 ? of_disk((int)n) : 1;
 }
 
 int cache_scan_set_intent(const char *dir, uint64_t vid, const char *text)
 {
     g_autofree char *path = full_path(dir, vid);
-    return RET_ERRNO(lsetxattr(path, INTENT_NAME, text, strlen(text), 0));
+    return of_disk(RET_ERRNO(lsetxattr(path, INTENT_NAME, text, strlen(text), 0)));
 }
 
 int cache_scan_rescue(const char *dir, uint64_t vid, char **ret_to)
 {
     g_autofree char *from = full_path(dir, vid), *folder = g_build_filename(dir, "rescued", NULL);
-    int r = RET_ERRNO(mkdir(folder, 0700));
+    int r = of_disk(RET_ERRNO(mkdir(folder, 0700)));
     if (r < 0 && r != -EEXIST)
         return r;
     for (unsigned i = 0;; i++) {
         g_autofree char *to = i ? g_strdup_printf("%s/%016" PRIx64 ".%u", folder, vid, i)
                                 : g_strdup_printf("%s/%016" PRIx64, folder, vid);
-        r = RET_ERRNO(renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE));
+        r = of_disk(RET_ERRNO(renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE)));
         if (r == -EEXIST && i < 1000)
             continue;
         if (r == 0)

@@ -14,13 +14,19 @@ struct cache_scanned {
     uint64_t vid, size, disk_bytes;
 };
 int cache_scan_files(const char *dir, int (*fn)(void *ctx, const struct cache_scanned *file), void *ctx) MUST_CHECK;
-/* The same facts of one data file: -ENOENT when it is not there. path may be NULL afterwards. */
+/* The same facts of one data file: -ENOENT when it is not there. path may be NULL afterwards. Here as everywhere below, what the data folder's file system
+ * says is never -EBADMSG: that is a damaged database. */
 int cache_scan_file(const char *dir, uint64_t vid, struct cache_scanned *ret) MUST_CHECK;
 /* Folder of a tier that records call number, cache in `first` not open. -ENOENT: none, its files went with the process; -ENODEV: it is not there. *ret_dir: the caller's. */
 int cache_scan_tier(struct meta *m, const char *first, uint32_t number, char **ret_dir) MUST_CHECK;
 /* Calls fn for every tier whose folder is there, the first one included. */
 int cache_scan_tiers(struct meta *m, const char *first, int (*fn)(void *ctx, const char *dir, uint32_t number),
                      void *ctx) MUST_CHECK;
+/* The data file on the first disk that has it, for a vid without a record. -ENOENT: none has; -ENODEV: none that is there has, and *ret_dir is one that is not. *ret_dir: the caller's. */
+int cache_scan_find(struct meta *m, const char *first, uint64_t vid, struct cache_scanned *ret, char **ret_dir)
+    MUST_CHECK;
+/* Whether it has the same bytes in both folders: 1, 0, or -errno. */
+int cache_scan_same(const char *dir, const char *other, uint64_t vid) MUST_CHECK;
 /* It is being removed: what is still there of the file goes at the next start. */
 bool cache_scan_is_dying(const struct meta_cached *rec);
 /* Whether the file carries an intent: 1, 0, or -errno (-EOPNOTSUPP: this file system keeps none). */

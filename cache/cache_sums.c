@@ -181,13 +181,13 @@ int cache_sums_check_file(struct meta *m, const char *dir, uint64_t vid, uint64_
     CLEANUP_FD int fd = RET_ERRNO(open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
     g_autofree void *buf = g_malloc(RUN_BYTES);
     if (fd < 0)
-        return fd;
+        return fd == -EBADMSG ? -EIO : fd; /* the file system's own */
     for (size_t i = 0; i < n_sums(sums); i++) {
         struct sum s = sum_at(sums, i);
         uint64_t off = (uint64_t)s.chunk * META_CHUNK_BYTES;
         ssize_t n = RET_ERRNO(pread(fd, buf, MIN(s.len, RUN_BYTES), (off_t)off));
         if (n < 0)
-            return (int)n;
+            return n == -EBADMSG ? -EIO : (int)n;
         if ((uint64_t)n != s.len || crc32c(0, buf, s.len) != s.crc) {
             *ret_off = off;
             return -EBADMSG;

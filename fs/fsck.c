@@ -5,6 +5,8 @@
  *
  *   an unpublished file without its bytes, not as long as sealed, or
  *   with other checksums than when it was sealed                    quarantined: stays visible, is never published
+ *   an unpublished file whose bytes cannot be read, or may be on a
+ *   disk that is not there                                          said
  *   an unpublished file without its intent                          the intent is written again
  *   an inode whose link count is not the number of its names        the count is set
  *   a name without an inode                                         removed
@@ -15,7 +17,8 @@
  *   a data file without a record: of an unpublished inode           the record is written again
  *                                 with an intent                    brought back (rebuild.c)
  *                                 neither                           put into DIR/rescued/, removed when it is empty
- *   a data file that its record knows on another disk               removed if it is there, else put into DIR/rescued/
+ *   a data file that its record knows on another disk               removed if it is there (when unpublished: with the
+ *                                                                   same bytes), else put into DIR/rescued/
  *   a value of a cache file that is no more                         removed
  *   an upload that no file needs; that the bucket does not know     aborted; forgotten
  *   an unpublished file, part of which was in an object only

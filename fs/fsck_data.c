@@ -65,23 +65,35 @@ static void relink_file(struct fsck *f, const struct dirty_file *df, const struc
     meta_inode_clear(&in);
 }
 
-/* Its record knows it on another disk. Only when it is there as well this one is of no use. */
-static void check_moved(struct fsck *f, const struct cache_scanned *file, uint32_t tier)
+/* What the disk of its record has of it. A copy that was cut off is as long as a whole one: for bytes that the store has not got, length is not enough. */
+static bool is_there_too(struct fsck *f, const struct cache_scanned *file, const struct meta_cached *c,
+                         const char **ret_why_not)
 {
     struct cache_scanned other;
     g_autofree char *dir = NULL;
-    bool copy = cache_scan_tier(f->m, f->dir, tier, &dir) == 0 && cache_scan_file(dir, file->vid, &other) == 0 &&
-                other.size == file->size;
+    bool unpublished = (c->flags & CACHED_DIRTY) || g_hash_table_contains(f->dirty, &file->vid);
+    *ret_why_not = ", but is not there";
+    if (cache_scan_tier(f->m, f->dir, c->tier, &dir) < 0 || cache_scan_file(dir, file->vid, &other) < 0)
+        return false;
+    *ret_why_not = ", but has other bytes there";
+    return other.size == file->size && (!unpublished || cache_scan_same(f->at_dir, dir, file->vid) > 0);
+}
+
+/* Its record knows it on another disk. Only when it is there as well this one is of no use. */
+static void check_moved(struct fsck *f, const struct cache_scanned *file, const struct meta_cached *c)
+{
+    const char *why_not = NULL;
+    bool copy = is_there_too(f, file, c, &why_not);
     struct stray s = {file->vid, !copy};
     fsck_finding(f, file->path, copy ? "remove it" : "put it into " RESCUED, "was moved to another disk%s",
-                 copy ? "" : ", but is not there");
+                 copy ? "" : why_not);
     g_array_append_val(f->stray, s);
 }
 
 static int check_known(struct fsck *f, const struct cache_scanned *file, struct meta_cached *c)
 {
     if (c->tier != f->at_tier) {
-        check_moved(f, file, c->tier);
+        check_moved(f, file, c);
         return 0;
     }
     f->disk_bytes += file->disk_bytes;
@@ -134,6 +146,7 @@ static int check_folder(void *ctx, const char *dir, uint32_t number)
 {
     struct fsck *f = ctx;
     f->at_tier = number;
+    f->at_dir = dir;
     f->n_rescued = 0;
     g_array_set_size(f->stray, 0);
     int r = cache_scan_intents(dir, note_intent, f);
@@ -219,25 +232,46 @@ int fsck_values(struct fsck *f)
 
 /* ---- bytes of unpublished files ---- */
 
-/* The data file of vid on the disk that its record says. -ENODEV: the disk is not there. */
-static int find_bytes(struct fsck *f, uint64_t vid, struct cache_scanned *ret, char **ret_dir)
+/* The data file of vid on the disk that its record says. -ENODEV: the disk is not there. Without a record: on any disk; -ENODEV with *ret_anywhere: one that may
+ * have it is not there. */
+static int find_bytes(struct fsck *f, uint64_t vid, struct cache_scanned *ret, char **ret_dir, bool *ret_anywhere)
 {
-    struct meta_cached c = {0};
+    struct meta_cached c;
     int r = meta_cached_get(f->m, vid, &c);
-    if (r == 0 || r == -ENOENT)
+    *ret_anywhere = r == -ENOENT;
+    if (*ret_anywhere)
+        return cache_scan_find(f->m, f->dir, vid, ret, ret_dir);
+    if (r == 0)
         r = cache_scan_tier(f->m, f->dir, c.tier, ret_dir);
     if (r == -ENODEV)
         fsck_remark(f, *ret_dir, "this cache disk is not there; what it holds is not checked");
     return r < 0 ? r : cache_scan_file(*ret_dir, vid, ret);
 }
 
-char *fsck_bytes_fault(struct fsck *f, const struct meta_inode *in, char **ret_dir)
+/* It may be read another time. */
+static char *cannot_be(const char *what, int r)
+{
+    return g_strdup_printf(
+        "unpublished, but its bytes cannot be %s: %s; it is left as it is: look after the disk, then "
+        "run fsck again",
+        what, err_text(r));
+}
+
+char *fsck_bytes_fault(struct fsck *f, const struct meta_inode *in, char **ret_dir, bool *ret_lost)
 {
     struct cache_scanned file;
+    bool anywhere = false;
     uint64_t at = 0;
+    *ret_lost = true;
     if (in->vid == 0)
         return in->size > 0 && !in->base_key ? g_strdup("its bytes were never stored") : NULL;
-    int r = find_bytes(f, in->vid, &file, ret_dir);
+    int r = find_bytes(f, in->vid, &file, ret_dir, &anywhere);
+    *ret_lost = r == 0 || r == -ENOENT;
+    if (r == -ENODEV && anywhere)
+        return g_strdup_printf(
+            "unpublished, and the cache has no record of its bytes; they may be on the cache disk %s, "
+            "which is not there: bring it back, then run fsck again",
+            *ret_dir);
     if (r == -ENODEV) {
         g_clear_pointer(ret_dir, g_free);
         return NULL;
@@ -245,7 +279,7 @@ char *fsck_bytes_fault(struct fsck *f, const struct meta_inode *in, char **ret_d
     if (r == -ENOENT)
         return g_strdup("unpublished, but its bytes are gone");
     if (r < 0)
-        return g_strdup_printf("unpublished, but its bytes cannot be looked at: %s", err_text(r));
+        return cannot_be("looked at", r);
     if (in->content != CONTENT_SEALED) /* until then it may grow, and the start takes its size */
         return NULL;
     if (file.size != in->size)
@@ -256,5 +290,6 @@ char *fsck_bytes_fault(struct fsck *f, const struct meta_inode *in, char **ret_d
         return g_strdup_printf(
             "unpublished, and the disk changed it after it was closed: wrong checksum at offset %" G_GUINT64_FORMAT,
             at);
-    return r < 0 ? g_strdup_printf("unpublished, but its bytes cannot be read: %s", err_text(r)) : NULL;
+    *ret_lost = false;
+    return r < 0 ? cannot_be("read", r) : NULL;
 }

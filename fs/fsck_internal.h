@@ -15,7 +15,8 @@ struct fsck {
     bool escape;
     uint64_t done, total; /* records, for the progress */
     /* of the pass in progress */
-    uint32_t at_tier; /* number of the disk being looked through */
+    uint32_t at_tier;   /* number of the disk being looked through */
+    const char *at_dir; /* and its folder */
     struct meta_batch *b;
     GHashTable *op_seqs;  /* journal records that a name waits for: seq -> itself */
     GHashTable *intents;  /* vids of data files with an intent */
@@ -64,7 +65,8 @@ int fsck_values(struct fsck *f);
 /* Data files of all disks. */
 int fsck_data(struct fsck *f);
 int fsck_end_pass(struct fsck *f, int r);
-/* What is wrong with the bytes of an unpublished file; NULL when nothing is. Owned. */
-char *fsck_bytes_fault(struct fsck *f, const struct meta_inode *in, char **ret_dir);
+/* What is wrong with the bytes of an unpublished file; NULL when nothing is. Owned. *ret_lost: they are not what was closed, whatever comes; otherwise it could
+ * not be found out this time, and nothing is to be done about the file. */
+char *fsck_bytes_fault(struct fsck *f, const struct meta_inode *in, char **ret_dir, bool *ret_lost);
 /* Asks the bucket. */
 int fsck_store(struct fsck *f);

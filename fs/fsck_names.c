@@ -146,12 +146,13 @@ static int check_bytes(struct fsck *f, const struct meta_inode *in)
         fsck_remark(f, path, "not yet published, its writer never closed it");
     else if (is_kept_here(f, in))
         fsck_remark(f, path, "kept here only, as a local-only rule said");
-    g_autofree char *fault = fsck_bytes_fault(f, in, &dir);
+    bool lost = false;
+    g_autofree char *fault = fsck_bytes_fault(f, in, &dir, &lost);
     if (!fault)
         return check_intent(f, in, dir);
-    fsck_finding(f, path, "quarantine it: visible, never published", "%s", fault);
+    fsck_finding(f, path, lost ? "quarantine it: visible, never published" : NULL, "%s", fault);
     struct meta_inode fixed = *in; /* shares the strings during this call */
-    if (f->o->repair && content_quarantine(&fixed))
+    if (f->o->repair && lost && content_quarantine(&fixed))
         meta_inode_put(f->b, &fixed);
     return 0;
 }
@@ -176,7 +177,10 @@ static int check_place(struct fsck *f, const struct meta_dentry *d)
                  : free ? "write it again"
                         : NULL,
                  "listed for inode %" G_GUINT64_FORMAT ", but the name %s", d->ino,
-                 free ? "leads to nothing" : "is another file's");
+                 free ? "leads to nothing"
+                 : second
+                     ? "is another file's"
+                     : "is another file's; rename that one in the mount, then repair gives this one its name back");
     struct meta_dentry fixed = *d; /* shares the strings during this call */
     if (f->o->repair && second)
         meta_dentry_del(f->b, d);

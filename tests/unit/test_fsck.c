@@ -575,6 +575,45 @@ START_TEST(name_listed_where_it_does_not_stand_is_put_right)
 }
 END_TEST
 
+/* The only record of a file, at a name that another one has: who does what is said gets it back. */
+START_TEST(name_that_another_file_took_is_given_back_once_it_is_free)
+{
+    struct meta_dentry x = {0}, y = {0};
+    fx.cfg.metadata_ttl_ns = 3600 * NS_PER_S;
+    fs_fixture_object(&fx, "x", "hello", 5);
+    fs_fixture_object(&fx, "y", "there", 5);
+    fs_fixture_open(&fx);
+    inode_put(fs_fixture_inode(&fx, "x"));
+    uint64_t ino = fs_fixture_ino(&fx, "y");
+    fs_fixture_close(&fx);
+    struct meta *m = open_meta();
+    ck_assert_int_eq(meta_dentry_get(m, META_ROOT_INO, "x", &x), 0);
+    ck_assert_int_eq(meta_dentry_get(m, META_ROOT_INO, "y", &y), 0);
+    struct meta_batch *b = meta_batch_new(m);
+    struct meta_dentry stray = y; /* shares the strings */
+    stray.name = x.name;
+    meta_dentry_del(b, &y);
+    meta_dentry_put(b, &stray);
+    meta_dentry_put(b, &x);
+    ck_assert_int_eq(meta_commit(b, true), 0);
+    meta_batch_free(b);
+    meta_close(m);
+    meta_dentry_clear(&x);
+    meta_dentry_clear(&y);
+    ck_assert_int_eq(fsck(true), 1);
+    ck_assert_msg(strstr(report, "the name is another file's; rename that one in the mount, then repair"), "%s",
+                  report);
+    fs_fixture_open(&fx);
+    ck_assert_int_eq(tree_rename(fx.fs, META_ROOT_INO, "x", META_ROOT_INO, "z", 0), 0);
+    fs_fixture_close(&fx);
+    ck_assert_int_eq(fsck(true), 0);
+    ck_assert_int_eq(fsck(false), 0);
+    fs_fixture_open(&fx);
+    ck_assert_uint_eq(fs_fixture_ino(&fx, "x"), ino);
+    ck_assert_uint_ne(fs_fixture_ino(&fx, "z"), 0);
+}
+END_TEST
+
 START_TEST(damaged_database_is_refused_by_the_mount_and_rescued)
 {
     fs_fixture_open(&fx);
@@ -632,6 +671,7 @@ int main(void)
     tcase_add_loop_test(tc, lost_journal_record_is_written_again, 0, 2);
     tcase_add_test(tc, wrong_link_counts_and_names_without_inode_are_repaired);
     tcase_add_loop_test(tc, name_listed_where_it_does_not_stand_is_put_right, 0, 3);
+    tcase_add_test(tc, name_that_another_file_took_is_given_back_once_it_is_free);
     tcase_add_loop_test(tc, damaged_database_is_refused_by_the_mount_and_rescued, WAL_FLIPPED, CURRENT_GONE + 1);
     suite_add_tcase(s, tc);
     return run_suite(s);
