@@ -748,7 +748,7 @@ int publish_start(struct publisher *p)
     }
     int r = thread_start(&p->sums, "sums", sums_thread, p);
     p->sums_running = r == 0;
-    return r;
+    return r < 0 ? r : late_start(p);
 }
 
 void publish_interrupt(struct publisher *p)
@@ -758,6 +758,7 @@ void publish_interrupt(struct publisher *p)
     cond_broadcast(&p->work);
     cond_broadcast(&p->done);
     cond_broadcast(&p->sums_work);
+    late_interrupt_locked(p);
     mutex_unlock(&p->mu);
 }
 
@@ -774,6 +775,7 @@ void publish_stop(struct publisher *p)
     if (p->sums_running)
         pthread_join(p->sums, NULL);
     p->sums_running = false;
+    late_stop(p);
 }
 
 void publish_close(struct publisher *p)

@@ -96,24 +96,24 @@ struct publisher {
     GQueue sums_due;  /* closed files, by when their checksums are due */
     struct cond done; /* an op ended, came or changed: for those who wait for others */
     bool stopping;
-    unsigned n_now;               /* threads that publish for a program (publish_now.c) */
-    GHashTable *probing;          /* directories of links, "" of none: somebody is finding out what that store can do */
-    char *probe_wanted;           /* a key of the one of which a thread should, owned; NULL: none */
-    GHashTable *link_runs;        /* directory of a link -> number of its ops that run, where there are any */
-    GSequence *all;               /* every op by seq */
-    GHashTable *by_seq;           /* &rec.seq -> op */
-    GHashTable *by_ino;           /* ino -> GPtrArray of op */
-    GHashTable *by_key;           /* key -> OP_SYNC op */
-    GHashTable *tombs;            /* key -> OP_DELETE op */
-    GHashTable *sources;          /* key -> op that copies from it */
-    GHashTable *bases;            /* key -> GPtrArray of ops with that base */
-    GHashTable *running_keys;     /* key -> op */
-    GHashTable *running_inos;     /* &ino -> op: two names of one file, or a renamed one, are not published at once */
-    GHashTable *dirs;             /* prefix -> dirnode */
-    GHashTable *recent;           /* key or prefix deleted lately -> struct recent */
-    GHashTable *late, *late_srcs; /* keys that rest, keys that are copied from -> by how many ops (publish_late.h) */
-    GHashTable *taken;      /* directory of a link, "" of none -> number of versions that this store took so far */
-    uint64_t rest_until_ns; /* nothing was found to run: no look before, unless what waits changed; 0: none */
+    unsigned n_now;           /* threads that publish for a program (publish_now.c) */
+    GHashTable *probing;      /* directories of links, "" of none: somebody is finding out what that store can do */
+    char *probe_wanted;       /* a key of the one of which a thread should, owned; NULL: none */
+    GHashTable *link_runs;    /* directory of a link -> number of its ops that run, where there are any */
+    GSequence *all;           /* every op by seq */
+    GHashTable *by_seq;       /* &rec.seq -> op */
+    GHashTable *by_ino;       /* ino -> GPtrArray of op */
+    GHashTable *by_key;       /* key -> OP_SYNC op */
+    GHashTable *tombs;        /* key -> OP_DELETE op */
+    GHashTable *sources;      /* key -> op that copies from it */
+    GHashTable *bases;        /* key -> GPtrArray of ops with that base */
+    GHashTable *running_keys; /* key -> op */
+    GHashTable *running_inos; /* &ino -> op: two names of one file, or a renamed one, are not published at once */
+    GHashTable *dirs;         /* prefix -> dirnode */
+    GHashTable *recent;       /* key or prefix deleted lately -> struct recent */
+    struct late_keys *late;   /* keys that rest (publish_late.h) */
+    GHashTable *taken;        /* directory of a link, "" of none -> number of versions that this store took so far */
+    uint64_t rest_until_ns;   /* nothing was found to run: no look before, unless what waits changed; 0: none */
     uint64_t recent_pruned_ns, n_picks; /* n_picks: looks for an op so far */
     uint64_t looked_to, circles_to;     /* seqs behind which the next look for an op, a circle, goes on */
     uint64_t look_wake_ns; /* when the first timed op may run of those seen since looks began anew; 0: none */

@@ -9,6 +9,9 @@
 #define NOBODY  0                                 /* no op has this seq */
 #define WRITE   "write"
 #define DELETE  "delete"
+/* After a round in which not all keys were answered for: doubled from one to the next. */
+#define PAUSE_NS     (100 * NS_PER_MS)
+#define PAUSE_MAX_NS (10 * NS_PER_S)
 
 struct rest {
     uint64_t until_ns; /* monotonic clock */
@@ -20,6 +23,15 @@ struct rest {
     char *what;   /* owned */
 };
 
+/* Guarded by the publisher's mu. */
+struct late_keys {
+    GHashTable *keys; /* those that rest -> struct rest */
+    GHashTable *srcs; /* those that are copied from now -> by how many ops */
+    struct cond work; /* a key came that nothing was heard of, or the publisher stops */
+    pthread_t thread; /* asks for those, all of them: else each would rest only from when its turn came */
+    bool running;
+};
+
 static void rest_free(void *p)
 {
     struct rest *rest = p;
@@ -27,14 +39,21 @@ static void rest_free(void *p)
     g_free(rest);
 }
 
-GHashTable *late_table_new(void)
+struct late_keys *late_new(void)
 {
-    return g_hash_table_new_full(g_str_hash, g_str_equal, g_free, rest_free);
+    struct late_keys *l = g_new0(struct late_keys, 1);
+    l->keys = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, rest_free);
+    l->srcs = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    cond_init(&l->work);
+    return l;
 }
 
-GHashTable *late_srcs_new(void)
+void late_free(struct late_keys *l)
 {
-    return g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    g_hash_table_unref(l->keys);
+    g_hash_table_unref(l->srcs);
+    cond_fini(&l->work);
+    g_free(l);
 }
 
 static bool is_write(const struct op *o)
@@ -67,7 +86,7 @@ static void put_record(struct meta_batch *b, const char *key, bool del, uint64_t
 static struct rest *resting(struct publisher *p, const char *key) REQUIRES(p->mu)
 {
     mutex_assert_held(&p->mu);
-    struct rest *rest = g_hash_table_size(p->late) > 0 ? g_hash_table_lookup(p->late, key) : NULL;
+    struct rest *rest = g_hash_table_size(p->late->keys) > 0 ? g_hash_table_lookup(p->late->keys, key) : NULL;
     return rest && (!rest->heard || rest->until_ns > clock_mono_ns()) ? rest : NULL;
 }
 
@@ -96,7 +115,9 @@ static const struct rest *begin_rest(struct publisher *p, const char *key, bool 
     rest->what = g_strdup(what);
     rest->heard = heard;
     set_until(p, rest);
-    g_hash_table_replace(p->late, g_strdup(key), rest);
+    g_hash_table_replace(p->late->keys, g_strdup(key), rest);
+    if (!heard)
+        cond_signal(&p->late->work);
     return rest;
 }
 
@@ -108,16 +129,16 @@ static bool may_go(const struct rest *rest, const struct op *o)
 /* How many ops copy from the key now. */
 static unsigned copiers(struct publisher *p, const char *key) REQUIRES(p->mu)
 {
-    return GPOINTER_TO_UINT(g_hash_table_lookup(p->late_srcs, key));
+    return GPOINTER_TO_UINT(g_hash_table_lookup(p->late->srcs, key));
 }
 
 static void count_copiers(struct publisher *p, const char *key, int by) REQUIRES(p->mu)
 {
     unsigned n = (unsigned)((int)copiers(p, key) + by);
     if (n > 0)
-        g_hash_table_replace(p->late_srcs, g_strdup(key), GUINT_TO_POINTER(n));
+        g_hash_table_replace(p->late->srcs, g_strdup(key), GUINT_TO_POINTER(n));
     else
-        (void)g_hash_table_remove(p->late_srcs, key);
+        (void)g_hash_table_remove(p->late->srcs, key);
 }
 
 uint64_t late_until_locked(struct publisher *p, const struct op *o)
@@ -146,23 +167,16 @@ static bool is_answer(int r)
     return r == 0 || r == -ENOENT || r == -ESTALE || r == -EACCES || r == -EINVAL;
 }
 
-int late_hear(struct op *o)
+/* Nothing was heard of the key since it began to rest, then. Asks for it. */
+static int ask(struct publisher *p, const char *key, uint64_t until)
 {
-    struct publisher *p = o->p;
     struct obj_info info = {0};
-    mutex_lock(&p->mu);
-    const struct rest *rest = resting(p, o->key);
-    bool ask = rest && !rest->heard && !may_go(rest, o);
-    uint64_t until = rest ? rest->until_ns : 0; /* tells one rest from the next */
-    mutex_unlock(&p->mu);
-    if (!ask)
-        return 0;
-    int r = objstore_head(p->fs->store, o->key, &info);
+    int r = objstore_head(p->fs->store, key, &info);
     obj_info_clear(&info);
     if (!is_answer(r))
         return r;
     mutex_lock(&p->mu);
-    struct rest *same = resting(p, o->key);
+    struct rest *same = resting(p, key);
     if (same && !same->heard && same->until_ns == until) {
         same->heard = true;
         set_until(p, same);
@@ -170,6 +184,101 @@ int late_hear(struct op *o)
     mutex_unlock(&p->mu);
     return 0;
 }
+
+int late_hear(struct op *o)
+{
+    struct publisher *p = o->p;
+    mutex_lock(&p->mu);
+    const struct rest *rest = resting(p, o->key);
+    bool unknown = rest && !rest->heard && !may_go(rest, o);
+    uint64_t until = rest ? rest->until_ns : 0; /* tells one rest from the next */
+    mutex_unlock(&p->mu);
+    return unknown ? ask(p, o->key, until) : 0;
+}
+
+/* ---- the thread that asks ---- */
+
+struct unheard {
+    char *key; /* owned */
+    uint64_t until_ns;
+};
+
+static void unheard_free(void *p)
+{
+    struct unheard *u = p;
+    g_free(u->key);
+    g_free(u);
+}
+
+static GQueue *find_unheard(struct publisher *p) REQUIRES(p->mu)
+{
+    GQueue *all = g_queue_new();
+    GHashTableIter it;
+    void *key, *value;
+    g_hash_table_iter_init(&it, p->late->keys);
+    while (g_hash_table_iter_next(&it, &key, &value)) {
+        const struct rest *rest = value;
+        if (!rest->heard) {
+            struct unheard *u = g_new(struct unheard, 1);
+            *u = (struct unheard){g_strdup(key), rest->until_ns};
+            g_queue_push_tail(all, u);
+        }
+    }
+    return all;
+}
+
+/* Were all answered for? Releases mu meanwhile. */
+static bool ask_for_all(struct publisher *p, const GQueue *all) REQUIRES(p->mu)
+{
+    bool ok = true;
+    for (const GList *i = all->head; i && !p->stopping; i = i->next) {
+        const struct unheard *u = i->data;
+        mutex_unlock(&p->mu);
+        ok &= ask(p, u->key, u->until_ns) == 0;
+        mutex_lock(&p->mu);
+    }
+    return ok;
+}
+
+static void *late_thread(void *arg)
+{
+    struct publisher *p = arg;
+    uint64_t pause = PAUSE_NS;
+    mutex_lock(&p->mu);
+    while (!p->stopping) {
+        GQueue *all = find_unheard(p);
+        bool none = g_queue_is_empty(all), ok = ask_for_all(p, all);
+        g_queue_free_full(all, unheard_free);
+        pause = ok ? PAUSE_NS : MIN(2 * pause, PAUSE_MAX_NS);
+        for (uint64_t until = clock_mono_ns() + pause; !ok && !p->stopping && clock_mono_ns() < until;)
+            (void)cond_wait_until(&p->late->work, &p->mu, until);
+        if (none && !p->stopping)
+            cond_wait(&p->late->work, &p->mu);
+    }
+    mutex_unlock(&p->mu);
+    return NULL;
+}
+
+int late_start(struct publisher *p)
+{
+    int r = thread_start(&p->late->thread, "late", late_thread, p);
+    p->late->running = r == 0;
+    return r;
+}
+
+void late_interrupt_locked(struct publisher *p)
+{
+    cond_signal(&p->late->work);
+}
+
+void late_stop(struct publisher *p)
+{
+    if (p->late->running)
+        pthread_join(p->late->thread, NULL);
+    p->late->running = false;
+}
+
+/* ---- requests ---- */
 
 static void forget_request(struct publisher *p, struct op *o) REQUIRES(p->mu)
 {
@@ -237,7 +346,7 @@ void late_end(struct op *o, int r)
         set_until(p, rest);
     }
     if (lost) {
-        (void)g_hash_table_foreach_remove(p->late, is_over, &now);
+        (void)g_hash_table_foreach_remove(p->late->keys, is_over, &now);
         (void)begin_rest(p, o->key, !is_write(o), o->rec.seq, o->late_what, heard);
     }
     if (lost && o->late_src)

@@ -101,8 +101,7 @@ void queue_init(struct publisher *p)
     p->running_inos = g_hash_table_new(g_int64_hash, g_int64_equal);
     p->dirs = g_hash_table_new_full(g_str_hash, g_str_equal, NULL, dirnode_free);
     p->recent = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
-    p->late = late_table_new();
-    p->late_srcs = late_srcs_new();
+    p->late = late_new();
 }
 
 void queue_fini(struct publisher *p)
@@ -126,8 +125,7 @@ void queue_fini(struct publisher *p)
     g_hash_table_unref(p->running_inos);
     g_hash_table_unref(p->dirs);
     g_hash_table_unref(p->recent);
-    g_hash_table_unref(p->late);
-    g_hash_table_unref(p->late_srcs);
+    late_free(p->late);
     cond_fini(&p->work);
     cond_fini(&p->done);
     cond_fini(&p->sums_work);

@@ -272,6 +272,34 @@ START_TEST(rest_begins_when_the_store_answers_again)
 }
 END_TEST
 
+/* They rest at one time, though each waits for the one before it. */
+START_TEST(names_that_wait_for_each_other_rest_together_after_a_start)
+{
+    static const char *const names[] = {"n1", "n2", "n3"};
+    start();
+    for (unsigned i = 0; i < G_N_ELEMENTS(names); i++)
+        put(names[i], "1");
+    all_published();
+    g_free(fx.cfg.fault);
+    fx.cfg.fault = g_strdup("op=delete,action=late:-EIO");
+    fault(fx.cfg.fault);
+    for (unsigned i = 0; i < G_N_ELEMENTS(names); i++) {
+        drop(names[i]);
+        while (!is_noted(names[i]))
+            g_usleep(1000);
+    }
+    for (unsigned i = 0; i < G_N_ELEMENTS(names); i++)
+        put(names[i], "2");
+    restart();
+    assert_rests("n1", "1");
+    fault("op=get,nth=1000000,action=error:-EIO");
+    time_passes();
+    all_published();
+    for (unsigned i = 0; i < G_N_ELEMENTS(names); i++)
+        assert_object(names[i], "2");
+}
+END_TEST
+
 /* The loss and the outcome come in one run: what is recorded with the outcome says it. */
 START_TEST(name_rests_after_a_start_when_only_a_first_try_got_no_reply)
 {
@@ -452,6 +480,7 @@ int main(void)
     tcase_add_test(tc, name_rests_after_a_start_when_a_delete_had_been_sent);
     tcase_add_test(tc, name_taken_again_while_its_delete_runs_rests_too);
     tcase_add_loop_test(tc, rest_begins_when_the_store_answers_again, 0, 2);
+    tcase_add_test(tc, names_that_wait_for_each_other_rest_together_after_a_start);
     tcase_add_test(tc, name_rests_after_a_start_when_only_a_first_try_got_no_reply);
     tcase_add_test(tc, delete_may_follow_a_lost_delete);
     tcase_add_loop_test(tc, nothing_rests_where_no_reply_was_lost_or_that_is_not_asked_for, 0, 2);
