@@ -4,7 +4,7 @@
  * The network delivers small pieces. They are gathered and written by GATHER_BYTES, aligned, because the page cache then holds them in large folios, which
  * are read several times faster than small ones (and mapped with a sixteenth of the faults), and because each write costs locks and wakes the readers. Who waits
  * for a chunk waits at most GATHER_NS longer for that while bytes keep coming; where nobody does, GATHER_IDLE_NS. A GET's end writes what is left, so a short GET is
- * not delayed at all. When a connection stalls, what is gathered is written when it goes on, is resumed or given up.
+ * not delayed at all. When a connection stalls, what is gathered is written when it goes on, is resumed or given up; for how long to wait for more it has counted since it came.
  *
  * Concurrency: buffer and checksum are the worker's; what the file and cf get is decided anew under cf->mu at each flush (cut_bytes, move_gen), so bytes that
  * nobody wants any more are dropped however long they were gathered.
@@ -55,7 +55,7 @@ static size_t sum_chunks(struct arrival *a, uint64_t off, uint64_t len, uint64_t
     return n_done;
 }
 
-static void note_arrival_locked(struct cfile *cf, const struct chunk_crc *crcs, size_t n, uint64_t len)
+static void note_arrival_locked(struct cfile *cf, const struct chunk_crc *crcs, size_t n)
 {
     if (n) {
         uint64_t first = crcs[0].chunk;
@@ -68,8 +68,6 @@ static void note_arrival_locked(struct cfile *cf, const struct chunk_crc *crcs, 
         for (size_t i = 0; windowed && i < n; i++)
             g_queue_push_tail(&cf->arrived, GSIZE_TO_POINTER(crcs[i].chunk));
     }
-    cf->progress += len;
-    (void)__atomic_add_fetch(&cf->c->fetch.progress, len, __ATOMIC_RELAXED);
 }
 
 static int write_all(int fd, const uint8_t *buf, size_t len, uint64_t off)
@@ -127,7 +125,7 @@ int fetch_flush(struct fetch *f)
         f->local_failure = true;
     } else {
         f->done_bytes = off + n;
-        note_arrival_locked(cf, crcs, n_crcs, n);
+        note_arrival_locked(cf, crcs, n_crcs);
     }
     cond_broadcast(&cf->changed);
     mutex_unlock(&cf->mu);
@@ -154,6 +152,9 @@ int fetch_on_body(void *ctx, uint64_t off, const void *buf, size_t len)
         return -EBADMSG;
     if (!a->first_ns)
         a->first_ns = clock_mono_ns();
+    /* Now, not when they are written: who waits has waited since the last byte. */
+    (void)__atomic_add_fetch(&f->cf->progress, len, __ATOMIC_RELAXED);
+    (void)__atomic_add_fetch(&f->cf->c->fetch.progress, len, __ATOMIC_RELAXED);
     while (r == 0 && len) {
         size_t n = MIN(MIN(len, a->room - a->len), GATHER_BYTES - a->next % GATHER_BYTES);
         if (a->len == 0)

@@ -430,7 +430,8 @@ struct got_on { /* as of the last look */
 /* Whether waiting for f is not in vain: bytes of the file came, or while f is queued whatever any fetch achieved. */
 static bool gets_on_locked(const struct cfile *cf, const struct fetch *f, struct got_on *seen)
 {
-    struct got_on now = {cf->progress, __atomic_load_n(&cf->c->fetch.progress, __ATOMIC_RELAXED)};
+    struct got_on now = {__atomic_load_n(&cf->progress, __ATOMIC_RELAXED),
+                         __atomic_load_n(&cf->c->fetch.progress, __ATOMIC_RELAXED)};
     bool yes = now.file != seen->file || (!f->running && now.all != seen->all);
     *seen = now;
     return yes;

@@ -191,7 +191,7 @@ struct cfile {
     struct chunkset present, dirty_chunks, busy, verify;
     struct cfile_io *ios;
     GQueue fetches;    /* struct fetch of this file, queued or running */
-    uint64_t progress; /* bytes that fetches brought so far */
+    uint64_t progress; /* bytes that came for fetches so far; atomic */
     struct {
         uint64_t at_ns, progress;
         int err;    /* 0: none yet */

@@ -128,8 +128,8 @@ static int read_past_cache_locked(struct reader *rd) NO_TSA
 static int worn_locked(const struct reader *rd)
 {
     const struct cfile *cf = rd->cf;
-    bool holds =
-        rd->user && cf->worn.err && cf->worn.progress == cf->progress && clock_mono_ns() - cf->worn.at_ns < WORN_NS;
+    bool still = cf->worn.progress == __atomic_load_n(&cf->progress, __ATOMIC_RELAXED);
+    bool holds = rd->user && cf->worn.err && still && clock_mono_ns() - cf->worn.at_ns < WORN_NS;
     return holds ? cf->worn.err : 0;
 }
 
@@ -138,7 +138,7 @@ static void note_worn_locked(struct cfile *cf, int r)
     if (r == -EINTR || !patience_worn())
         return;
     cf->worn.at_ns = clock_mono_ns();
-    cf->worn.progress = cf->progress;
+    cf->worn.progress = __atomic_load_n(&cf->progress, __ATOMIC_RELAXED);
     cf->worn.err = r;
 }
 

@@ -10,6 +10,7 @@ from mounts import MIB, eventually, in_thread, run, sh
 
 
 NO_PUT = "op=put,action=error:-EIO"
+NO_PUBLISH = ";".join(f"op={verb},action=error:-EIO" for verb in ("put", "create", "part"))
 BYPASSED_S = 10  # until a disk that fails or does not answer is done without
 
 
@@ -235,6 +236,32 @@ def test_unpublished_bytes_on_a_failing_disk_are_named(two, store, base, disk, f
         assert all(name in m.log() for name in m.status()["unreachable"])
     finally:
         (base / disk / "fault").unlink()
+
+
+@pytest.mark.parametrize("size", [0, 5 * MIB, 300 * MIB])
+def test_the_only_disk_fails_under_a_file_of_any_size(make_mount, store, base, size):
+    """One being written, one that is not published, one that is clean. With the disk there again all of them are whole."""
+    m = make_mount(cache_dir=base / "a", disk_faults=True, passthrough="off", fault=NO_PUBLISH, op_timeout="5s")
+    files = {name: blob(name, size) for name in ("clean", "kept", "open")}
+    store.put("clean", files["clean"])
+    check(m, {"clean": files["clean"]})
+    (m.path / "kept").write_bytes(files["kept"])
+    with open(m.path / "open", "wb", buffering=0) as f:
+        f.write(files["open"])
+        os.fsync(f.fileno())
+        (base / "a" / "fault").write_text("eio")
+        with pytest.raises(OSError) as e:
+            f.write(b"one more")
+            os.fsync(f.fileno())
+        assert e.value.errno == errno.EIO
+        check_past_the_page_cache(m, {"clean": files["clean"]})
+        assert is_bypassed(m, "a")
+        assert eventually(lambda: "kept" in m.status()["unreachable"], BYPASSED_S), "it is named"
+        (base / "a" / "fault").unlink()
+    m.remount(fault=None)
+    m.wait()
+    check(m, files)
+    assert {name: store.get(name) == data for name, data in files.items()} == dict.fromkeys(files, True)
 
 
 def test_without_any_disk_reads_come_from_the_store_and_writes_fail(make_mount, store, base):

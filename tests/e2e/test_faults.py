@@ -246,6 +246,35 @@ def test_full_cache_disk_gives_enospc_and_loses_nothing(make_mount, store, base)
         sh(f"umount {base}/small || umount -l {base}/small")
 
 
+@pytest.mark.parametrize("size", [0, 5 * MIB, 300 * MIB])
+def test_a_file_of_any_size_meets_a_full_cache_disk(make_mount, store, base, size):
+    """An empty one needs no room; of others the write fails, and what was there before is whole. Once there is room all goes on."""
+    sh(f"truncate -s {max(2 * size, 256 * MIB)} {base}/disk && mkfs.ext4 -q {base}/disk && mkdir {base}/small && mount -o loop {base}/disk {base}/small")
+    try:
+        m = make_mount(cache_dir=base / "small/cache", free_space="16M", fault=NO_WRITES, op_timeout="2s")
+        first, full = os.urandom(4 * MIB), os.urandom(MIB)
+        (m.path / "first").write_bytes(first)
+        with pytest.raises(OSError) as e, open(m.path / "filler", "wb", buffering=0) as filler:
+            for _ in range(1000):
+                filler.write(full)
+        assert e.value.errno == errno.ENOSPC
+        data = os.urandom(size)
+        try:
+            (m.path / "f").write_bytes(data)
+            assert size == 0, "it fitted"
+        except OSError as e:
+            assert size > 0 and e.errno == errno.ENOSPC
+        assert (m.path / "first").read_bytes() == first
+        os.unlink(m.path / "filler")
+        (m.path / "f").write_bytes(data)
+        assert (m.path / "f").read_bytes() == data
+        m.remount(fault=None)
+        m.wait()
+        assert_published(store, {"first": first, "f": data})
+    finally:
+        sh(f"umount {base}/small || umount -l {base}/small")
+
+
 def test_disk_filled_past_us_is_a_failure_of_nothing_but_writes(make_mount, store, base):
     """Close, rename, unlink and upload at no free bytes: what passthrough writers and other programs do to the disk is not held back."""
     sh(f"truncate -s 512M {base}/disk && mkfs.ext4 -q {base}/disk && mkdir {base}/small && mount -o loop {base}/disk {base}/small")

@@ -86,16 +86,21 @@ def test_a_large_file_that_is_refused_for_a_while(ready_lake):
 
 
 def test_a_large_object_read_through_all_of_it(ready_lake):
-    """Rows 3, 5, 6; then 30-32: replaced and removed in the middle."""
+    """Rows 3, 5, 6; then 30-32: replaced before the first byte is asked for, replaced and removed in the middle."""
     lake = ready_lake(op_timeout="10s")
-    old, new = blob("old", BIG), blob("new", BIG)
+    old, between, new = blob("old", BIG), blob("between", BIG), blob("new", BIG)
     cold(lake, "there", old)
     bad = [p.answer(429, b"", Retry_After="2"), p.late(4), p.trickle(1, burst=70000), p.stall_body(70000)]
     used = [lake.proxy.rule("get", action, key="there", after=2 * i) for i, action in enumerate(bad)]
     lake.check("there")
     assert [rule.n_used for rule in used] == [1] * len(used)
     run("evict", lake.path / "there")
-    assert pieces(lake, old, lambda: lake.put("there", new)) > 0, "the whole object came before it was replaced"
+    looked = lake.proxy.rule("get", p.first(lambda _: lake.put("there", between)), key="there")
+    assert or_stale(lambda: lake.read("there")) in (None, between)
+    assert looked.n_used == 1
+    assert eventually(lambda: or_stale(lambda: lake.read("there")) == between, 20)
+    run("evict", lake.path / "there")
+    assert pieces(lake, between, lambda: lake.put("there", new)) > 0, "the whole object came before it was replaced"
     assert eventually(lambda: or_stale(lambda: lake.read("there")) == new, 20)
     run("evict", lake.path / "there")
     assert pieces(lake, new, lambda: lake.store.delete("there")) > 0

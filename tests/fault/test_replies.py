@@ -56,7 +56,7 @@ def test_slow_down_for_a_minute(make_lake):
     lake.wait()
 
 
-@pytest.mark.parametrize("kind", ["head", "get", "put", "delete", "list", "copy", "create", "part", "complete", "abort", "parts"])
+@pytest.mark.parametrize("kind", ["head", "get", "put", "delete", "list", "copy", "create", "part", "part_copy", "complete", "abort", "parts"])
 def test_internal_error_of_every_verb_once(parts, kind):
     lake = parts
     cold(lake, "there", blob("there", MIB))
@@ -84,6 +84,9 @@ def exercise(lake):
         eventually(lambda: lake.proxy.count("part", "short"), 10)
         f.truncate(3)
     lake.wrote("short", blob("long", PARTS)[:3])
+    with open(lake.path / "parts", "r+b", buffering=0) as f:  # the other parts are copied from the object of before
+        f.write(b"edited")
+    lake.wrote("parts", b"edited" + blob("parts", PARTS)[6:])
     lake.wait()
 
 

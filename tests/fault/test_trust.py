@@ -9,6 +9,7 @@ import proxy as p
 import pytest
 from conftest import BIG, blob, cold
 from mounts import MIB, eventually, in_thread, run
+from relay import Relay
 
 pytestmark = pytest.mark.ceph
 OLD, NEW = "session-token-canary-old", "session-token-canary-new"
@@ -35,8 +36,14 @@ class KeysFile:
         tmp.replace(self.path)
 
     def expire(self, token, status=400):
-        """From now on the store refuses this token. The rule says how often it did."""
-        return self.lake.proxy.rule("any", p.error(status, "ExpiredToken"), key=lambda request: request.header("x-amz-security-token") == token, times=None)
+        """From now on the store refuses this token. The requests that it refused come back."""
+        refused = []
+
+        def expired(x):
+            refused.append(x.request)
+            p.error(status, "ExpiredToken")(x)
+        self.lake.proxy.rule("any", expired, key=lambda request: request.header("x-amz-security-token") == token, times=None)
+        return refused
 
 
 @pytest.fixture
@@ -53,12 +60,16 @@ def test_token_that_expires_is_read_again(keys_lake, status, size):
     lake, keys = keys_lake
     lake.mount()
     cold(lake, "there", blob("there", 40 * MIB))
+    slow = lake.proxy.rule("part", p.silence, key=p.part_number(2), times=None)
     with open(lake.path / "there", "rb", buffering=0) as f:
         assert os.pread(f.fileno(), 1000, 0) == lake.files["there"][:1000]
         lake.write("f", blob("f", size))
+        assert size < BIG or eventually(lambda: slow.n_used, 20)
+        lake.proxy.heal()
         refused = keys.expire(OLD, status)
+        lake.write("g", blob("g", min(size, 5 * MIB)))
         join = in_thread(lambda: os.pread(f.fileno(), 1000, 39 * MIB))
-        assert eventually(lambda: refused.n_used, 20)
+        assert eventually(lambda: {"get"} < {request.kind for request in refused}, 20), "a read and an upload"
         keys.write(NEW)
         assert join(30) == lake.files["there"][39 * MIB:39 * MIB + 1000]
         for off in range(0, 40 * MIB, 2 * MIB):
@@ -78,14 +89,14 @@ def test_token_that_nobody_renews_for_two_hours(keys_lake):
     began = time.monotonic()
     n = 0
     while time.monotonic() < began + 12:
-        lake.write(f"d/f{n}", blob(n, (0, 5 * MIB)[n] if n < 2 else 10000))
+        lake.write(f"d/f{n}", blob(n, (0, 5 * MIB, BIG)[n] if n < 3 else 10000))
         n += 1
         time.sleep(0.3)
     with pytest.raises(OSError) as e:
         lake.in_time(lambda: lake.read("there"))
     assert e.value.errno in (errno.EACCES, errno.EIO, errno.EKEYEXPIRED, errno.ETIMEDOUT)
     assert lake.status("dirty_files") == n
-    assert refused.n_used >= 2
+    assert len(refused) >= 2
     lake.check("before", "d/f0")
     assert eventually(lambda: "expired" in lake.m.info("d/f0").get("error", ""), 10), lake.m.info("d/f0")
     keys.write(NEW)
@@ -212,3 +223,31 @@ def test_certificate_that_is_not_to_be_trusted(make_lake, authority, what):
     lake.proxy.tls = good
     lake.wait()
     lake.check("there")
+
+
+# ---- bits that change on the way ----
+
+@pytest.mark.parametrize("size", [1000, 5 * MIB, BIG])
+def test_bits_that_flip_on_the_way_over_tls(make_lake, authority, size):
+    """Whatever the size: the connection is broken, and what it did not bring is asked for again. Where none brings anything it is an error."""
+    with Relay(0) as relay:
+        lake = make_lake(start=False, ca_bundle=authority.ca, op_timeout="10s")
+        lake.proxy.tls = authority.context("good")
+        relay.to = lake.proxy.port
+        lake.m.options["endpoint_url"] = f"https://127.0.0.1:{relay.port}"
+        lake.mount()
+        cold(lake, "there", blob("there", size))
+        if size > MIB:
+            relay.flip_every = min(size // 5, 10 * MIB)
+            lake.check("there")
+            assert relay.n_flipped > 0
+            run("evict", lake.path / "there")
+        relay.flip_every = 500  # not even a head comes
+        before = relay.n_flipped
+        with pytest.raises(OSError) as e:
+            with lake.in_time(lambda: open(lake.path / "there", "rb", buffering=0)) as f:
+                lake.in_time(lambda: os.pread(f.fileno(), 1, size - 1))  # some of it may have come when the first bit flipped
+        assert e.value.errno in (errno.EIO, errno.ETIMEDOUT)
+        assert relay.n_flipped > before
+        relay.flip_every = None
+        lake.check("there")
