@@ -173,6 +173,7 @@ static int settle(struct inode *in)
     mutex_lock(&in->mu);
     uint32_t state = in->rec.content;
     bool written = in->n_writers > 0, mapped = in->io.kernel_writes, named = in->rec.nlink > 0;
+    in->intent_late = true; /* perhaps: who died knew */
     mutex_unlock(&in->mu);
     bool closed = !written && (state == CONTENT_CLOSING || (state == CONTENT_OPEN && mapped));
     if (r == 0 && written && (state == CONTENT_CLOSING || state == CONTENT_OPEN))

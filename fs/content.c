@@ -334,7 +334,6 @@ int content_begin_change_gated(struct inode *in)
     bool vouched_for = is_vouched_for(in);
     mutex_lock(&in->mu);
     bool sealed = in->rec.content == CONTENT_SEALED;
-    bool begun = in->rec.content == CONTENT_OPEN && in->snap_gen != in->rec.gen && in->io.kernel_writes;
     mutex_unlock(&in->mu);
     if (r == 0)
         r = cache_file_set_dirty(in->cf, true);
@@ -344,10 +343,10 @@ int content_begin_change_gated(struct inode *in)
     CRASH_POINT(change_recorded);
     if (r == 0 && vouched_for) /* taken back for good before the first byte changes */
         r = meta_sync(in->fs->meta);
-    if (r == 0 && !begun) /* else it says so, and who writes past us may hold us up (content.h) */
+    if (r == 0) {
         content_write_intent(in);
-    if (r == 0)
         publish_content_state(in->fs, in->ino, CONTENT_OPEN);
+    }
     if (r == 0 && sealed)
         mapped_flushed(in);
     return r;
@@ -449,16 +448,16 @@ static int sync_again(struct inode *in, uint64_t synced)
 static int flush_gated(struct inode *in)
 {
     mutex_lock(&in->mu);
-    bool open = in->rec.content == CONTENT_OPEN;
+    bool open = in->rec.content == CONTENT_OPEN, late = in->intent_late;
     mutex_unlock(&in->mu);
     int r = open ? record_closing(in) : 0;
     CRASH_POINT(flush_closing);
-    if (r < 0 || !open)
-        return r;
-    content_write_intent(in);
+    if (r == 0 && (open || late))
+        content_write_intent(in);
     CRASH_POINT(flush_intent);
-    publish_content_state(in->fs, in->ino, CONTENT_CLOSING);
-    return 0;
+    if (r == 0 && open)
+        publish_content_state(in->fs, in->ino, CONTENT_CLOSING);
+    return r;
 }
 
 int content_flush_gated(struct inode *in, bool want_sync)

@@ -84,10 +84,8 @@ int content_sync_bytes(struct inode *in) MUST_CHECK;
 bool content_is_unclosed(struct inode *in);
 /* The text of user.sluice.intent for one name of a dirty file that is in use; none when it has no name any more, or is clean. With the gate, or while it is open.
  * A write() that the kernel passes through holds the cache file's lock to its end, which setting the text waits for, in a way that no signal ends; and that write() may wait for us, with the bytes of another
- * file of this mount. So not where somebody may be writing past us, if what is there will do. */
+ * file of this mount. So while somebody has a name of it open to write it past us the text stays the one of when he opened it, that of an open file: the seal sets it (in->intent_late). */
 void content_write_intent(struct inode *in);
-/* The same when the path of an open file changed, unless a program is writing it past us: then its close does it. */
-void content_move_intent(struct inode *in);
 /* Are the bytes that were closed last all still there, though more may have been added? As far as is known now. */
 bool content_keeps_closed(struct inode *in);
 /* True if content differs from the store or a name of it is unpublished. */

@@ -34,7 +34,8 @@ void content_write_intent(struct inode *in)
     struct meta_dentry d = {0};
     struct cfile *cf = NULL;
     mutex_lock(&in->mu);
-    if (in->cf)
+    in->intent_late = in->io.kernel_writes && in->io.n_writers > 0 && in->rec.nlink > 0;
+    if (in->cf && !in->intent_late)
         cf = cache_file_ref(in->cf);
     mutex_unlock(&in->mu);
     if (!cf)
@@ -58,13 +59,4 @@ void content_write_intent(struct inode *in)
     free(text);
     meta_dentry_clear(&d);
     cache_file_unref(cf);
-}
-
-void content_move_intent(struct inode *in)
-{
-    mutex_lock(&in->mu);
-    bool written = in->io.kernel_writes && in->n_writers > 0 && in->rec.content == CONTENT_OPEN;
-    mutex_unlock(&in->mu);
-    if (!written)
-        content_write_intent(in);
 }

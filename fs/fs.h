@@ -57,13 +57,13 @@ struct inode {
     char *name;               /* directories: own name (owned), NULL for the root */
     struct cfile *cf;         /* owned reference while n_open > 0 or somebody works on the content */
     unsigned n_open, n_writers, n_cf_users;
-    bool gate_held;       /* content gate */
-    pthread_t gate_owner; /* valid while gate_held */
-    bool expiring;        /* being removed because its ttl has ended: not to be opened (local.h) */
-    bool passed_over;     /* open for writing while the store had, perhaps, something else for a name, or nothing */
-    bool copying;         /* open, and a writer has bytes of another object copied into it in the store (copy.h) */
-    bool changed;         /* bytes were written since the last snapshot was begun */
-    uint64_t n_changes;   /* writes through us, and looks that found the kernel's */
+    bool gate_held, intent_late; /* content gate; content_write_intent() left it for later */
+    pthread_t gate_owner;        /* valid while gate_held */
+    bool expiring;               /* being removed because its ttl has ended: not to be opened (local.h) */
+    bool passed_over;   /* open for writing while the store had, perhaps, something else for a name, or nothing */
+    bool copying;       /* open, and a writer has bytes of another object copied into it in the store (copy.h) */
+    bool changed;       /* bytes were written since the last snapshot was begun */
+    uint64_t n_changes; /* writes through us, and looks that found the kernel's */
     uint64_t flushed_changes, sealed_changes; /* n_changes as of the last flush or seal stored; as of the last seal */
     uint64_t synced_changes;                  /* n_changes + 1 as of the last fdatasync, 0 none */
     struct io_state io;

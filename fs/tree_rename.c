@@ -716,7 +716,7 @@ static void rewrite_intents(struct fs *fs, GArray *dirty)
         if (inode_get(fs, g_array_index(dirty, uint64_t, i), &in) < 0 || content_use(in, &cf) < 0)
             continue;
         content_gate_enter(in); /* else it may be published between the look at it and the intent, which would stay */
-        content_move_intent(in);
+        content_write_intent(in);
         content_gate_leave(in);
         content_unuse(in, cf);
     }

@@ -4,6 +4,7 @@ import fcntl
 import mmap
 import os
 import random
+import subprocess
 import threading
 import time
 
@@ -510,29 +511,39 @@ def test_programs_notice_nothing_of_kills(m, store):
     assert m.status()["conflicts"] == 0
 
 
-@pytest.mark.parametrize("what", ["open", "rename"])
-def test_worker_can_die_while_a_program_writes_past_it(make_mount, store, what):
-    """The kernel holds the cache file's lock for the whole of a write(), and this one waits for bytes of another file, which only a worker gives."""
+WRITER_PAST = """
+import mmap, os, sys
+with open("d/f", "wb", buffering=0) as f, open("slow", "rb") as slow, mmap.mmap(slow.fileno(), 0, prot=mmap.PROT_READ) as source:
+    if sys.argv[1] == "closed":
+        f.write(b"x")
+        os.close(os.dup(f.fileno()))
+        f.seek(0)
+    print("writes", flush=True)
+    f.write(source)
+"""
+
+
+@pytest.mark.parametrize("before,what", [("new", "open"), ("new", "rename"), ("closed", "open"), ("closed", "rename"), ("closed", "nothing")])
+def test_worker_can_die_while_a_program_writes_past_it(make_mount, store, before, what):
+    """The kernel holds the cache file's lock for the whole of a write(), and this one waits for bytes of another file, which only a worker gives. closed: by another descriptor, before."""
     store.put("slow", bytes(4 * MIB))
     m = make_mount(passthrough="on", settle="0s", open_fill="0", prefetch="off", fault="op=get,key=slow,action=delay:5s")
     if not m.status()["passthrough"]:
         pytest.skip("no passthrough here")
     (m.path / "d").mkdir()
-    with open(m.path / "d/f", "wb", buffering=0) as f, open(m.path / "slow", "rb") as slow, \
-            mmap.mmap(slow.fileno(), 0, prot=mmap.PROT_READ) as source:
-        writing = in_thread(lambda: f.write(source))
+    program = subprocess.Popen(["/usr/bin/python3", "-c", WRITER_PAST, before], cwd=m.path, stdout=subprocess.PIPE, text=True)
+    try:
+        assert program.stdout.readline() == "writes\n"
         time.sleep(1)
-        if what == "open":
-            work = in_thread(lambda: os.open(m.path / "d/f", os.O_WRONLY))
-        else:
-            work = in_thread(lambda: os.rename(m.path / "d", m.path / "e"))
+        works = {"open": lambda: os.close(os.open(m.path / "d/f", os.O_WRONLY)), "rename": lambda: os.rename(m.path / "d", m.path / "e"), "nothing": lambda: None}
+        work = in_thread(works[what])
         time.sleep(1)
         assert m.kill_worker()
-        assert writing() == 4 * MIB
-        other = work()
-        if other:
-            os.close(other)
-    assert (m.path / ("d/f" if other else "e/f")).read_bytes() == bytes(4 * MIB)
+        assert program.wait(60) == 0
+        work()
+    finally:
+        program.kill()
+    assert (m.path / ("e/f" if what == "rename" else "d/f")).read_bytes() == bytes(4 * MIB)
 
 
 @pytest.mark.parametrize("passthrough", ["on", "off"])

@@ -6,6 +6,7 @@
 #include "fs/io_mode.h"
 #include "fs/mapped.h"
 #include "fs/publish_internal.h"
+#include "fs/tree.h"
 #include "takeover.h"
 #include "tests/support/checks.h"
 
@@ -16,6 +17,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 static bool in_memory; /* the cache folder, as far as anybody can tell */
@@ -129,6 +131,51 @@ START_TEST(mapping_that_outlives_its_handle_and_the_worker_is_waited_for)
     close(fd);
     ck_assert_int_eq(publish_wait(fx.fs->pub, "", clock_mono_ns() + 20 * NS_PER_S, NULL, NULL), 0);
     takeover_assert_object("f", "TEXT");
+}
+END_TEST
+
+static void assert_intent(const char *state, const char *path)
+{
+    char text[4096] = "";
+    g_autofree char *file = cache_path(), *want_state = g_strdup_printf("\"state\":\"%s\"", state),
+                    *want_path = g_strdup_printf("\"path\":\"%s\"", path);
+    ck_assert_int_gt(getxattr(file, "user.sluice.intent", text, sizeof(text) - 1), 0);
+    ck_assert_msg(strstr(text, want_state) && strstr(text, want_path), "%s", text);
+}
+
+/* Closed by one of several descriptors, moved, opened by somebody else and written on: as an open file's, by its first name. */
+static void work_pass_and_close_one(void)
+{
+    struct fuse_file_info fi = {.flags = O_RDWR};
+    work_pass();
+    takeover_flush(takeover_handle(shared->fh));
+    ck_assert_uint_eq(takeover_content("f"), CONTENT_CLOSING);
+    assert_intent("open", "f");
+    ck_assert_int_eq(tree_rename(fx.fs, META_ROOT_INO, "f", META_ROOT_INO, "g", 0), 0);
+    assert_intent("open", "f");
+    uint64_t fh = shared->fh;
+    struct handle *h = takeover_open_file("g", &fi);
+    ck_assert_uint_eq(takeover_content("g"), CONTENT_OPEN);
+    takeover_flush(h);
+    takeover_release(h);
+    assert_intent("open", "f");
+    shared->fh = fh;
+}
+
+/* Who is in a write() past us has the lock of the cache file, and may wait for us. */
+START_TEST(intent_waits_for_the_end_of_writing_past_us)
+{
+    if (_i == 0) {
+        takeover_open(true);
+        work_pass_and_close_one();
+    } else {
+        takeover_run(work_pass_and_close_one, true);
+        takeover_open(true);
+        assert_intent("open", "f");
+    }
+    takeover_release(takeover_handle(shared->fh));
+    ck_assert_uint_eq(takeover_content("g"), CONTENT_SEALED);
+    assert_intent("closing", "g");
 }
 END_TEST
 
@@ -650,6 +697,7 @@ int main(void)
     tcase_add_test(tc, what_was_written_after_a_sync_is_not);
     tcase_add_test(tc, who_writes_with_o_dsync_sends_us_its_writes);
     tcase_add_test(tc, mapping_that_outlives_its_handle_and_the_worker_is_waited_for);
+    tcase_add_loop_test(tc, intent_waits_for_the_end_of_writing_past_us, 0, 2);
     tcase_add_test(tc, mapping_that_outlives_the_worker_may_change_what_was_closed_beside_an_appender);
     tcase_add_test(tc, snapshot_that_waits_for_the_store_keeps_no_other_file_unsealed);
     tcase_add_test(tc, snapshot_is_left_out_when_the_file_was_opened_again_for_writing);
