@@ -210,9 +210,11 @@ static int check_value(void *ctx, const char *name, const void *value, size_t le
     struct fsck *f = ctx;
     struct meta_cached c;
     const char *id = strrchr(name, '/');
-    int r = meta_cached_get(f->m, strtoull(id + 1, NULL, 16), &c);
-    if (r != -ENOENT)
-        return r;
+    uint64_t vid = strtoull(id + 1, NULL, 16);
+    int r = meta_cached_get(f->m, vid, &c);
+    bool awaited = r == -ENOENT && g_hash_table_contains(f->dirty, &vid); /* its disk may come back */
+    if (r != -ENOENT || awaited)
+        return awaited ? 0 : r;
     fsck_finding(f, name, "remove it", "belongs to a cache file that is no more");
     g_ptr_array_add(f->values, g_strdup(name));
     return 0;
