@@ -323,6 +323,7 @@ class Race:
         self.check_nothing_lost(last)
         self.check_losers_unseen()
         self.check_close_to_open()
+        assert self.count["writes"] > 10 and self.count["failed"] * 4 < self.count["reads"], f"that proves nothing: {self.count}"
         print(json.dumps(self.count), {"lost": len(self.lost), "versions": len(self.versions)}, flush=True)
 
     def shows(self, side, name):
