@@ -243,8 +243,6 @@ static int find_bytes(struct fsck *f, uint64_t vid, struct cache_scanned *ret, c
         return cache_scan_find(f->m, f->dir, vid, ret, ret_dir);
     if (r == 0)
         r = cache_scan_tier(f->m, f->dir, c.tier, ret_dir);
-    if (r == -ENODEV)
-        fsck_remark(f, *ret_dir, "this cache disk is not there; what it holds is not checked");
     return r < 0 ? r : cache_scan_file(*ret_dir, vid, ret);
 }
 
@@ -272,10 +270,11 @@ char *fsck_bytes_fault(struct fsck *f, const struct meta_inode *in, char **ret_d
             "unpublished, and the cache has no record of its bytes; they may be on the cache disk %s, "
             "which is not there: bring it back, then run fsck again",
             *ret_dir);
-    if (r == -ENODEV) {
-        g_clear_pointer(ret_dir, g_free);
-        return NULL;
-    }
+    if (r == -ENODEV)
+        return g_strdup_printf(
+            "unpublished, and its bytes are on the cache disk %s, which is not there: bring it back, then run fsck "
+            "again (mount with it first, if it has another path now)",
+            *ret_dir);
     if (r == -ENOENT)
         return g_strdup("unpublished, but its bytes are gone");
     if (r < 0)
