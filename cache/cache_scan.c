@@ -211,6 +211,18 @@ int cache_scan_files(const char *dir, int (*fn)(void *ctx, const struct cache_sc
     return r;
 }
 
+int cache_scan_renumber(const char *dir, uint64_t vid, uint64_t to)
+{
+    g_autofree char *from = full_path(dir, vid), *path = full_path(dir, to), *folder = g_path_get_dirname(path);
+    struct cache_scanned there;
+    int r = cache_scan_file(dir, to, &there);
+    if (r != -ENOENT)
+        return r < 0 ? r : -EEXIST;
+    r = of_disk(RET_ERRNO(rename(from, path))); /* nobody else makes one meanwhile */
+    CLEANUP_FD int fd = r < 0 ? r : RET_ERRNO(open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return of_disk(fd < 0 ? fd : RET_ERRNO(fsync(fd)));
+}
+
 bool cache_scan_is_dying(const struct meta_cached *rec)
 {
     return rec->flags & CACHED_DYING;

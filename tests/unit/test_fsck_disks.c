@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -249,6 +250,224 @@ START_TEST(bytes_that_no_disk_has_are_gone)
 }
 END_TEST
 
+/* ---- disks that only a lost database knew ---- */
+
+static char *disks_file(void)
+{
+    g_autofree char *path = g_build_filename(fx.cache_dir, "disks", NULL);
+    char *text = NULL;
+    ck_assert(g_file_get_contents(path, &text, NULL, NULL));
+    return text;
+}
+
+static void write_disks(const char *fmt, ...)
+{
+    g_autofree char *path = g_build_filename(fx.cache_dir, "disks", NULL);
+    va_list ap;
+    va_start(ap, fmt);
+    g_autofree char *text = g_strdup_vprintf(fmt, ap);
+    va_end(ap);
+    ck_assert(g_file_set_contents(path, text, -1, NULL));
+}
+
+static void write_id(const char *uuid)
+{
+    g_autofree char *path = g_build_filename(second, "tier", NULL), *text = g_strdup_printf("%s %u\n", uuid, SECOND);
+    ck_assert(g_file_set_contents(path, text, -1, NULL));
+}
+
+static char *uuid_now(void)
+{
+    struct meta *m = open_meta();
+    char *uuid = g_strdup(meta_uuid(m));
+    meta_close(m);
+    return uuid;
+}
+
+static void lose_database(void)
+{
+    g_autofree char *meta = g_build_filename(fx.cache_dir, "meta", NULL);
+    run("rm -rf", meta, meta);
+}
+
+static void assert_line(const char *uuid)
+{
+    g_autofree char *text = disks_file(), *line = g_strdup_printf("%s %u %s\n", uuid, SECOND, second);
+    ck_assert_str_eq(text, line);
+}
+
+START_TEST(further_disk_is_written_down_beside_the_database)
+{
+    g_autofree char *file = g_build_filename(fx.cache_dir, "disks", NULL), *uuid = NULL;
+    fs_fixture_open(&fx);
+    fs_fixture_close(&fx);
+    uuid = uuid_now();
+    assert_line(uuid);
+    ck_assert_int_eq(unlink(file), 0); /* as an older version leaves it */
+    fs_fixture_open(&fx);
+    fs_fixture_close(&fx);
+    assert_line(uuid);
+}
+END_TEST
+
+/* And is looked through by a mount as by fsck. */
+START_TEST(database_that_is_lost_takes_no_disk_along)
+{
+    leave_dirty_at(SECOND);
+    g_autofree char *old = uuid_now();
+    lose_database();
+    if (_i) {
+        ck_assert_int_gt(fsck(false), 0);
+        ck_assert_msg(says(second) && says("take it over"), "%s", report);
+        ck_assert_int_eq(fsck(true), 0);
+        ck_assert_msg(says("brought back: x"), "%s", report);
+        ck_assert_int_eq(fsck(false), 0);
+    }
+    assert_content(CONTENT_SEALED);
+    g_autofree char *uuid = uuid_now();
+    ck_assert_str_ne(uuid, old);
+    assert_line(uuid);
+    ck_assert_int_eq(fsck(false), 0);
+}
+END_TEST
+
+/* What a kill leaves behind each step: nothing done; the line has both; the id is the new one. Then the database may be lost once more. */
+START_TEST(disk_is_taken_over_from_every_step_that_was_reached)
+{
+    int step = _i % 3;
+    bool again = _i >= 3;
+    leave_dirty_at(SECOND);
+    g_autofree char *old = uuid_now(), *fresh = NULL;
+    lose_database();
+    fresh = uuid_now();
+    ck_assert_str_ne(fresh, old);
+    if (step >= 1)
+        write_disks("%s,%s %u %s\n", old, fresh, SECOND, second);
+    if (step >= 2)
+        write_id(fresh);
+    if (again)
+        lose_database();
+    ck_assert_int_eq(fsck(true), 0);
+    ck_assert_int_eq(fsck(false), 0);
+    assert_content(CONTENT_SEALED);
+    g_autofree char *uuid = uuid_now();
+    assert_line(uuid);
+}
+END_TEST
+
+START_TEST(lost_disk_that_is_not_there_stays_a_finding)
+{
+    g_autofree char *away = g_build_filename(fx.dir, "away", NULL);
+    leave_dirty_at(SECOND);
+    lose_database();
+    ck_assert_int_eq(rename(second, away), 0);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_gt(fsck(i > 0), 0);
+        ck_assert_msg(says(second) && says("is not there") && says("bring it back"), "%s", report);
+    }
+    ck_assert_int_eq(rename(away, second), 0);
+    ck_assert_int_eq(fsck(true), 0);
+    assert_content(CONTENT_SEALED);
+}
+END_TEST
+
+static void assert_text(const char *name, const char *text)
+{
+    char buf[16] = "";
+    struct cfile *cf = NULL;
+    INODE_REF in = fs_fixture_inode(&fx, name);
+    ck_assert_int_eq(content_use(in, &cf), 0);
+    ck_assert_int_eq(cache_file_read(cf, buf, sizeof(buf) - 1, 0), (ssize_t)strlen(text));
+    content_unuse(in, cf);
+    ck_assert_str_eq(buf, text);
+}
+
+/* The database of meanwhile gave the number of the disk's file to another one. 0: for a mount, 1: for fsck. */
+START_TEST(number_that_was_given_again_takes_no_bytes_away)
+{
+    g_autofree char *away = g_build_filename(fx.dir, "away", NULL), *both = g_strdup(fx.cfg.cache_dir);
+    uint64_t vid = leave_dirty_at(SECOND), given = 0;
+    lose_database();
+    ck_assert_int_eq(rename(second, away), 0);
+    g_free(fx.cfg.cache_dir);
+    fx.cfg.cache_dir = g_strdup(fx.cache_dir);
+    fs_fixture_open(&fx);
+    for (unsigned i = 0; given < vid; i++) {
+        g_autofree char *name = g_strdup_printf("later%u", i);
+        fs_fixture_write(&fx, name, name, strlen(name));
+        INODE_REF in = fs_fixture_inode(&fx, name);
+        given = in->rec.vid;
+    }
+    fs_fixture_close(&fx);
+    ck_assert_int_eq(rename(away, second), 0);
+    g_free(fx.cfg.cache_dir);
+    fx.cfg.cache_dir = g_steal_pointer(&both);
+    if (_i)
+        ck_assert_int_eq(fsck(true), 0);
+    assert_content(CONTENT_SEALED);
+    fs_fixture_open(&fx);
+    assert_text("later0", "later0");
+    fs_fixture_close(&fx);
+    ck_assert_int_eq(fsck(false), 0);
+}
+END_TEST
+
+/* Without the database nothing tells which of them is right. */
+START_TEST(two_files_of_one_number_and_no_database_are_both_kept)
+{
+    bool same = _i == 0;
+    uint64_t vid = leave_dirty_at(0);
+    g_autofree char *here = data_path(fx.cache_dir, vid), *there = data_path(second, vid);
+    run("cp -a", here, there);
+    if (!same)
+        ck_assert(truncate(there, 0) == 0 && truncate(there, 5) == 0);
+    lose_database();
+    ck_assert_int_eq(fsck(true), 0);
+    ck_assert_msg(says("quarantined") == !same, "%s", report);
+    fs_fixture_open(&fx);
+    assert_text("x", "hello");
+    INODE_REF in = fs_fixture_inode(&fx, "x");
+    ck_assert_uint_eq(in->rec.content, same ? CONTENT_SEALED : CONTENT_QUARANTINED);
+    inode_put(g_steal_pointer(&in));
+    fs_fixture_close(&fx);
+    ck_assert_int_eq(fsck(true), 0);
+    ck_assert_int_eq(fsck(false), 0);
+}
+END_TEST
+
+/* It is a cache of its own meanwhile. */
+START_TEST(lost_disk_that_has_a_database_is_left_alone)
+{
+    leave_dirty_at(SECOND);
+    lose_database();
+    g_autofree char *meta = g_build_filename(second, "meta", NULL), *before = NULL, *after = NULL;
+    g_autofree char *id = g_build_filename(second, "tier", NULL);
+    ck_assert_int_eq(mkdir(meta, 0700), 0);
+    ck_assert(g_file_get_contents(id, &before, NULL, NULL));
+    ck_assert_int_eq(fsck(true), 1);
+    ck_assert_msg(says("a cache of its own"), "%s", report);
+    ck_assert(g_file_get_contents(id, &after, NULL, NULL));
+    ck_assert_str_eq(before, after);
+    ck_assert_int_eq(rmdir(meta), 0);
+    ck_assert_int_eq(fsck(true), 0);
+    assert_content(CONTENT_SEALED);
+}
+END_TEST
+
+/* The database knows it, and that it has unpublished bytes. */
+START_TEST(disk_that_is_not_there_leaves_a_finding_for_each_unpublished_file)
+{
+    g_autofree char *away = g_build_filename(fx.dir, "away", NULL);
+    leave_dirty_at(SECOND);
+    ck_assert_int_eq(rename(second, away), 0);
+    ck_assert_int_eq(fsck(true), 1);
+    ck_assert_msg(says("x: unpublished") && says(second) && says("bring it back") && !says("quarantine"), "%s", report);
+    ck_assert_int_eq(rename(away, second), 0);
+    ck_assert_int_eq(fsck(false), 0);
+    assert_content(CONTENT_SEALED);
+}
+END_TEST
+
 /* ---- two data files of one version ---- */
 
 enum other { SAME_BYTES, OTHER_BYTES, OTHER_LENGTH };
@@ -319,6 +538,14 @@ int main(void)
     tcase_add_loop_test(tc, bytes_without_a_record_are_found_on_any_disk, 0, 2);
     tcase_add_test(tc, bytes_that_may_be_on_a_disk_that_is_not_there_are_not_given_up);
     tcase_add_test(tc, bytes_that_no_disk_has_are_gone);
+    tcase_add_test(tc, further_disk_is_written_down_beside_the_database);
+    tcase_add_loop_test(tc, database_that_is_lost_takes_no_disk_along, 0, 2);
+    tcase_add_loop_test(tc, disk_is_taken_over_from_every_step_that_was_reached, 0, 6);
+    tcase_add_test(tc, lost_disk_that_is_not_there_stays_a_finding);
+    tcase_add_loop_test(tc, number_that_was_given_again_takes_no_bytes_away, 0, 2);
+    tcase_add_loop_test(tc, two_files_of_one_number_and_no_database_are_both_kept, 0, 2);
+    tcase_add_test(tc, lost_disk_that_has_a_database_is_left_alone);
+    tcase_add_test(tc, disk_that_is_not_there_leaves_a_finding_for_each_unpublished_file);
     tcase_add_loop_test(tc, second_copy_of_unpublished_bytes_goes_only_if_it_is_one, SAME_BYTES, OTHER_LENGTH + 1);
     tcase_add_loop_test(tc, bytes_that_cannot_be_read_now_are_not_given_up, 0, 3);
     tcase_add_test(tc, sick_disk_is_no_damaged_database);
