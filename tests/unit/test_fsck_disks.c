@@ -8,6 +8,7 @@
 #include "tests/support/checks.h"
 
 #include <check.h>
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -24,10 +25,10 @@ static char *second; /* its folder */
 static char *report; /* of the last fsck */
 static struct fsck_result result;
 
-/* A file that the disk does not give: how many looks at it and reads of it are still to fail, with that errno. */
+/* A file that the disk does not give: how many looks at it, reads of it, and of a folder lists, are still to fail, with that errno. */
 static struct {
     char *path;
-    int err, looks, reads;
+    int err, looks, reads, lists;
 } sick;
 
 static bool fails(const char *path, int *left)
@@ -53,6 +54,14 @@ ssize_t pread(int fd, void *buf, size_t len, off_t off)
     return path && fails(path, &sick.reads) ? -1 : real(fd, buf, len, off);
 }
 
+struct dirent *readdir(DIR *d)
+{
+    struct dirent *(*real)(DIR *) = (struct dirent * (*)(DIR *)) dlsym(RTLD_NEXT, "readdir64");
+    g_autofree char *link = sick.lists > 0 ? g_strdup_printf("/proc/self/fd/%d", dirfd(d)) : NULL;
+    g_autofree char *path = link ? g_file_read_link(link, NULL) : NULL;
+    return path && fails(path, &sick.lists) ? NULL : real(d);
+}
+
 static void setup(void)
 {
     fs_fixture_init(&fx);
@@ -63,7 +72,7 @@ static void setup(void)
 
 static void teardown(void)
 {
-    sick.looks = sick.reads = 0;
+    sick.looks = sick.reads = sick.lists = 0;
     g_clear_pointer(&sick.path, g_free);
     g_clear_pointer(&report, g_free);
     g_clear_pointer(&second, g_free);
@@ -529,6 +538,21 @@ START_TEST(sick_disk_is_no_damaged_database)
 }
 END_TEST
 
+/* 0: the folder of all data files, 1: the one in which it is. Without the database, so that nothing else knows the file. */
+START_TEST(folder_that_cannot_be_listed_to_its_end_is_not_taken_for_empty)
+{
+    g_autofree char *msg = NULL, *file = data_path(second, leave_dirty_at(SECOND)), *dir = g_path_get_dirname(file);
+    lose_database();
+    sick.path = _i ? g_steal_pointer(&dir) : g_build_filename(second, "data", NULL);
+    sick.err = _i ? EIO : EBADMSG;
+    sick.lists = INT_MAX;
+    ck_assert_int_eq(try_fsck(true, &msg), -EIO);
+    sick.lists = 0;
+    ck_assert_int_eq(fsck(true), 0);
+    assert_content(CONTENT_SEALED);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("fsck_disks");
@@ -549,6 +573,7 @@ int main(void)
     tcase_add_loop_test(tc, second_copy_of_unpublished_bytes_goes_only_if_it_is_one, SAME_BYTES, OTHER_LENGTH + 1);
     tcase_add_loop_test(tc, bytes_that_cannot_be_read_now_are_not_given_up, 0, 3);
     tcase_add_test(tc, sick_disk_is_no_damaged_database);
+    tcase_add_loop_test(tc, folder_that_cannot_be_listed_to_its_end_is_not_taken_for_empty, 0, 2);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
