@@ -467,6 +467,19 @@ static int add_memory(struct cache *c, char **ret_msg)
     return r;
 }
 
+/* Those that a lost database knew and that are not there, for who asks which disks there are: no record names them. */
+static int add_lost(struct cache *c)
+{
+    g_autoptr(GPtrArray) lost = NULL;
+    int r = cache_disks_lost(c->meta, c->cfg.dir, &lost);
+    for (guint i = 0; r == 0 && i < lost->len; i++) {
+        const struct cache_disk *d = lost->pdata[i];
+        struct cache_tier *t;
+        r = tier_by_number(c, d->number) ? 0 : add_tier(c, TIER_DISK, d->number, d->path, -1, &t);
+    }
+    return r;
+}
+
 int tiers_open(struct cache *c, char **ret_msg)
 {
     struct cache_tier *t;
@@ -488,6 +501,8 @@ int tiers_open(struct cache *c, char **ret_msg)
         r = add_memory(c, ret_msg);
     if (r == 0)
         r = add_tier(c, TIER_NOWHERE, TIER_NUMBER_NOWHERE, "nowhere", -1, &t);
+    if (r == 0)
+        r = add_lost(c);
     if (r < 0 && !*ret_msg)
         *ret_msg = g_strdup_printf("cannot use cache folder '%s': %s", c->cfg.dir, err_text(r));
     return r;

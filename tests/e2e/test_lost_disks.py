@@ -108,6 +108,7 @@ def test_disk_that_is_not_there_is_named_until_it_is(m, store, base, by, meanwhi
     if meanwhile != "nothing":
         m.mount(fault=NO_WRITES, op_timeout="2s", **({"cache_dir": base / "a"} if meanwhile == "work" else {}))
         assert "this cache disk is not there" in m.log() and f"path='{base}/b'" in m.log()
+        assert (f"{base}/b", "missing") in [(t["path"], t["state"]) for t in m.status()["tiers"]]
         later = write_files(m, [f"later/f{i:02}" for i in range(30)], "later")  # their numbers are the disk's as well
         m.umount()
         fsck(m, base, code=1)
