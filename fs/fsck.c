@@ -5,6 +5,10 @@
  *
  *   an unpublished file without its bytes, not as long as sealed, or
  *   with other checksums than when it was sealed                    quarantined: stays visible, is never published
+ *   one whose record names another disk than the one with its
+ *   bytes, which their checksums tell                               the record names that one
+ *   one without a record, of which several disks have different
+ *   bytes, and nothing tells which are right                        quarantined
  *   an unpublished file whose bytes cannot be read, or are or may
  *   be on a disk that is not there                                  said
  *   an unpublished file without its intent                          the intent is written again
@@ -81,11 +85,13 @@ static int run_checks(struct fsck *f)
     f->op_seqs = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL);
     f->intents = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL);
     f->dirty = g_hash_table_new_full(g_int64_hash, g_int64_equal, NULL, g_free);
+    f->right = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL);
     f->values = g_ptr_array_new_with_free_func(g_free);
     f->stray = g_array_new(FALSE, FALSE, sizeof(struct stray));
     int r = check_all(f);
     g_array_unref(f->stray);
     g_ptr_array_unref(f->values);
+    g_hash_table_unref(f->right);
     g_hash_table_unref(f->dirty);
     g_hash_table_unref(f->intents);
     g_hash_table_unref(f->op_seqs);

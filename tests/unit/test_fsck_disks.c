@@ -500,6 +500,49 @@ START_TEST(second_copy_of_unpublished_bytes_goes_only_if_it_is_one)
 }
 END_TEST
 
+/* The checksums tell which it is, wherever it is and whatever the record says. */
+START_TEST(data_file_with_the_right_bytes_is_taken)
+{
+    enum { NO_RECORD, RECORD_NAMES_WRONG, RECORD_NAMES_NONE } record = _i % 3;
+    uint32_t right = _i < 3;
+    uint64_t vid = leave_dirty(true);
+    int at = recorded_disk(vid);
+    g_autofree char *from = data_path(at ? second : fx.cache_dir, vid);
+    g_autofree char *here = data_path(fx.cache_dir, vid), *there = data_path(second, vid);
+    if (at != (int)right)
+        run("mv", from, right ? there : here);
+    set_record(vid, record != NO_RECORD, !right);
+    if (record != RECORD_NAMES_NONE)
+        ck_assert(g_file_set_contents(right ? here : there, "he\0\0\0", 5, NULL));
+    ck_assert_int_gt(fsck(false), 0);
+    ck_assert_msg(!says("quarantine"), "%s", report);
+    ck_assert_int_eq(fsck(true), 0);
+    ck_assert_msg(!says("quarantine"), "%s", report);
+    ck_assert_int_eq(recorded_disk(vid), right);
+    ck_assert_int_eq(fsck(false), 0);
+    g_autofree char *rescued = g_strdup_printf("%s/rescued/%016" PRIx64, right ? fx.cache_dir : second, vid);
+    ck_assert_int_eq(access(rescued, F_OK) == 0, record != RECORD_NAMES_NONE);
+    assert_content(CONTENT_SEALED);
+}
+END_TEST
+
+START_TEST(different_bytes_that_nothing_tells_apart_are_not_published)
+{
+    uint64_t vid = leave_dirty_at(0);
+    g_autofree char *there = data_path(second, vid);
+    g_autofree char *rescued = g_strdup_printf("%s/rescued/%016" PRIx64, second, vid), *kept = NULL;
+    ck_assert(g_file_set_contents(there, "jello", 5, NULL));
+    set_record(vid, false, 0);
+    ck_assert_int_gt(fsck(false), 0);
+    ck_assert_msg(says("nothing tells which are right; repair will: quarantine it"), "%s", report);
+    ck_assert_int_eq(fsck(true), 0);
+    ck_assert_int_eq(fsck(false), 0);
+    ck_assert(g_file_get_contents(rescued, &kept, NULL, NULL));
+    ck_assert_str_eq(kept, "jello");
+    assert_content(CONTENT_QUARANTINED);
+}
+END_TEST
+
 /* ---- a disk that cannot be read ---- */
 
 static void make_sick(uint64_t vid, int err)
@@ -571,6 +614,8 @@ int main(void)
     tcase_add_test(tc, lost_disk_that_has_a_database_is_left_alone);
     tcase_add_test(tc, disk_that_is_not_there_leaves_a_finding_for_each_unpublished_file);
     tcase_add_loop_test(tc, second_copy_of_unpublished_bytes_goes_only_if_it_is_one, SAME_BYTES, OTHER_LENGTH + 1);
+    tcase_add_loop_test(tc, data_file_with_the_right_bytes_is_taken, 0, 6);
+    tcase_add_test(tc, different_bytes_that_nothing_tells_apart_are_not_published);
     tcase_add_loop_test(tc, bytes_that_cannot_be_read_now_are_not_given_up, 0, 3);
     tcase_add_test(tc, sick_disk_is_no_damaged_database);
     tcase_add_loop_test(tc, folder_that_cannot_be_listed_to_its_end_is_not_taken_for_empty, 0, 2);
