@@ -359,10 +359,13 @@ static int begin_disk(struct cache *c, const char *dir, GArray *known, uint32_t 
     int r = check_new(dir, ret_msg);
     if (r == 0)
         r = cache_disks_number(c->meta, c->cfg.dir, dir, ret_number);
-    if (r == 0)
-        r = cache_disks_note(c->cfg.dir, meta_uuid(c->meta), *ret_number, dir);
     if (r < 0)
         return r;
+    r = cache_disks_note(c->cfg.dir, meta_uuid(c->meta), *ret_number, dir);
+    if (r < 0)
+        return fail_msg(r, ret_msg,
+                        g_strdup_printf("cannot use cache folder '%s', as it cannot be written down in '%s/disks': %s",
+                                        dir, c->cfg.dir, err_text(r)));
     struct known fresh = {.number = *ret_number, .path = g_strdup(dir)};
     g_array_append_val(known, fresh);
     return write_id(c, dir, *ret_number, ret_msg);

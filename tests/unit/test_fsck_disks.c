@@ -316,6 +316,28 @@ START_TEST(further_disk_is_written_down_beside_the_database)
     fs_fixture_open(&fx);
     fs_fixture_close(&fx);
     assert_line(uuid);
+    write_disks("# by hand\n");
+    fs_fixture_open(&fx);
+    fs_fixture_close(&fx);
+    g_autofree char *text = disks_file(), *expected = g_strdup_printf("# by hand\n%s %u %s\n", uuid, SECOND, second);
+    ck_assert_str_eq(text, expected);
+}
+END_TEST
+
+/* A line that was added by hand, of a disk whose number another one has. */
+START_TEST(disk_with_the_number_of_another_one_is_left_alone)
+{
+    leave_dirty_at(SECOND);
+    g_autofree char *uuid = uuid_now(), *id = g_build_filename(second, "tier", NULL), *text = NULL;
+    g_autofree char *other = g_build_filename(fx.dir, "other", NULL), *copy = g_build_filename(other, "tier", NULL);
+    ck_assert_int_eq(mkdir(other, 0700), 0);
+    ck_assert(g_file_set_contents(copy, "theirs 1\n", -1, NULL));
+    write_disks("%s 1 %s\ntheirs 1 %s\n", uuid, second, other);
+    ck_assert_int_eq(fsck(true), 1);
+    ck_assert_msg(says("number 1 is that of the disk") && says(second) && says(other), "%s", report);
+    ck_assert(g_file_get_contents(copy, &text, NULL, NULL));
+    ck_assert_str_eq(text, "theirs 1\n");
+    assert_content(CONTENT_SEALED);
 }
 END_TEST
 
@@ -608,6 +630,7 @@ int main(void)
     tcase_add_test(tc, further_disk_is_written_down_beside_the_database);
     tcase_add_loop_test(tc, database_that_is_lost_takes_no_disk_along, 0, 2);
     tcase_add_loop_test(tc, disk_is_taken_over_from_every_step_that_was_reached, 0, 6);
+    tcase_add_test(tc, disk_with_the_number_of_another_one_is_left_alone);
     tcase_add_test(tc, lost_disk_that_is_not_there_stays_a_finding);
     tcase_add_loop_test(tc, number_that_was_given_again_takes_no_bytes_away, 0, 2);
     tcase_add_loop_test(tc, two_files_of_one_number_and_no_database_are_both_kept, 0, 2);
