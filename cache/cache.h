@@ -52,7 +52,7 @@ struct cache_config {
  * before meta_open on the same folder. *ret_msg: line for the user on failure. */
 int cache_dir_prepare(const char *dir, int *ret_lock_fd, char **ret_msg) MUST_CHECK;
 
-/* Of several cache folders the one with the database, or the symlink that leads to it, comes first, in whatever order they are given. -EEXIST with a message when there are two. */
+/* Of several cache folders the one with the database, or the symlink that leads to it, comes first, in whatever order they are given; if none has it, the one that is bound to a store. -EEXIST with a message when there are two. */
 int cache_dirs_sort(char **dirs, char **ret_msg) MUST_CHECK;
 
 /* Starts the threads. Loads the index; no scan of the folders. A further disk that cannot be used is gone on without when it was part of this cache before. *ret_msg: as above. */

@@ -184,17 +184,25 @@ static int scan_entry(const char *dir, const char *sub, const char *name,
     return fn(ctx, &file);
 }
 
+/* 1: *ret is the next one; 0: there is none more. */
+static int next_entry(DIR *d, struct dirent **ret)
+{
+    errno = 0;
+    *ret = readdir(d);
+    return *ret ? 1 : of_disk(-errno);
+}
+
 static int scan_sub(const char *dir, const char *sub, int (*fn)(void *ctx, const struct cache_scanned *file), void *ctx)
 {
     g_autofree char *path = g_build_filename(dir, "data", sub, NULL);
     DIR *d = opendir(path);
     if (!d)
         return of_disk(-errno);
-    int r = 0;
-    for (struct dirent *e; r == 0 && (e = readdir(d));)
+    int r = 0, more = 0;
+    for (struct dirent *e; r == 0 && (more = next_entry(d, &e)) > 0;)
         r = scan_entry(dir, sub, e->d_name, fn, ctx);
     closedir(d);
-    return r;
+    return r ? r : more;
 }
 
 int cache_scan_files(const char *dir, int (*fn)(void *ctx, const struct cache_scanned *file), void *ctx)
@@ -203,12 +211,24 @@ int cache_scan_files(const char *dir, int (*fn)(void *ctx, const struct cache_sc
     DIR *d = opendir(path);
     if (!d)
         return errno == ENOENT ? 0 : of_disk(-errno);
-    int r = 0;
-    for (struct dirent *e; r == 0 && (e = readdir(d));)
+    int r = 0, more = 0;
+    for (struct dirent *e; r == 0 && (more = next_entry(d, &e)) > 0;)
         if (is_hex(e->d_name, 2))
             r = scan_sub(dir, e->d_name, fn, ctx);
     closedir(d);
-    return r;
+    return r ? r : more;
+}
+
+int cache_scan_renumber(const char *dir, uint64_t vid, uint64_t to)
+{
+    g_autofree char *from = full_path(dir, vid), *path = full_path(dir, to), *folder = g_path_get_dirname(path);
+    struct cache_scanned there;
+    int r = cache_scan_file(dir, to, &there);
+    if (r != -ENOENT)
+        return r < 0 ? r : -EEXIST;
+    r = of_disk(RET_ERRNO(rename(from, path))); /* nobody else makes one meanwhile */
+    CLEANUP_FD int fd = r < 0 ? r : RET_ERRNO(open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return of_disk(fd < 0 ? fd : RET_ERRNO(fsync(fd)));
 }
 
 bool cache_scan_is_dying(const struct meta_cached *rec)

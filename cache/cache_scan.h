@@ -29,6 +29,8 @@ int cache_scan_find(struct meta *m, const char *first, uint64_t vid, struct cach
 int cache_scan_same(const char *dir, const char *other, uint64_t vid) MUST_CHECK;
 /* It is being removed: what is still there of the file goes at the next start. */
 bool cache_scan_is_dying(const struct meta_cached *rec);
+/* It gets that vid, of which the folder has no data file yet: else -EEXIST. */
+int cache_scan_renumber(const char *dir, uint64_t vid, uint64_t to) MUST_CHECK;
 /* Whether the file carries an intent: 1, 0, or -errno (-EOPNOTSUPP: this file system keeps none). */
 int cache_scan_has_intent(const char *dir, uint64_t vid) MUST_CHECK;
 int cache_scan_set_intent(const char *dir, uint64_t vid, const char *text) MUST_CHECK;

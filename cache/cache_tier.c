@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "cache_disks.h"
 #include "cache_file.h"
 #include "cache_scan.h"
 #include "cache_space.h"
@@ -19,7 +20,6 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#define ID_FILE    "tier"
 #define VALUE_AWAY "cache/away/" /* number -> "": files of it may be in another tier meanwhile */
 #define MEMORY_FILL                                                                                                    \
     97u /* percent up to which clean files come to memory unasked: as far as nothing is dropped for them */
@@ -261,27 +261,40 @@ static int on_away(void *ctx, const char *name, const void *value, size_t len)
     return 0;
 }
 
-int tier_read_id(const char *dir, const char *uuid, uint32_t *ret_number)
+int tier_read(const char *dir, char **ret_uuid, uint32_t *ret_number)
 {
-    g_autofree char *path = g_build_filename(dir, ID_FILE, NULL);
+    g_autofree char *path = g_build_filename(dir, TIER_ID_FILE, NULL);
     g_autofree char *text = NULL;
     g_autoptr(GError) err = NULL;
     if (!g_file_get_contents(path, &text, NULL, &err))
         return g_error_matches(err, G_FILE_ERROR, G_FILE_ERROR_NOENT) ? -ENOENT : -EIO;
     g_auto(GStrv) words = g_strsplit(g_strstrip(text), " ", 2);
     uint32_t number = words[0] && words[1] ? (uint32_t)strtoul(words[1], NULL, 10) : 0;
-    if (number == 0 || strcmp(words[0], uuid) != 0)
+    if (number == 0)
         return -EEXIST;
+    *ret_uuid = g_strdup(words[0]);
+    *ret_number = number;
+    return 0;
+}
+
+int tier_read_id(const char *dir, const char *uuid, uint32_t *ret_number)
+{
+    g_autofree char *of = NULL;
+    uint32_t number = 0;
+    int r = tier_read(dir, &of, &number);
+    if (r < 0 || strcmp(of, uuid) != 0)
+        return r < 0 ? r : -EEXIST;
     *ret_number = number;
     return 0;
 }
 
 static int write_id(struct cache *c, const char *dir, uint32_t number, char **ret_msg)
 {
-    g_autofree char *path = g_build_filename(dir, ID_FILE, NULL);
+    g_autofree char *path = g_build_filename(dir, TIER_ID_FILE, NULL);
     g_autofree char *text = g_strdup_printf("%s %u\n", meta_uuid(c->meta), number);
     g_autoptr(GError) err = NULL;
-    if (g_file_set_contents_full(path, text, -1, G_FILE_SET_CONTENTS_DURABLE, 0600, &err))
+    if (g_file_set_contents_full(path, text, -1, G_FILE_SET_CONTENTS_CONSISTENT | G_FILE_SET_CONTENTS_DURABLE, 0600,
+                                 &err))
         return 0;
     return fail_msg(-EIO, ret_msg, g_strdup(err->message));
 }
@@ -297,25 +310,31 @@ static const struct known *known_at(const GArray *known, const char *path, uint3
     return best;
 }
 
+/* Only DIR/disks knows it. */
+static bool is_lost_disk(struct cache *c, const char *dir)
+{
+    g_autoptr(GPtrArray) lost = NULL;
+    bool found = false;
+    if (cache_disks_lost(c->meta, c->cfg.dir, &lost) < 0)
+        return false;
+    for (guint i = 0; i < lost->len; i++)
+        found |= g_str_equal(((const struct cache_disk *)lost->pdata[i])->path, dir);
+    return found;
+}
+
 /* A disk that cannot be used: the mount goes on without it when it was part of this cache before. */
 static int add_broken(struct cache *c, const char *dir, const GArray *known, int r, char **ret_msg)
 {
     struct cache_tier *t;
     const struct known *k = known_at(known, dir, 0);
-    if (!k || r == -EBUSY || r == -EEXIST)
+    if ((!k && !is_lost_disk(c, dir)) || r == -EBUSY || r == -EEXIST)
         return r;
     log_err("cache", "a cache disk is missing, going on without it path='%s': %s", dir, *ret_msg);
     g_clear_pointer(ret_msg, g_free);
+    if (!k) /* no record names it */
+        return 0;
     r = add_tier(c, TIER_DISK, k->number, dir, -1, &t);
     return r < 0 ? r : tier_note_away(c, t->number);
-}
-
-static uint32_t next_number(const GArray *known)
-{
-    uint32_t max = 0;
-    for (guint i = 0; i < known->len; i++)
-        max = MAX(max, g_array_index(known, struct known, i).number);
-    return max + 1;
 }
 
 static int on_any_intent(void *ctx, const char *path, uint64_t vid, uint64_t size, const char *text)
@@ -332,21 +351,34 @@ static int check_new(const char *dir, char **ret_msg)
                              g_strdup_printf("cache folder '%s' holds unpublished files of another cache", dir));
 }
 
+/* DIR/disks knows it before anything else does, so that a database that is lost takes no disk along. */
+static int begin_disk(struct cache *c, const char *dir, GArray *known, uint32_t *ret_number, char **ret_msg)
+{
+    if (known_at(known, dir, 0))
+        log_warn("cache", "the cache disk that was here is gone, using what is there now path='%s'", dir);
+    int r = check_new(dir, ret_msg);
+    if (r == 0)
+        r = cache_disks_number(c->meta, c->cfg.dir, dir, ret_number);
+    if (r < 0)
+        return r;
+    r = cache_disks_note(c->cfg.dir, meta_uuid(c->meta), *ret_number, dir);
+    if (r < 0)
+        return fail_msg(r, ret_msg,
+                        g_strdup_printf("cannot use cache folder '%s', as it cannot be written down in '%s/disks': %s",
+                                        dir, c->cfg.dir, err_text(r)));
+    struct known fresh = {.number = *ret_number, .path = g_strdup(dir)};
+    g_array_append_val(known, fresh);
+    return write_id(c, dir, *ret_number, ret_msg);
+}
+
 static int use_disk(struct cache *c, const char *dir, int *lock_fd, GArray *known, uint32_t number, char **ret_msg)
 {
     struct cache_tier *t;
     const struct known *k = number ? known_at(known, dir, number) : NULL;
     bool away = k && k->away, moved = !k || !g_str_equal(k->path, dir);
-    int r = 0;
-    if (number == 0) {
-        if (known_at(known, dir, 0))
-            log_warn("cache", "the cache disk that was here is gone, using what is there now path='%s'", dir);
-        struct known fresh = {.number = number = next_number(known), .path = g_strdup(dir)};
-        g_array_append_val(known, fresh);
-        r = check_new(dir, ret_msg);
-        if (r == 0)
-            r = write_id(c, dir, number, ret_msg);
-    }
+    int r = number == 0 ? begin_disk(c, dir, known, &number, ret_msg) : 0;
+    if (r == 0 && k && moved && cache_disks_note(c->cfg.dir, meta_uuid(c->meta), number, dir) < 0)
+        log_warn("cache", "where a cache disk is now cannot be written beside the database path='%s'", dir);
     if (r == 0 && moved)
         r = put_value(c, TIER_VALUE_PATH, number, dir);
     int fd = r == 0 ? RET_ERRNO(open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) : r;
@@ -358,6 +390,22 @@ static int use_disk(struct cache *c, const char *dir, int *lock_fd, GArray *know
     return r;
 }
 
+static char *of_another(struct cache *c, const char *dir)
+{
+    g_autofree char *uuid = NULL, *how = NULL;
+    uint32_t number = 0;
+    if (tier_read(dir, &uuid, &number) == 0) {
+        g_autofree char *file = g_build_filename(c->cfg.dir, "disks", NULL), *to = g_shell_quote(file);
+        g_autofree char *path = g_uri_escape_string(dir, "/", FALSE);
+        how = g_strdup_printf("; if it is a disk of this one, whose database was lost: `echo '%s %u %s' >> %s`, and "
+                              "the next mount brings back what is unpublished in it",
+                              uuid, number, path, to);
+    }
+    return g_strdup_printf("cache folder '%s' belongs to another cache, whose first folder is not among those of "
+                           "--cache-dir: give that one too, or another folder%s",
+                           dir, how ? how : "");
+}
+
 static int add_disk(struct cache *c, const char *dir, GArray *known, char **ret_msg)
 {
     CLEANUP_FD int lock_fd = -1;
@@ -366,10 +414,7 @@ static int add_disk(struct cache *c, const char *dir, GArray *known, char **ret_
     if (r == 0)
         r = tier_read_id(dir, meta_uuid(c->meta), &number);
     if (r == -EEXIST)
-        *ret_msg =
-            g_strdup_printf("cache folder '%s' belongs to another cache, whose first folder is not among those of "
-                            "--cache-dir: give that one too, or another folder",
-                            dir);
+        *ret_msg = of_another(c, dir);
     r = r == -ENOENT && !*ret_msg ? 0 : r; /* a new one */
     if (r == 0 && number && tier_by_number(c, number))
         return fail_msg(-EEXIST, ret_msg, g_strdup_printf("cache folder '%s' is a copy of another one", dir));
@@ -425,6 +470,19 @@ static int add_memory(struct cache *c, char **ret_msg)
     return r;
 }
 
+/* Those that a lost database knew and that are not there, for who asks which disks there are: no record names them. */
+static int add_lost(struct cache *c)
+{
+    g_autoptr(GPtrArray) lost = NULL;
+    int r = cache_disks_lost(c->meta, c->cfg.dir, &lost);
+    for (guint i = 0; r == 0 && i < lost->len; i++) {
+        const struct cache_disk *d = lost->pdata[i];
+        struct cache_tier *t;
+        r = tier_by_number(c, d->number) ? 0 : add_tier(c, TIER_DISK, d->number, d->path, -1, &t);
+    }
+    return r;
+}
+
 int tiers_open(struct cache *c, char **ret_msg)
 {
     struct cache_tier *t;
@@ -433,6 +491,8 @@ int tiers_open(struct cache *c, char **ret_msg)
     int r = meta_value_each(c->meta, TIER_VALUE_PATH, on_path, known);
     if (r == 0)
         r = meta_value_each(c->meta, VALUE_AWAY, on_away, known);
+    if (r == 0 && cache_disks_save(c->meta, c->cfg.dir) < 0)
+        log_warn("cache", "which cache disks there are cannot be written beside the database path='%s'", c->cfg.dir);
     int fd = r == 0 ? RET_ERRNO(open(c->cfg.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) : r;
     r = fd < 0 ? fd : add_tier(c, TIER_DISK, TIER_NUMBER_FIRST, c->cfg.dir, fd, &t);
     g_autoptr(GBytes) away = NULL;
@@ -444,6 +504,8 @@ int tiers_open(struct cache *c, char **ret_msg)
         r = add_memory(c, ret_msg);
     if (r == 0)
         r = add_tier(c, TIER_NOWHERE, TIER_NUMBER_NOWHERE, "nowhere", -1, &t);
+    if (r == 0)
+        r = add_lost(c);
     if (r < 0 && !*ret_msg)
         *ret_msg = g_strdup_printf("cannot use cache folder '%s': %s", c->cfg.dir, err_text(r));
     return r;
@@ -470,6 +532,17 @@ GPtrArray *tiers_new(void)
     return g_ptr_array_new_with_free_func(tier_free);
 }
 
+/* The first folder, though its database is lost. */
+static unsigned bound_dir(char **dirs)
+{
+    for (unsigned i = 0; dirs[i]; i++) {
+        g_autofree char *link = g_build_filename(dirs[i], "link", NULL);
+        if (g_file_test(link, G_FILE_TEST_EXISTS))
+            return i;
+    }
+    return 0;
+}
+
 int cache_dirs_sort(char **dirs, char **ret_msg)
 {
     unsigned first = 0, n = 0;
@@ -483,6 +556,8 @@ int cache_dirs_sort(char **dirs, char **ret_msg)
     if (n > 1)
         return fail_msg(-EEXIST, ret_msg,
                         g_strdup("several folders of --cache-dir are caches of their own: each has a database"));
+    if (n == 0)
+        first = bound_dir(dirs);
     char *dir = dirs[first];
     memmove(dirs + 1, dirs, first * sizeof(*dirs));
     dirs[0] = dir;

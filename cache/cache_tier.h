@@ -21,7 +21,10 @@ enum tier_state { TIER_OK, TIER_BYPASSED, TIER_MISSING };
 
 #define TIER_VALUE_PATH "cache/tier/" /* number -> path of a further disk when it was last seen */
 
-/* The number that a further disk's folder carries. -ENOENT: none, -EEXIST: of another database than uuid. */
+#define TIER_ID_FILE "tier"
+/* The id that a further disk's folder carries: uuid of the database, owned, and number. -ENOENT: none; -EEXIST: it makes no sense. */
+int tier_read(const char *dir, char **ret_uuid, uint32_t *ret_number) MUST_CHECK;
+/* The number, -EEXIST: of another database than uuid. */
 int tier_read_id(const char *dir, const char *uuid, uint32_t *ret_number) MUST_CHECK;
 
 #define TIER_FOLDERS 256u /* data/00 ... data/ff */

@@ -1,6 +1,7 @@
 /* Building and taking down struct fs: bottom-up, and in reverse. */
 #include "core.h"
 
+#include "adopt.h"
 #include "attach.h"
 #include "backing.h"
 #include "delta.h"
@@ -252,6 +253,29 @@ static int rebuild_lost(struct fs *fs, char **ret_msg)
     return r;
 }
 
+static void tell_disk(void *ctx, const char *path, const char *why)
+{
+    if (why)
+        log_err("mount", "%s path='%s'", why, path);
+    else
+        log_notice("mount", "a cache disk that a lost database knew is used again path='%s'", path);
+}
+
+/* What the database does not know, though this cache has it. */
+static int bring_back(struct fs *fs, bool lost, char **ret_msg)
+{
+    struct adopt a = {.m = fs->meta, .first = fs->cache_dir, .given = (const char *const *)fs->more_dirs};
+    a.tell = tell_disk;
+    adopt_init(&a);
+    int r = adopt_disks(&a, ret_msg);
+    if (r == 0 && (lost || a.taken->len > 0))
+        r = rebuild_lost(fs, ret_msg);
+    if (r == 0)
+        r = adopt_end(&a);
+    adopt_fini(&a);
+    return r;
+}
+
 static void restore_caps(struct fs *fs)
 {
     uint64_t caps = 0;
@@ -283,11 +307,11 @@ static int open_meta(struct fs *fs, bool *ret_fresh, char **ret_msg)
     struct meta_inode root = {0};
     r = meta_inode_get(fs->meta, META_ROOT_INO, &root);
     meta_inode_clear(&root);
-    if (r == -ENOENT) { /* new, or a rebuild was cut off: the root comes last */
-        r = rebuild_lost(fs, ret_msg);
-        if (r == 0)
-            r = make_root(fs, ret_msg);
-    }
+    bool lost = r == -ENOENT; /* new, or a rebuild was cut off: the root comes last */
+    if (r == 0 || lost)
+        r = bring_back(fs, lost, ret_msg);
+    if (r == 0 && lost)
+        r = make_root(fs, ret_msg);
     restore_caps(fs);
     return tell_damage(fs, r, ret_msg);
 }

@@ -5,8 +5,12 @@
  *
  *   an unpublished file without its bytes, not as long as sealed, or
  *   with other checksums than when it was sealed                    quarantined: stays visible, is never published
- *   an unpublished file whose bytes cannot be read, or may be on a
- *   disk that is not there                                          said
+ *   one whose record names another disk than the one with its
+ *   bytes, which their checksums tell                               the record names that one
+ *   one without a record, of which several disks have different
+ *   bytes, and nothing tells which are right                        quarantined
+ *   an unpublished file whose bytes cannot be read, or are or may
+ *   be on a disk that is not there                                  said
  *   an unpublished file without its intent                          the intent is written again
  *   an inode whose link count is not the number of its names        the count is set
  *   a name without an inode                                         removed
@@ -24,15 +28,18 @@
  *   an unpublished file, part of which was in an object only
  *   that was changed elsewhere                                      said
  *   a database that is missing or damaged                           set aside, made anew, unpublished files brought back
+ *   a further disk that only a lost database knew                   taken over if it is there (adopt.c), else said
  *   a symlink to a database whose disk is not there                 refused
  *
  * No byte that may be nowhere else is removed. Each finding is one line: what, path, and what repair does or did. What the store has not got yet, what is quarantined or in
  * conflict, and what was changed elsewhere are no findings, but named as well. One pass over each kind of record; what has to be changed is collected first and written as one batch
  * behind each pass, so no pass sees its own changes.
  */
+#include "adopt.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "cache.h"
+#include "cache_disks.h"
 #include "fsck_internal.h"
 #include "journal_dir.h"
 #include "store_options.h"
@@ -78,11 +85,13 @@ static int run_checks(struct fsck *f)
     f->op_seqs = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL);
     f->intents = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL);
     f->dirty = g_hash_table_new_full(g_int64_hash, g_int64_equal, NULL, g_free);
+    f->right = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL);
     f->values = g_ptr_array_new_with_free_func(g_free);
     f->stray = g_array_new(FALSE, FALSE, sizeof(struct stray));
     int r = check_all(f);
     g_array_unref(f->stray);
     g_ptr_array_unref(f->values);
+    g_hash_table_unref(f->right);
     g_hash_table_unref(f->dirty);
     g_hash_table_unref(f->intents);
     g_hash_table_unref(f->op_seqs);
@@ -151,6 +160,11 @@ static int replace_database(struct fsck *f, const char *why, char **ret_msg)
                  "%s", why);
     if (!f->o->repair)
         return 1;
+    g_autoptr(GPtrArray) disks = NULL;
+    if (cache_disks_load(f->dir, &disks) == 1)
+        fsck_remark(f, "disks",
+                    "a mount that wrote down which further disks there are was never made: if --cache-dir had several "
+                    "folders, mount with all of them, and do what that says");
     int r = set_aside(f, ret_msg);
     return r < 0 ? r : meta_open(f->dir, f->binding, &f->m, &fresh, ret_msg);
 }
@@ -170,9 +184,34 @@ static int open_database(struct fsck *f, char **ret_msg)
     return replace_database(f, why, ret_msg);
 }
 
-static int check_database(struct fsck *f)
+static void tell_disk(void *ctx, const char *path, const char *why)
 {
-    int r = run_checks(f);
+    if (why)
+        fsck_finding(ctx, path, NULL, "%s", why);
+    else
+        fsck_finding(ctx, path, "take it over, and bring back what is unpublished on it",
+                     "a cache disk of this cache that the database does not know: one that was lost knew it");
+}
+
+/* A disk that only a lost database knew is looked at like others before it counts as known. */
+static int check_with_disks(struct fsck *f, char **ret_msg)
+{
+    struct adopt a = {.m = f->m, .first = f->dir, .dry = !f->o->repair, .tell = tell_disk, .ctx = f};
+    adopt_init(&a);
+    int r = adopt_disks(&a, ret_msg);
+    if (r == 0 && f->m)
+        r = run_checks(f);
+    if (r == 0)
+        r = adopt_end(&a);
+    adopt_fini(&a);
+    return r;
+}
+
+static int check_database(struct fsck *f, char **ret_msg)
+{
+    if (f->o->repair && cache_disks_save(f->m, f->dir) < 0)
+        fsck_remark(f, "disks", "which cache disks there are could not be written beside the database");
+    int r = check_with_disks(f, ret_msg);
     meta_close(f->m);
     f->m = NULL;
     return r;
@@ -182,12 +221,15 @@ static int fsck_locked(struct fsck *f, char **ret_msg)
 {
     int r = open_database(f, ret_msg);
     if (r == 0)
-        r = check_database(f);
+        r = check_database(f, ret_msg);
     if (r == -EBADMSG) { /* it could be opened, but not read to its end */
+        g_clear_pointer(ret_msg, g_free);
         r = replace_database(f, "the database is damaged: some of its records cannot be read", ret_msg);
         if (r == 0)
-            r = check_database(f);
+            r = check_database(f, ret_msg);
     }
+    if (r > 0)
+        r = check_with_disks(f, ret_msg);
     if (r < 0 && !*ret_msg)
         *ret_msg = g_strdup_printf("the check of '%s' was broken off: %s", f->dir, err_text(r));
     return MIN(r, 0);

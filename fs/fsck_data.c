@@ -1,5 +1,4 @@
 /* fsck: records of the cache, data files, what belongs to them. */
-#include "cache_sums.h"
 #include "fsck_internal.h"
 #include "rebuild.h"
 #include "states.h"
@@ -90,10 +89,18 @@ static void check_moved(struct fsck *f, const struct cache_scanned *file, const 
     g_array_append_val(f->stray, s);
 }
 
+/* Its inode was looked at, and this is the disk that its record is to name. */
+static bool is_right_one(struct fsck *f, uint64_t vid)
+{
+    void *number = NULL;
+    return g_hash_table_lookup_extended(f->right, &vid, NULL, &number) && GPOINTER_TO_UINT(number) == f->at_tier;
+}
+
 static int check_known(struct fsck *f, const struct cache_scanned *file, struct meta_cached *c)
 {
     if (c->tier != f->at_tier) {
-        check_moved(f, file, c);
+        if (!is_right_one(f, file->vid))
+            check_moved(f, file, c);
         return 0;
     }
     f->disk_bytes += file->disk_bytes;
@@ -102,6 +109,23 @@ static int check_known(struct fsck *f, const struct cache_scanned *file, struct 
         c->bytes = file->disk_bytes;
         meta_cached_put(f->b, c);
     }
+    return 0;
+}
+
+/* Of an unpublished inode that the cache has no record of. Two disks may have one. */
+static int check_unrecorded(struct fsck *f, const struct dirty_file *df, const struct cache_scanned *file)
+{
+    uint32_t disk = f->at_tier;
+    int r = fsck_bytes_disk(f, df->ino, &disk);
+    if (r < 0)
+        return r;
+    if (disk == f->at_tier) {
+        relink_file(f, df, file);
+        return 0;
+    }
+    struct stray s = {file->vid, true};
+    fsck_finding(f, file->path, "put it into " RESCUED, "another disk has the right bytes of that file");
+    g_array_append_val(f->stray, s);
     return 0;
 }
 
@@ -116,10 +140,8 @@ static int check_file(void *ctx, const struct cache_scanned *file)
     if (r != -ENOENT)
         return r;
     const struct dirty_file *df = g_hash_table_lookup(f->dirty, &file->vid);
-    if (df) {
-        relink_file(f, df, file);
-        return 0;
-    }
+    if (df)
+        return check_unrecorded(f, df, file);
     if (g_hash_table_contains(f->intents, &file->vid)) {
         fsck_finding(f, file->path, "bring it back",
                      "an unpublished file that the database does not know (%" G_GUINT64_FORMAT " bytes)", file->size);
@@ -230,68 +252,4 @@ int fsck_values(struct fsck *f)
         meta_value_del(f->b, f->values->pdata[i]);
     g_ptr_array_set_size(f->values, 0);
     return r;
-}
-
-/* ---- bytes of unpublished files ---- */
-
-/* The data file of vid on the disk that its record says. -ENODEV: the disk is not there. Without a record: on any disk; -ENODEV with *ret_anywhere: one that may
- * have it is not there. */
-static int find_bytes(struct fsck *f, uint64_t vid, struct cache_scanned *ret, char **ret_dir, bool *ret_anywhere)
-{
-    struct meta_cached c;
-    int r = meta_cached_get(f->m, vid, &c);
-    *ret_anywhere = r == -ENOENT;
-    if (*ret_anywhere)
-        return cache_scan_find(f->m, f->dir, vid, ret, ret_dir);
-    if (r == 0)
-        r = cache_scan_tier(f->m, f->dir, c.tier, ret_dir);
-    if (r == -ENODEV)
-        fsck_remark(f, *ret_dir, "this cache disk is not there; what it holds is not checked");
-    return r < 0 ? r : cache_scan_file(*ret_dir, vid, ret);
-}
-
-/* It may be read another time. */
-static char *cannot_be(const char *what, int r)
-{
-    return g_strdup_printf(
-        "unpublished, but its bytes cannot be %s: %s; it is left as it is: look after the disk, then "
-        "run fsck again",
-        what, err_text(r));
-}
-
-char *fsck_bytes_fault(struct fsck *f, const struct meta_inode *in, char **ret_dir, bool *ret_lost)
-{
-    struct cache_scanned file;
-    bool anywhere = false;
-    uint64_t at = 0;
-    *ret_lost = true;
-    if (in->vid == 0)
-        return in->size > 0 && !in->base_key ? g_strdup("its bytes were never stored") : NULL;
-    int r = find_bytes(f, in->vid, &file, ret_dir, &anywhere);
-    *ret_lost = r == 0 || r == -ENOENT;
-    if (r == -ENODEV && anywhere)
-        return g_strdup_printf(
-            "unpublished, and the cache has no record of its bytes; they may be on the cache disk %s, "
-            "which is not there: bring it back, then run fsck again",
-            *ret_dir);
-    if (r == -ENODEV) {
-        g_clear_pointer(ret_dir, g_free);
-        return NULL;
-    }
-    if (r == -ENOENT)
-        return g_strdup("unpublished, but its bytes are gone");
-    if (r < 0)
-        return cannot_be("looked at", r);
-    if (in->content != CONTENT_SEALED) /* until then it may grow, and the start takes its size */
-        return NULL;
-    if (file.size != in->size)
-        return g_strdup_printf("unpublished, %" G_GUINT64_FORMAT " bytes when closed, now %" G_GUINT64_FORMAT, in->size,
-                               file.size);
-    r = cache_sums_check_file(f->m, *ret_dir, in->vid, in->gen, &at);
-    if (r == -EBADMSG)
-        return g_strdup_printf(
-            "unpublished, and the disk changed it after it was closed: wrong checksum at offset %" G_GUINT64_FORMAT,
-            at);
-    *ret_lost = false;
-    return r < 0 ? cannot_be("read", r) : NULL;
 }

@@ -1,4 +1,4 @@
-/* Between the parts of fsck: fsck.c (folder, database, order of passes), fsck_names.c, fsck_data.c, fsck_store.c, fsck_report.c. */
+/* Between the parts of fsck: fsck.c (folder, database, order of passes), fsck_names.c, fsck_data.c, fsck_bytes.c, fsck_store.c, fsck_report.c. */
 #pragma once
 #include "cache_scan.h"
 #include "fsck.h"
@@ -18,14 +18,15 @@ struct fsck {
     uint32_t at_tier;   /* number of the disk being looked through */
     const char *at_dir; /* and its folder */
     struct meta_batch *b;
-    GHashTable *op_seqs;  /* journal records that a name waits for: seq -> itself */
-    GHashTable *intents;  /* vids of data files with an intent */
-    GHashTable *dirty;    /* vids of unpublished inodes: vid -> struct dirty_file */
-    GArray *stray;        /* struct stray: data files to put aside */
-    GPtrArray *values;    /* names of values to remove */
-    unsigned n_rescued;   /* of this disk */
-    unsigned lost_files;  /* with an intent, no record */
-    uint64_t disk_bytes;  /* of data files with a record */
+    GHashTable *op_seqs; /* journal records that a name waits for: seq -> itself */
+    GHashTable *intents; /* vids of data files with an intent */
+    GHashTable *dirty;   /* vids of unpublished inodes: vid -> struct dirty_file */
+    GHashTable *right;   /* vids whose record names another disk than the one with the right bytes: vid -> its number */
+    GArray *stray;       /* struct stray: data files to put aside */
+    GPtrArray *values;   /* names of values to remove */
+    unsigned n_rescued;  /* of this disk */
+    unsigned lost_files; /* with an intent, no record */
+    uint64_t disk_bytes; /* of data files with a record */
     uint64_t noted_bytes; /* what those records say */
 };
 
@@ -65,8 +66,18 @@ int fsck_values(struct fsck *f);
 /* Data files of all disks. */
 int fsck_data(struct fsck *f);
 int fsck_end_pass(struct fsck *f, int r);
-/* What is wrong with the bytes of an unpublished file; NULL when nothing is. Owned. *ret_lost: they are not what was closed, whatever comes; otherwise it could
- * not be found out this time, and nothing is to be done about the file. */
-char *fsck_bytes_fault(struct fsck *f, const struct meta_inode *in, char **ret_dir, bool *ret_lost);
+
+/* ---- fsck_bytes.c ---- */
+
+enum bytes_state {
+    BYTES_UNKNOWN, /* it could not be found out this time, and nothing is to be done about the file */
+    BYTES_LOST,    /* they are not what was closed, whatever comes */
+    BYTES_OTHER,   /* those of another disk than the record's are */
+};
+/* What is wrong with the bytes of an unpublished file; NULL when nothing is. Owned. *ret_dir: the folder with its data file, *ret_disk: its number. */
+char *fsck_bytes_fault(struct fsck *f, const struct meta_inode *in, char **ret_dir, uint32_t *ret_disk,
+                       enum bytes_state *ret);
+/* The number of the disk whose data file is that of an unpublished inode without a record: the first one with the right bytes, as far as anything tells. */
+int fsck_bytes_disk(struct fsck *f, uint64_t ino, uint32_t *ret) MUST_CHECK;
 /* Asks the bucket. */
 int fsck_store(struct fsck *f);

@@ -131,6 +131,20 @@ static bool is_kept_here(struct fsck *f, const struct meta_inode *in)
     return found;
 }
 
+/* The record names that disk from here on; what the other one has is put aside as what a move left (fsck_data.c). */
+static int take_others(struct fsck *f, const struct meta_inode *in, const char *path, const char *fault, uint32_t disk)
+{
+    struct meta_cached c;
+    fsck_finding(f, path, "take those", "%s", fault);
+    g_hash_table_insert(f->right, g_memdup2(&in->vid, sizeof(in->vid)), GUINT_TO_POINTER(disk));
+    int r = f->o->repair ? meta_cached_get(f->m, in->vid, &c) : -ENOENT;
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    c.tier = disk;
+    meta_cached_put(f->b, &c);
+    return 0;
+}
+
 static int check_bytes(struct fsck *f, const struct meta_inode *in)
 {
     if (in->content == CONTENT_CLEAN)
@@ -146,10 +160,14 @@ static int check_bytes(struct fsck *f, const struct meta_inode *in)
         fsck_remark(f, path, "not yet published, its writer never closed it");
     else if (is_kept_here(f, in))
         fsck_remark(f, path, "kept here only, as a local-only rule said");
-    bool lost = false;
-    g_autofree char *fault = fsck_bytes_fault(f, in, &dir, &lost);
+    enum bytes_state state;
+    uint32_t disk = 0;
+    g_autofree char *fault = fsck_bytes_fault(f, in, &dir, &disk, &state);
     if (!fault)
         return check_intent(f, in, dir);
+    if (state == BYTES_OTHER)
+        return take_others(f, in, path, fault, disk);
+    bool lost = state == BYTES_LOST;
     fsck_finding(f, path, lost ? "quarantine it: visible, never published" : NULL, "%s", fault);
     struct meta_inode fixed = *in; /* shares the strings during this call */
     if (f->o->repair && lost && content_quarantine(&fixed))

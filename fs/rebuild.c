@@ -30,14 +30,15 @@ struct intent {
     uint32_t mode, uid, gid;
     int64_t mtime_ns;
     uint64_t size, gen, seq, ino;
-    bool open, partial, synced;
+    bool open, partial, synced, twin;
     struct etag base_etag;
     char boot[40];
 };
 
 struct rebuild {
     struct meta *m;
-    uint32_t tier; /* number of the disk being looked through */
+    const char *first; /* cache folder */
+    uint32_t tier;     /* number of the disk being looked through */
     const char *dir;
     FILE *out;
     GHashTable *known; /* vids that inodes have */
@@ -152,6 +153,54 @@ static int by_seq(const void *a, const void *b)
     return x->vid < y->vid ? -1 : x->vid > y->vid;
 }
 
+/* ---- two data files of one number ---- */
+
+static int by_vid(const void *a, const void *b)
+{
+    const struct intent *x = *(struct intent *const *)a, *y = *(struct intent *const *)b;
+    return x->vid != y->vid ? (x->vid < y->vid ? -1 : 1) : x->tier < y->tier ? -1 : x->tier > y->tier;
+}
+
+/* Which one is right, nobody knows: both are kept, and neither is published. 1: they are the same, so the second one is of no use. */
+static int part_twins(struct rebuild *rb, struct intent *first, struct intent *second)
+{
+    g_autofree char *here = NULL, *there = NULL;
+    int r = cache_scan_tier(rb->m, rb->first, first->tier, &here);
+    if (r == 0)
+        r = cache_scan_tier(rb->m, rb->first, second->tier, &there);
+    if (r == 0)
+        r = cache_scan_same(here, there, second->vid);
+    if (r != 0)
+        return r;
+    uint64_t vid;
+    do {
+        vid = meta_next_ino(rb->m);
+        r = cache_scan_renumber(there, second->vid, vid);
+    } while (r == -EEXIST);
+    if (r < 0)
+        return r;
+    second->vid = vid;
+    first->twin = second->twin = true;
+    return 0;
+}
+
+static int settle_twins(struct rebuild *rb)
+{
+    GPtrArray *list = rb->intents;
+    g_ptr_array_sort(list, by_vid);
+    for (guint i = 1; i < list->len;) {
+        struct intent *a = list->pdata[i - 1], *b = list->pdata[i];
+        int r = a->vid == b->vid ? part_twins(rb, a, b) : 0;
+        if (r < 0)
+            return r;
+        if (r == 0)
+            i++;
+        else
+            g_ptr_array_remove_index(list, i);
+    }
+    return 0;
+}
+
 static void reserve_numbers(struct rebuild *rb)
 {
     uint64_t ino = META_ROOT_INO, seq = 0;
@@ -231,6 +280,8 @@ static const char *doubt(const struct intent *in)
 {
     if (!in->readable)
         return "its intent cannot be read";
+    if (in->twin)
+        return "another cache disk has other bytes of it";
     if (in->partial)
         return "parts of it were still in the store only";
     if (!in->open && in->size != in->local_size)
@@ -355,7 +406,7 @@ int fs_rebuild(struct meta *m, const char *cache_dir, FILE *out, unsigned *ret_n
 {
     g_autoptr(GHashTable) known = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL);
     g_autoptr(GPtrArray) intents = g_ptr_array_new_with_free_func(intent_free);
-    struct rebuild rb = {.m = m, .out = out, .known = known, .intents = intents};
+    struct rebuild rb = {.m = m, .first = cache_dir, .out = out, .known = known, .intents = intents};
     int r = links_restore_copy(m, cache_dir);
     if (r == 0)
         r = meta_inode_each(m, on_inode, known);
@@ -364,6 +415,7 @@ int fs_rebuild(struct meta *m, const char *cache_dir, FILE *out, unsigned *ret_n
     if (r < 0)
         return r;
     reserve_numbers(&rb);
+    r = settle_twins(&rb);
     g_ptr_array_sort(intents, by_seq);
     for (unsigned i = 0; r == 0 && i < intents->len; i++)
         r = place(&rb, intents->pdata[i]);
