@@ -188,9 +188,9 @@ static uint64_t leave_dirty(bool sums)
 }
 
 /* The same, with its data file on that disk, and no copy on the other one. */
-static uint64_t leave_dirty_at(uint32_t disk)
+static uint64_t leave_dirty_at(uint32_t disk, bool sums)
 {
-    uint64_t vid = leave_dirty(true);
+    uint64_t vid = leave_dirty(sums);
     int at = recorded_disk(vid);
     ck_assert(at == 0 || at == (int)SECOND);
     g_autofree char *from = data_path(at ? second : fx.cache_dir, vid);
@@ -220,7 +220,7 @@ static void assert_content(enum content_state expected)
 
 START_TEST(bytes_without_a_record_are_found_on_any_disk)
 {
-    uint64_t vid = leave_dirty_at((uint32_t)_i);
+    uint64_t vid = leave_dirty_at((uint32_t)_i, false);
     set_record(vid, false, 0);
     ck_assert_int_eq(fsck(false), 1);
     ck_assert_msg(says("x: the cache has no record of its bytes") && !says("gone"), "%s", report);
@@ -236,7 +236,7 @@ END_TEST
 START_TEST(bytes_that_may_be_on_a_disk_that_is_not_there_are_not_given_up)
 {
     g_autofree char *away = g_build_filename(fx.dir, "away", NULL);
-    uint64_t vid = leave_dirty_at(SECOND);
+    uint64_t vid = leave_dirty_at(SECOND, true);
     g_autofree char *path = data_path(second, vid);
     set_record(vid, false, 0);
     ck_assert_int_eq(rename(second, away), 0);
@@ -256,7 +256,7 @@ END_TEST
 /* Neither disk has it, and both are there. */
 START_TEST(bytes_that_no_disk_has_are_gone)
 {
-    uint64_t vid = leave_dirty_at(SECOND);
+    uint64_t vid = leave_dirty_at(SECOND, false);
     g_autofree char *path = data_path(second, vid);
     set_record(vid, false, 0);
     ck_assert_int_eq(unlink(path), 0);
@@ -333,7 +333,7 @@ END_TEST
 /* A line that was added by hand, of a disk whose number another one has. */
 START_TEST(disk_with_the_number_of_another_one_is_left_alone)
 {
-    leave_dirty_at(SECOND);
+    leave_dirty_at(SECOND, false);
     g_autofree char *uuid = uuid_now(), *id = g_build_filename(second, "tier", NULL), *text = NULL;
     g_autofree char *other = g_build_filename(fx.dir, "other", NULL), *copy = g_build_filename(other, "tier", NULL);
     ck_assert_int_eq(mkdir(other, 0700), 0);
@@ -350,7 +350,7 @@ END_TEST
 /* And is looked through by a mount as by fsck. */
 START_TEST(database_that_is_lost_takes_no_disk_along)
 {
-    leave_dirty_at(SECOND);
+    leave_dirty_at(SECOND, false);
     g_autofree char *old = uuid_now();
     lose_database();
     if (_i) {
@@ -373,7 +373,7 @@ START_TEST(disk_is_taken_over_from_every_step_that_was_reached)
 {
     int step = _i % 3;
     bool again = _i >= 3;
-    leave_dirty_at(SECOND);
+    leave_dirty_at(SECOND, false);
     g_autofree char *old = uuid_now(), *fresh = NULL;
     lose_database();
     fresh = uuid_now();
@@ -395,7 +395,7 @@ END_TEST
 START_TEST(lost_disk_that_is_not_there_stays_a_finding)
 {
     g_autofree char *away = g_build_filename(fx.dir, "away", NULL);
-    leave_dirty_at(SECOND);
+    leave_dirty_at(SECOND, false);
     lose_database();
     ck_assert_int_eq(rename(second, away), 0);
     for (int i = 0; i < 3; i++) {
@@ -423,7 +423,7 @@ static void assert_text(const char *name, const char *text)
 START_TEST(number_that_was_given_again_takes_no_bytes_away)
 {
     g_autofree char *away = g_build_filename(fx.dir, "away", NULL), *both = g_strdup(fx.cfg.cache_dir);
-    uint64_t vid = leave_dirty_at(SECOND), given = 0;
+    uint64_t vid = leave_dirty_at(SECOND, false), given = 0;
     lose_database();
     ck_assert_int_eq(rename(second, away), 0);
     g_free(fx.cfg.cache_dir);
@@ -453,7 +453,7 @@ END_TEST
 START_TEST(two_files_of_one_number_and_no_database_are_both_kept)
 {
     bool same = _i == 0;
-    uint64_t vid = leave_dirty_at(0);
+    uint64_t vid = leave_dirty_at(0, false);
     g_autofree char *here = data_path(fx.cache_dir, vid), *there = data_path(second, vid);
     run("cp -a", here, there);
     if (!same)
@@ -475,7 +475,7 @@ END_TEST
 /* It is a cache of its own meanwhile. */
 START_TEST(lost_disk_that_has_a_database_is_left_alone)
 {
-    leave_dirty_at(SECOND);
+    leave_dirty_at(SECOND, false);
     lose_database();
     g_autofree char *meta = g_build_filename(second, "meta", NULL), *before = NULL, *after = NULL;
     g_autofree char *id = g_build_filename(second, "tier", NULL);
@@ -495,7 +495,7 @@ END_TEST
 START_TEST(disk_that_is_not_there_leaves_a_finding_for_each_unpublished_file)
 {
     g_autofree char *away = g_build_filename(fx.dir, "away", NULL);
-    leave_dirty_at(SECOND);
+    leave_dirty_at(SECOND, false);
     ck_assert_int_eq(rename(second, away), 0);
     ck_assert_int_eq(fsck(true), 1);
     ck_assert_msg(says("x: unpublished") && says(second) && says("bring it back") && !says("quarantine"), "%s", report);
@@ -512,7 +512,7 @@ enum other { SAME_BYTES, OTHER_BYTES, OTHER_LENGTH };
 START_TEST(second_copy_of_unpublished_bytes_goes_only_if_it_is_one)
 {
     static const char *const bytes[] = {"hello", "he\0\0\0", "he"};
-    uint64_t vid = leave_dirty_at(0);
+    uint64_t vid = leave_dirty_at(0, false);
     g_autofree char *here = data_path(fx.cache_dir, vid), *there = data_path(second, vid);
     g_autofree char *rescued = g_strdup_printf("%s/rescued/%016" PRIx64, fx.cache_dir, vid), *kept = NULL;
     set_record(vid, true, SECOND);
@@ -556,7 +556,7 @@ END_TEST
 
 START_TEST(different_bytes_that_nothing_tells_apart_are_not_published)
 {
-    uint64_t vid = leave_dirty_at(0);
+    uint64_t vid = leave_dirty_at(0, false);
     g_autofree char *there = data_path(second, vid);
     g_autofree char *rescued = g_strdup_printf("%s/rescued/%016" PRIx64, second, vid), *kept = NULL;
     ck_assert(g_file_set_contents(there, "jello", 5, NULL));
@@ -612,7 +612,8 @@ END_TEST
 /* 0: the folder of all data files, 1: the one in which it is. Without the database, so that nothing else knows the file. */
 START_TEST(folder_that_cannot_be_listed_to_its_end_is_not_taken_for_empty)
 {
-    g_autofree char *msg = NULL, *file = data_path(second, leave_dirty_at(SECOND)), *dir = g_path_get_dirname(file);
+    g_autofree char *msg = NULL, *file = data_path(second, leave_dirty_at(SECOND, false)),
+                    *dir = g_path_get_dirname(file);
     lose_database();
     sick.path = _i ? g_steal_pointer(&dir) : g_build_filename(second, "data", NULL);
     sick.err = _i ? EIO : EBADMSG;
