@@ -29,8 +29,8 @@ from crash_file import POINTS, CrashFile  # noqa: E402
 from programs import DIRECTORY, Link, Mixed, Node, Saver, digest  # noqa: E402
 
 AT_START = [p for p in POINTS if p.startswith(("recover_", "takeover_"))]
-# There is nobody else whose objects ours could meet, room for all, and no other bucket; tests/e2e/test_crash_windows.py dies at these.
-BEYOND = [p for p in POINTS if p.startswith(("conflict_", "punch_", "link_", "note_"))]
+# There is nobody else whose objects ours could meet, room for all, and no other bucket or disk; tests/e2e/test_crash_windows.py and test_lost_disks.py die at these.
+BEYOND = [p for p in POINTS if p.startswith(("conflict_", "disk_", "punch_", "link_", "note_"))]
 ENOUGH = 300
 FAULTS = "op=put,prob=0.3,action=delay:15ms;op=part,prob=0.3,action=delay:15ms;op=head,prob=0.3,action=delay:10ms;op=copy,prob=0.3,action=delay:15ms;op=delete,prob=0.3,action=delay:15ms"
 SPEED = 10
