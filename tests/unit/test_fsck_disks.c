@@ -275,7 +275,7 @@ static char *disks_file(void)
     return text;
 }
 
-static void write_disks(const char *fmt, ...)
+static void G_GNUC_PRINTF(1, 2) write_disks(const char *fmt, ...)
 {
     g_autofree char *path = g_build_filename(fx.cache_dir, "disks", NULL);
     va_list ap;
@@ -334,7 +334,7 @@ END_TEST
 START_TEST(disk_with_the_number_of_another_one_is_left_alone)
 {
     leave_dirty_at(SECOND, false);
-    g_autofree char *uuid = uuid_now(), *id = g_build_filename(second, "tier", NULL), *text = NULL;
+    g_autofree char *uuid = uuid_now(), *text = NULL;
     g_autofree char *other = g_build_filename(fx.dir, "other", NULL), *copy = g_build_filename(other, "tier", NULL);
     ck_assert_int_eq(mkdir(other, 0700), 0);
     ck_assert(g_file_set_contents(copy, "theirs 1\n", -1, NULL));
