@@ -239,11 +239,12 @@ def test_unpublished_bytes_on_a_failing_disk_are_named(two, store, base, disk, f
         (base / disk / "fault").unlink()
 
 
+@pytest.mark.timeout(480)
 @pytest.mark.parametrize("size", [0, 5 * MIB, 300 * MIB])
 def test_the_only_disk_fails_under_a_file_of_any_size(make_mount, store, base, size):
     """One being written, one that is not published, one that is clean. With the disk there again all of them are whole."""
     m = make_mount(cache_dir=base / "a", disk_faults=True, passthrough="off", fault=NO_PUBLISH, op_timeout="5s")
-    files = {name: blob(name, size) for name in ("clean", "kept", "open")}
+    files = {"clean": blob("clean", size), "kept": blob("kept", min(size, 5 * MIB)), "open": blob("open", size)}
     store.put("clean", files["clean"])
     check(m, {"clean": files["clean"]})
     (m.path / "kept").write_bytes(files["kept"])
@@ -260,7 +261,7 @@ def test_the_only_disk_fails_under_a_file_of_any_size(make_mount, store, base, s
         assert eventually(lambda: "kept" in m.status()["unreachable"], BYPASSED_S), "it is named"
         (base / "a" / "fault").unlink()
     m.remount(fault=None)
-    m.wait()
+    m.wait(timeout=300)
     check(m, files)
     assert {name: store.get(name) == data for name, data in files.items()} == dict.fromkeys(files, True)
 

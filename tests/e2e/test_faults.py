@@ -246,6 +246,7 @@ def test_full_cache_disk_gives_enospc_and_loses_nothing(make_mount, store, base)
         sh(f"umount {base}/small || umount -l {base}/small")
 
 
+@pytest.mark.timeout(480)
 @pytest.mark.parametrize("size", [0, 5 * MIB, 300 * MIB])
 def test_a_file_of_any_size_meets_a_full_cache_disk(make_mount, store, base, size):
     """An empty one needs no room; of others the write fails, and what was there before is whole. Once there is room all goes on."""
@@ -269,7 +270,7 @@ def test_a_file_of_any_size_meets_a_full_cache_disk(make_mount, store, base, siz
         (m.path / "f").write_bytes(data)
         assert (m.path / "f").read_bytes() == data
         m.remount(fault=None)
-        m.wait()
+        m.wait(timeout=300)
         assert_published(store, {"first": first, "f": data})
     finally:
         sh(f"umount {base}/small || umount -l {base}/small")

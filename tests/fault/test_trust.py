@@ -11,7 +11,7 @@ from conftest import BIG, blob, cold
 from mounts import MIB, eventually, in_thread, run
 from relay import Relay
 
-pytestmark = pytest.mark.ceph
+pytestmark = [pytest.mark.ceph, pytest.mark.timeout(480)]
 OLD, NEW = "session-token-canary-old", "session-token-canary-new"
 
 
