@@ -41,7 +41,7 @@ static void queue_push(struct cache *c, struct fetch *f)
 static void start_one_locked(struct cfile *cf, uint64_t first, uint64_t end, enum fetch_prio prio)
 {
     struct fetch *f = g_new0(struct fetch, 1);
-    f->cf = cache_file_ref(cf);
+    f->cf = cfile_own_ref(cf);
     f->refs = 1; /* of the queue, then of the worker */
     f->prio = prio;
     f->behind = prio != FETCH_URGENT;
@@ -388,7 +388,7 @@ static void *worker_main(void *arg)
         mutex_lock(&cf->mu);
         fetch_unref_locked(f);
         mutex_unlock(&cf->mu);
-        cache_file_unref(cf);
+        cfile_own_unref(cf);
     }
     return NULL;
 }

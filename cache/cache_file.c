@@ -59,14 +59,14 @@ bool table_claim_unused(struct cache *c, uint64_t vid)
     return claimed;
 }
 
-void table_wait_looks(struct cache *c, uint64_t vid, uint64_t deadline_ns)
+void table_wait_own(struct cache *c, uint64_t vid, uint64_t deadline_ns)
 {
     struct cache_table *t = &c->table;
     const struct cfile *cf;
     bool in_time = true;
     mutex_lock(&t->mu);
-    while (in_time && (cf = g_hash_table_lookup(t->files, &vid)) && cf->looks > 0 &&
-           __atomic_load_n(&cf->refs, __ATOMIC_RELAXED) == cf->looks)
+    while (in_time && (cf = g_hash_table_lookup(t->files, &vid)) &&
+           __atomic_load_n(&cf->refs, __ATOMIC_RELAXED) <= __atomic_load_n(&cf->own, __ATOMIC_RELAXED))
         in_time = cond_wait_until(&t->changed, &t->mu, deadline_ns);
     mutex_unlock(&t->mu);
 }
@@ -330,13 +330,13 @@ static void end_last(struct cfile *cf, bool forgotten)
     cfile_free(old);
 }
 
-/* look: the reference is one of cf->looks. */
-static void unref(struct cfile *cf, bool look)
+/* own: the reference is one of cf->own. */
+static void unref(struct cfile *cf, bool own)
 {
     struct cache *c = cf->c;
     uint64_t vid = cf->vid;
     mutex_lock(&c->table.mu);
-    cf->looks -= look;
+    __atomic_fetch_sub(&cf->own, own, __ATOMIC_RELAXED);
     bool last = __atomic_sub_fetch(&cf->refs, 1, __ATOMIC_ACQ_REL) == 0, rests = last && rest_again_locked(cf);
     bool forgotten = cf->forgotten;
     if (last)
@@ -344,7 +344,7 @@ static void unref(struct cfile *cf, bool look)
     if (last && !rests)
         g_hash_table_add(c->table.busy, g_memdup2(&vid, sizeof vid));
     struct cfile *old = rests ? rest_enter_locked(cf) : NULL;
-    if (look)
+    if (own)
         cond_broadcast(&c->table.changed);
     mutex_unlock(&c->table.mu);
     if (last && !rests)
@@ -358,9 +358,21 @@ void cache_file_unref(struct cfile *cf)
         unref(cf, false);
 }
 
-static void end_look(void *cf)
+/* own first: who waits sees more of them rather than another's use. */
+struct cfile *cfile_own_ref(struct cfile *cf)
+{
+    __atomic_fetch_add(&cf->own, 1, __ATOMIC_RELAXED);
+    return cache_file_ref(cf);
+}
+
+void cfile_own_unref(struct cfile *cf)
 {
     unref(cf, true);
+}
+
+static void end_look(void *cf)
+{
+    cfile_own_unref(cf);
 }
 
 GPtrArray *cache_open_files(struct cache_tier *t)
@@ -372,10 +384,8 @@ GPtrArray *cache_open_files(struct cache_tier *t)
     mutex_lock(&c->table.mu);
     g_hash_table_iter_init(&it, c->table.files);
     while (g_hash_table_iter_next(&it, NULL, &cf))
-        if (cfile_tier(cf) == t) {
-            g_ptr_array_add(files, cache_file_ref(cf));
-            ((struct cfile *)cf)->looks++;
-        }
+        if (cfile_tier(cf) == t)
+            g_ptr_array_add(files, cfile_own_ref(cf));
     mutex_unlock(&c->table.mu);
     return files;
 }

@@ -37,7 +37,10 @@ static inline bool cfile_windowed_locked(const struct cfile *cf)
 }
 /* Nobody else knows it. */
 void cfile_free(struct cfile *cf);
-/* Reference to every open file of the tier, for a look at it, which is no use of it. No other's: whoever lets go last closes the file, and is held up by its disk. */
+/* A reference for work of the cache's own that ends by itself, which is no use of the file: cache_evict() waits for its end. */
+struct cfile *cfile_own_ref(struct cfile *cf);
+void cfile_own_unref(struct cfile *cf);
+/* Own reference to every open file of the tier, for a look at it. No other's: whoever lets go last closes the file, and is held up by its disk. */
 GPtrArray *cache_open_files(struct cache_tier *t);
 
 /* Exclusive use of a vid for opening, closing, eviction. Waits for the one who has it. Returns the open cfile with a reference instead when there is one. */
@@ -45,8 +48,8 @@ struct cfile *table_claim(struct cache *c, uint64_t vid);
 /* The same without the file: false if it is open. */
 bool table_claim_unused(struct cache *c, uint64_t vid);
 void table_release(struct cache *c, uint64_t vid);
-/* Waits while the file is open for looks only. */
-void table_wait_looks(struct cache *c, uint64_t vid, uint64_t deadline_ns);
+/* Waits while the cache alone has the file open. */
+void table_wait_own(struct cache *c, uint64_t vid, uint64_t deadline_ns);
 
 /* ---- cache_rest.c: files that rest ---- */
 

@@ -164,7 +164,7 @@ struct cfile {
     int fd; /* atomic, set under mu; cfile_fd(). For reading: a lease needs that none of ours is open for writing. -1: not opened since it rested */
 
     unsigned refs;  /* atomic; looked up and dropped under c->table.mu, so 0 is final */
-    unsigned looks; /* guarded by c->table.mu: how many of refs are of cache_open_files() */
+    unsigned own;   /* atomic, dropped under c->table.mu: how many of refs are of cfile_own_ref() */
     bool forgotten; /* guarded by c->table.mu: remove with the last reference */
     GList rest;     /* guarded by c->table.mu: place in table.rest_order */
 

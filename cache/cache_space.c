@@ -30,7 +30,7 @@
 #define LOW_FILES_PERCENT  110u
 #define BUSY_TRIES         5u
 #define BUSY_WAIT_US       4000u
-#define LOOKS_WAIT_NS      (2 * NS_PER_S) /* for looks at a file: what a busy machine makes of some microseconds */
+#define OWN_WAIT_NS        (2 * NS_PER_S) /* for work of the cache's own: what a busy machine makes of some microseconds */
 #define TICK_NS            NS_PER_S
 #define SWEEP_AGAIN_NS     (60 * NS_PER_S) /* files of another tier that were in use when a disk came back */
 
@@ -556,21 +556,22 @@ static bool vid_is_kept(struct cache *c, uint64_t vid)
     return kept;
 }
 
-/* The evictor looks at open files once a second, and may have closed this one last: that is not use. */
-static int evict_looked_at(struct cache *c, uint64_t vid, uint64_t deadline_ns)
+/* The evictor looks at open files once a second, a download that was waited for ends a little later: that is not use. */
+static int evict_unused(struct cache *c, uint64_t vid, uint64_t deadline_ns)
 {
     uint64_t bytes;
-    table_wait_looks(c, vid, deadline_ns);
+    if (!vid_is_kept(c, vid))
+        table_wait_own(c, vid, deadline_ns);
     return space_evict_vid(c, vid, false, &bytes);
 }
 
 int space_evict(struct cache *c, uint64_t vid)
 {
-    uint64_t deadline_ns = clock_mono_ns() + LOOKS_WAIT_NS;
-    int r = evict_looked_at(c, vid, deadline_ns);
+    uint64_t deadline_ns = clock_mono_ns() + OWN_WAIT_NS;
+    int r = evict_unused(c, vid, deadline_ns);
     for (unsigned i = 0; r == -EBUSY && i < BUSY_TRIES && !vid_is_kept(c, vid); i++) {
         g_usleep(BUSY_WAIT_US);
-        r = evict_looked_at(c, vid, deadline_ns);
+        r = evict_unused(c, vid, deadline_ns);
     }
     return r;
 }

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/metric.h"
 #include "base/patience.h"
+#include "cache_file.h"
 #include "cache_sums.h"
 #include "upload.h"
 
@@ -336,5 +337,5 @@ void upload_part_run(struct upload *u, uint32_t i)
     struct cfile *cf = u->cf;
     patience_end(); /* u may be gone soon */
     end(u, &j, r);
-    cache_file_unref(cf); /* perhaps the last: u is gone then */
+    cfile_own_unref(cf); /* perhaps the last: u is gone then */
 }

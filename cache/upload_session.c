@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/metric.h"
 #include "base/sm.h"
+#include "cache_file.h"
 #include "upload.h"
 
 #include <string.h>
@@ -113,7 +114,7 @@ void upload_queue_part_locked(struct upload *u, uint32_t i)
     }
     upload_part_move(p, PART_QUEUED);
     u->n_active++;
-    (void)cache_file_ref(u->cf); /* the part's, until it ended */
+    (void)cfile_own_ref(u->cf); /* the part's, until it ended */
     upload_pool_push(u, i);
 }
 
@@ -125,7 +126,7 @@ void upload_cancel_locked(struct upload *u)
     for (guint k = 0; k < back->len; k++) {
         struct upload_part *p = upload_part_locked(u, g_array_index(back, uint32_t, k));
         upload_part_move(p, etag_is_set(&p->etag) ? PART_STALE : PART_NONE);
-        cache_file_unref(u->cf); /* never the last: the caller has one */
+        cfile_own_unref(u->cf); /* never the last: the caller has one */
     }
     u->n_active -= back->len;
     u->next_part = 0;

@@ -130,6 +130,20 @@ START_TEST(file_that_is_only_looked_at_is_dropped)
 }
 END_TEST
 
+/* Nobody waits for it any more: read-ahead, or a read that was answered when its bytes were there. */
+START_TEST(file_that_only_a_download_has_is_dropped)
+{
+    struct cache_source src = put_object(&fx, "a", SIZE, 1);
+    struct cfile *cf = open_object(&fx, 50, &src, SIZE);
+    assert_reads(cf, 0, 1000, 1);
+    fault(&fx, "op=get,action=delay:200ms");
+    cache_file_prefetch(cf, SIZE - MIB, MIB);
+    cache_file_unref(cf);
+    ck_assert_int_eq(cache_evict(fx.cache, 50), 0);
+    ck_assert_int_eq(cache_evict(fx.cache, 50), -ENOENT);
+}
+END_TEST
+
 /* The evictor looks at open files once a second and may still have this one. */
 static int open_lost(uint64_t vid, const struct cache_source *src)
 {
@@ -727,6 +741,7 @@ int main(int argc, char **argv)
     tcase_add_test(tc, restart_keeps_presence);
     tcase_add_test(tc, restart_keeps_dirty_marks_and_ranges);
     tcase_add_test(tc, file_that_is_only_looked_at_is_dropped);
+    tcase_add_test(tc, file_that_only_a_download_has_is_dropped);
     tcase_add_test(tc, missing_data_file_is_fetched_again_or_reported);
     tcase_add_test(tc, after_another_boot_bad_chunks_are_fetched_again);
     tcase_add_test(tc, published_file_the_disk_cannot_read_is_fetched_again);
