@@ -286,7 +286,7 @@ static int of_disk(int r)
 }
 
 /* Where it cannot be replaced for want of space, as on a disk full of the very files, the same bytes of the file are: they are as many. */
-static int put_id(const char *dir, const char *uuid, uint32_t number)
+int tier_write(const char *dir, const char *uuid, uint32_t number)
 {
     struct stat st;
     g_autofree char *path = g_build_filename(dir, TIER_ID_FILE, NULL);
@@ -300,16 +300,6 @@ static int put_id(const char *dir, const char *uuid, uint32_t number)
     if (n >= 0)
         n = n != (ssize_t)len ? -EIO : RET_ERRNO(fsync(fd));
     return of_disk((int)n);
-}
-
-static int put_known(struct meta *m, uint32_t number, const char *dir)
-{
-    g_autofree char *name = g_strdup_printf(TIER_VALUE_PATH "%u", number);
-    struct meta_batch *b = meta_batch_new(m);
-    meta_value_put(b, name, dir, strlen(dir));
-    int r = meta_commit(b, true);
-    meta_batch_free(b);
-    return r;
 }
 
 /* The line of d gets the uuid and the path. Another disk of this database may have its number, when the line was added by hand. */
@@ -355,11 +345,11 @@ int cache_disk_adopt(struct meta *m, const char *first, const struct cache_disk 
     if (r < 0)
         return r;
     CRASH_POINT(disk_noted);
-    r = put_id(dir, meta_uuid(m), d->number);
+    r = tier_write(dir, meta_uuid(m), d->number);
     if (r < 0)
         return r;
     CRASH_POINT(disk_marked);
-    r = put_known(m, d->number, dir);
+    r = tier_note_path(m, d->number, dir);
     CRASH_POINT(disk_known);
     return r;
 }

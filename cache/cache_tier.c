@@ -108,10 +108,10 @@ static int sweep_file(void *ctx, const struct cache_scanned *file)
     return stop ? -ECANCELED : 0;
 }
 
-static int put_value(struct cache *c, const char *prefix, uint32_t number, const char *text)
+static int put_value(struct meta *m, const char *prefix, uint32_t number, const char *text)
 {
     g_autofree char *name = g_strdup_printf("%s%u", prefix, number);
-    struct meta_batch *b = meta_batch_new(c->meta);
+    struct meta_batch *b = meta_batch_new(m);
     if (text)
         meta_value_put(b, name, text, strlen(text));
     else
@@ -123,7 +123,12 @@ static int put_value(struct cache *c, const char *prefix, uint32_t number, const
 
 int tier_note_away(struct cache *c, uint32_t number)
 {
-    return put_value(c, VALUE_AWAY, number, "");
+    return put_value(c->meta, VALUE_AWAY, number, "");
+}
+
+int tier_note_path(struct meta *m, uint32_t number, const char *dir)
+{
+    return put_value(m, TIER_VALUE_PATH, number, dir);
 }
 
 bool tier_sweep(struct cache_tier *t)
@@ -132,7 +137,7 @@ bool tier_sweep(struct cache_tier *t)
     unsigned n_away = __atomic_load_n(&t->n_away, __ATOMIC_ACQUIRE);
     int r = cache_scan_files(t->dir, sweep_file, &s);
     if (r == 0 && s.open == 0)
-        r = put_value(t->c, VALUE_AWAY, t->number, NULL);
+        r = put_value(t->c->meta, VALUE_AWAY, t->number, NULL);
     if (n_away != __atomic_load_n(&t->n_away, __ATOMIC_ACQUIRE))
         r = tier_note_away(t->c, t->number); /* what was just removed may be the note of this time */
     log_notice("cache", "cache disk is back path='%s' stale_files_removed=%u still_open=%u r=%s", t->dir, s.n, s.open,
@@ -288,17 +293,6 @@ int tier_read_id(const char *dir, const char *uuid, uint32_t *ret_number)
     return 0;
 }
 
-static int write_id(struct cache *c, const char *dir, uint32_t number, char **ret_msg)
-{
-    g_autofree char *path = g_build_filename(dir, TIER_ID_FILE, NULL);
-    g_autofree char *text = g_strdup_printf("%s %u\n", meta_uuid(c->meta), number);
-    g_autoptr(GError) err = NULL;
-    if (g_file_set_contents_full(path, text, -1, G_FILE_SET_CONTENTS_CONSISTENT | G_FILE_SET_CONTENTS_DURABLE, 0600,
-                                 &err))
-        return 0;
-    return fail_msg(-EIO, ret_msg, g_strdup(err->message));
-}
-
 static const struct known *known_at(const GArray *known, const char *path, uint32_t number)
 {
     const struct known *best = NULL;
@@ -368,7 +362,7 @@ static int begin_disk(struct cache *c, const char *dir, GArray *known, uint32_t 
                                         dir, c->cfg.dir, err_text(r)));
     struct known fresh = {.number = *ret_number, .path = g_strdup(dir)};
     g_array_append_val(known, fresh);
-    return write_id(c, dir, *ret_number, ret_msg);
+    return tier_write(dir, meta_uuid(c->meta), *ret_number);
 }
 
 static int use_disk(struct cache *c, const char *dir, int *lock_fd, GArray *known, uint32_t number, char **ret_msg)
@@ -380,7 +374,7 @@ static int use_disk(struct cache *c, const char *dir, int *lock_fd, GArray *know
     if (r == 0 && k && moved && cache_disks_note(c->cfg.dir, meta_uuid(c->meta), number, dir) < 0)
         log_warn("cache", "where a cache disk is now cannot be written beside the database path='%s'", dir);
     if (r == 0 && moved)
-        r = put_value(c, TIER_VALUE_PATH, number, dir);
+        r = tier_note_path(c->meta, number, dir);
     int fd = r == 0 ? RET_ERRNO(open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) : r;
     if (fd < 0)
         return fd;

@@ -26,6 +26,10 @@ enum tier_state { TIER_OK, TIER_BYPASSED, TIER_MISSING };
 int tier_read(const char *dir, char **ret_uuid, uint32_t *ret_number) MUST_CHECK;
 /* The number, -EEXIST: of another database than uuid. */
 int tier_read_id(const char *dir, const char *uuid, uint32_t *ret_number) MUST_CHECK;
+/* Writes it, durably (cache_disks.c). */
+int tier_write(const char *dir, const char *uuid, uint32_t number) MUST_CHECK;
+/* The database knows, durably, where the disk of that number is. */
+int tier_note_path(struct meta *m, uint32_t number, const char *dir) MUST_CHECK;
 
 #define TIER_FOLDERS 256u /* data/00 ... data/ff */
 
