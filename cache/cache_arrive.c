@@ -61,6 +61,7 @@ static void note_arrival_locked(struct cfile *cf, const struct chunk_crc *crcs, 
         uint64_t first = crcs[0].chunk;
         g_array_append_vals(cf->unsaved_crcs, crcs, (guint)n);
         chunkset_set(&cf->present, first, n);
+        cf->n_came += n;
         cf->unchecked = cf->unchecked || cfile_may_check_locked(cf);
         chunkset_unset(&cf->busy, first, n);
         cfile_touch_segments_locked(cf, first, first + n);

@@ -487,6 +487,7 @@ int cache_file_set_dirty(struct cfile *cf, bool dirty)
         mutex_unlock(&cf->mu);
         return r;
     }
+    cf->synced = cf->synced && cf->dirty && dirty;
     if (dirty && !cf->dirty && cf->src_key) /* what stays clean can be copied in the store */
         (void)cfile_track_presence_locked(cf);
     cf->dirty = dirty;

@@ -90,6 +90,8 @@ int cfile_save(struct cfile *cf) MUST_CHECK;
 /* The same, and a power loss does not take it back. */
 int cfile_save_synced(struct cfile *cf) MUST_CHECK;
 int cfile_save_if_needed(struct cfile *cf) MUST_CHECK;
+/* Before chunks that came from the source are dirty in the database: they are on the disk, where the file may count as that. */
+int cfile_sync_came(struct cfile *cf) MUST_CHECK;
 int index_save_entry(struct cache *c, const struct cache_entry *e) MUST_CHECK;
 /* Fills present, dirty and verify sets and the limit of a cfile being opened. */
 int index_load_segments(struct cfile *cf) MUST_CHECK;

@@ -185,7 +185,8 @@ int index_load_segments(struct cfile *cf)
     uint64_t n_chunks = chunks_for(cf->size), whole = cf->limit;
     uint32_t flags = space_entry_flags(cf->c, cf->entry, 0, 0);
     cf->segmented = flags & CACHED_SEGMENTS;
-    cf->dirty = flags & CACHED_DIRTY;
+    cf->dirty = cf->synced = flags & CACHED_DIRTY; /* perhaps */
+    cf->n_came = 1;                                /* perhaps */
     cf->all_present = !cf->segmented;
     cf->dirty_unknown = cf->all_present && cf->dirty;
     int r = load_limit(cf);

@@ -176,18 +176,20 @@ struct cfile {
     unsigned changing; /* changes of content in progress: from before the first byte until uploads have been told */
     char *src_key;     /* owned, NULL: no source */
     struct etag src_etag;
-    uint64_t limit;       /* of the source, <= size; 0 without source */
-    uint64_t src_gen;     /* grows when the source is replaced */
-    bool all_present;     /* presence is not tracked: everything is here */
-    bool dirty_unknown;   /* dirty bits were lost over a restart: take all for dirty */
-    bool dirty;           /* the file's mark */
-    bool segmented;       /* presence and dirty bits go to meta segments */
-    enum cache_pass pass; /* the kernel has the file: no chunk may be punched */
-    bool as_closed;       /* no byte changed since it began to rest the last time */
-    int wfd;              /* for writing, opened when needed; -1 none */
-    unsigned n_wfd;       /* users of wfd */
-    uint64_t followed;    /* passthrough: size that uploads know of */
-    bool preallocated;    /* passthrough: the size says nothing about what was written */
+    uint64_t limit;                 /* of the source, <= size; 0 without source */
+    uint64_t src_gen;               /* grows when the source is replaced */
+    bool all_present;               /* presence is not tracked: everything is here */
+    bool dirty_unknown;             /* dirty bits were lost over a restart: take all for dirty */
+    bool dirty;                     /* the file's mark */
+    bool synced;                    /* since it became dirty, so what is here may count as on the disk */
+    uint64_t n_came, n_came_synced; /* chunks that came from the source, and how many of them the last sync was after */
+    bool segmented;                 /* presence and dirty bits go to meta segments */
+    enum cache_pass pass;           /* the kernel has the file: no chunk may be punched */
+    bool as_closed;                 /* no byte changed since it began to rest the last time */
+    int wfd;                        /* for writing, opened when needed; -1 none */
+    unsigned n_wfd;                 /* users of wfd */
+    uint64_t followed;              /* passthrough: size that uploads know of */
+    bool preallocated;              /* passthrough: the size says nothing about what was written */
     struct chunkset present, dirty_chunks, busy, verify;
     struct cfile_io *ios;
     GQueue fetches;    /* struct fetch of this file, queued or running */
@@ -208,9 +210,7 @@ struct cfile {
     struct ra_speed speed;
     struct chunkset unsaved; /* segments (not chunks) whose bits differ from meta */
     GArray *unsaved_crcs;    /* struct chunk_crc to store with the segments */
-    bool limit_unsaved;
-    bool record_unsaved;
-    bool saving;
+    bool limit_unsaved, record_unsaved, saving;
     bool save_sync;                /* the next save is to be on the disk */
     uint64_t save_want, save_done; /* generations of saves */
     int save_err;                  /* of the save that ended at save_done */

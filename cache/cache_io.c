@@ -363,6 +363,34 @@ static void note_growth_locked(struct cfile *cf, uint64_t end) REQUIRES(cf->mu)
     cf->size = end;
 }
 
+static bool is_clean_locked(const struct cfile *cf, uint64_t chunk)
+{
+    return chunkset_get(&cf->present, chunk) && !chunkset_get(&cf->dirty_chunks, chunk);
+}
+
+/* What the write shares a chunk with, the last one of before among them, is on the disk first. */
+static int sync_shared(struct cfile *cf, const struct cfile_io *io, bool grows)
+{
+    mutex_lock(&cf->mu);
+    bool any = grows && cf->size % META_CHUNK_BYTES && is_clean_locked(cf, chunk_of(cf->size));
+    for (uint64_t i = io->first; cf->segmented && !any && i < MIN(io->end, chunks_for(cf->limit)); i++)
+        any = is_clean_locked(cf, i);
+    mutex_unlock(&cf->mu);
+    return any && cf->segmented ? cfile_sync_came(cf) : 0;
+}
+
+/* Chunks of the source that were absent are all new now: until that is on the disk a power loss is to leave those of the source. */
+static int sync_covering(struct cfile *cf, const struct cfile_io *io)
+{
+    mutex_lock(&cf->mu);
+    uint64_t n = 0;
+    for (uint64_t i = io->first; cf->segmented && i < MIN(io->end, chunks_for(cf->limit)); i++)
+        n += !chunkset_get(&cf->present, i);
+    cf->n_came += n;
+    mutex_unlock(&cf->mu);
+    return n ? cfile_sync_came(cf) : 0;
+}
+
 ssize_t cfile_modify(struct cfile *cf, uint64_t off, uint64_t len, bool grow, cfile_modify_fn *fn, const void *arg)
 {
     struct cfile_io io;
@@ -375,11 +403,16 @@ ssize_t cfile_modify(struct cfile *cf, uint64_t off, uint64_t len, bool grow, cf
         mutex_unlock(&cf->mu);
         return r;
     }
+    bool grows = grow && off + len > cf->size;
     mutex_unlock(&cf->mu);
-    r = mark_clean_chunks(cf, &io);
+    r = sync_shared(cf, &io, grows);
+    if (r == 0)
+        r = mark_clean_chunks(cf, &io);
     CRASH_POINT(write_marked);
     ssize_t n = r < 0 ? r : fn(cf, arg, off, len);
     CRASH_POINT(write_bytes);
+    r = n > 0 ? sync_covering(cf, &io) : 0;
+    n = r < 0 ? r : n;
     mutex_lock(&cf->mu);
     if (n > 0 && (uint64_t)n < len)
         n = usable_part_locked(cf, off, n);

@@ -158,6 +158,8 @@ int cache_file_truncate(struct cfile *cf, uint64_t size)
     if (size == 0)
         return truncate_whole(cf);
     int r = cfile_mark_dirty(cf);
+    if (r == 0)
+        r = cfile_sync_came(cf); /* the chunk that holds the end */
     if (r < 0)
         return r;
     cfile_change_begin(cf);

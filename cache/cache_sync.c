@@ -32,11 +32,28 @@ int cache_file_sync(struct cfile *cf)
     int fd = cfile_fd(cf);
     if (fd < 0)
         return fd;
+    mutex_lock(&cf->mu);
+    uint64_t n_came = cf->n_came;
+    mutex_unlock(&cf->mu);
     int r = RET_ERRNO(fdatasync(fd));
     tier_note_io(cfile_tier(cf), r);
     if (r < 0)
         note_failed_sync(cf);
+    mutex_lock(&cf->mu);
+    cf->synced = cf->synced || cf->dirty;
+    if (r == 0)
+        cf->n_came_synced = MAX(cf->n_came_synced, n_came);
+    mutex_unlock(&cf->mu);
     return r;
+}
+
+/* A power loss would leave zeros in place of what came, and nothing to tell by: what is dirty has no checksum. Without a sync all of the file counts as lost then. */
+int cfile_sync_came(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    bool lacks = cf->synced && cf->n_came_synced < cf->n_came;
+    mutex_unlock(&cf->mu);
+    return lacks ? cache_file_sync(cf) : 0;
 }
 
 /* Returned as the descriptor's error by that call, and by no later one. */

@@ -18,11 +18,18 @@ static struct fixture fx;
 static pthread_mutex_t synced_mu = PTHREAD_MUTEX_INITIALIZER; /* TSan does not see GLib's */
 static GHashTable *synced;                                    /* name -> bytes */
 static int failing_fd;                                        /* atomic; cannot be synced, 0 none */
+static char *on_disk; /* what the disk has of a data file, as of its last sync; NULL: all that was written to any */
 
 static char *path_of(int fd)
 {
     g_autofree char *link = g_strdup_printf("/proc/self/fd/%d", fd);
     return g_file_read_link(link, NULL);
+}
+
+static void shell(char *cmd)
+{
+    ck_assert_int_eq(system(cmd), 0);
+    g_free(cmd);
 }
 
 /* Takes the place of the C library's for the whole program, the database included. */
@@ -39,6 +46,8 @@ int fdatasync(int fd)
         g_hash_table_insert(synced, g_path_get_basename(path), GSIZE_TO_POINTER((gsize)st.st_size));
         pthread_mutex_unlock(&synced_mu);
     }
+    if (on_disk && path && strstr(path, "/data/"))
+        shell(g_strdup_printf("cp --sparse=always '%s' '%s'", path, on_disk));
     return (int)syscall(SYS_fdatasync, fd);
 }
 
@@ -130,12 +139,6 @@ static void teardown(void)
 
 /* ---- the machine goes down and comes up ---- */
 
-static void shell(char *cmd)
-{
-    ck_assert_int_eq(system(cmd), 0);
-    g_free(cmd);
-}
-
 static void drop_unsynced(const char *meta)
 {
     g_autoptr(GDir) d = g_dir_open(meta, 0, NULL);
@@ -164,6 +167,11 @@ static void power_loss(struct cfile *open, struct cfile *other)
     cache_file_unref(other);
     fixture_stop(&fx);
     shell(g_strdup_printf("rm -rf '%s' && mv '%s' '%s'", meta, copy, meta));
+    if (on_disk) { /* the size is there, bytes are not */
+        shell(g_strdup_printf("f=$(ls '%s'/data/*/*) && truncate -r \"$f\" '%s' && cat '%s' >\"$f\"", fx.dir, on_disk,
+                              on_disk));
+        g_clear_pointer(&on_disk, g_free);
+    }
     if (back)
         shell(g_strdup_printf("cp -an '%s/data' '%s/'", back, fx.dir));
     fixture_start_in_another_boot(&fx);
@@ -391,6 +399,35 @@ START_TEST(a_failed_sync_is_not_forgotten)
 }
 END_TEST
 
+/* A change of a file that counts as on the disk: beside it, over all of a chunk, after the end and by a cut. */
+START_TEST(what_the_source_had_is_not_lost_by_a_later_change)
+{
+    static const uint64_t sizes[] = {SIZE, SIZE, SIZE + 1, SIZE - 5};
+    const uint64_t at = 3 * MIB, tail = SIZE - 1000;
+    struct cache_source src = put_object(&fx, "a", SIZE, 1);
+    struct cfile *cf = open_object(&fx, 9, &src, SIZE);
+    on_disk = g_build_filename(fx.root, "on-disk", NULL);
+    write_pattern(cf, 10, 1000, 2);
+    ck_assert_int_eq(cache_file_sync(cf), 0);
+    assert_reads(cf, tail, 1000, 1);
+    if (_i == 0)
+        write_pattern(cf, at + 5, 1, 3);
+    else if (_i == 1)
+        write_pattern(cf, at, CHUNK, 3);
+    else if (_i == 2)
+        write_pattern(cf, SIZE, 1, 3);
+    else
+        ck_assert_int_eq(cache_file_truncate(cf, SIZE - 5), 0);
+    ck_assert_int_eq(meta_sync(fx.meta), 0);
+    power_loss(cf, NULL);
+    cf = open_object(&fx, 9, &src, sizes[_i]);
+    assert_reads(cf, 10, 1000, 2);
+    assert_reads(cf, at + 6, 1000, _i == 1 ? 3 : 1);
+    assert_reads(cf, tail, 995, 1);
+    cache_file_unref(cf);
+}
+END_TEST
+
 START_TEST(a_sync_for_which_nobody_waits_goes_by_pieces)
 {
     static const struct {
@@ -427,6 +464,7 @@ int main(void)
     tcase_add_loop_test(tc, what_is_made_anew_stays, 0, 2);
     tcase_add_test(tc, a_published_file_that_moved_to_memory_is_not_missed);
     tcase_add_test(tc, a_failed_sync_is_not_forgotten);
+    tcase_add_loop_test(tc, what_the_source_had_is_not_lost_by_a_later_change, 0, 4);
     tcase_add_loop_test(tc, a_sync_for_which_nobody_waits_goes_by_pieces, 0, 5);
     suite_add_tcase(suite, tc);
     return run_suite(suite);
