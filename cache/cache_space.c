@@ -452,8 +452,10 @@ static int wait_for_room_locked(struct cache_tier *t, uint64_t bytes, enum space
         if (use == SPACE_FETCH && (t->gave_up_gen > gave_up + 1 || tier_state(t) != TIER_OK || s->hold))
             return -ENOSPC; /* a whole look of the evictor that began after we came found nothing */
         int r = patience_wait(&s->changed, &s->mu, deadline);
+        if (r == -EINTR) /* whatever was freed meanwhile */
+            return r;
         if (r < 0 && freed == t->freed_gen)
-            return r == -EINTR ? r : -ENOSPC;
+            return -ENOSPC;
         if (freed != t->freed_gen) {
             freed = t->freed_gen;
             deadline = clock_mono_ns() + t->c->cfg.op_timeout_ns;
