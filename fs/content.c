@@ -318,22 +318,20 @@ int content_open_again(struct inode *in, bool for_write)
 
 /* ---- changes ---- */
 
-/* Does the record on the disk say that the bytes there are whole? They carry no checksum that would tell otherwise. */
-static bool is_vouched_for(struct inode *in)
+/* Does the record on the disk say that the bytes there are whole? They carry no checksum that would tell otherwise. content: as it was before it is open. */
+static bool is_vouched_for(struct inode *in, uint32_t content)
 {
     mutex_lock(&in->mu);
-    bool yes = (in->rec.content == CONTENT_CLEAN && in->rec.vid) || (in->rec.flags & INODE_DATA_SYNCED);
-    yes = yes && in->rec.content != CONTENT_OPEN;
+    bool yes = (content == CONTENT_CLEAN && in->rec.vid) || (in->rec.flags & INODE_DATA_SYNCED);
     mutex_unlock(&in->mu);
-    return yes;
+    return yes && content != CONTENT_OPEN;
 }
 
 int content_begin_change_gated(struct inode *in)
 {
     int r = open_cfile(in);
-    bool vouched_for = is_vouched_for(in);
     mutex_lock(&in->mu);
-    bool sealed = in->rec.content == CONTENT_SEALED;
+    uint32_t content = in->rec.content;
     mutex_unlock(&in->mu);
     if (r == 0)
         r = cache_file_set_dirty(in->cf, true);
@@ -341,13 +339,14 @@ int content_begin_change_gated(struct inode *in)
     if (r == 0)
         r = record_open(in);
     CRASH_POINT(change_recorded);
-    if (r == 0 && vouched_for) /* taken back for good before the first byte changes */
+    /* Taken back for good before the first byte changes. Asked only now: a sync may have ended meanwhile. */
+    if (r == 0 && is_vouched_for(in, content))
         r = meta_sync(in->fs->meta);
     if (r == 0) {
         content_write_intent(in);
         publish_content_state(in->fs, in->ino, CONTENT_OPEN);
     }
-    if (r == 0 && sealed)
+    if (r == 0 && content == CONTENT_SEALED)
         mapped_flushed(in);
     return r;
 }
@@ -395,6 +394,20 @@ int content_truncate(struct inode *in, uint64_t size)
     if (size == 0)
         content_begin_stream(in);
     return 0;
+}
+
+/* A hole may be made anywhere, also by a handle that appends. */
+int content_fallocate(struct inode *in, int mode, uint64_t off, uint64_t len)
+{
+    mutex_lock(&in->mu);
+    backing_rewrite_locked(in);
+    mutex_unlock(&in->mu);
+    int r = content_begin_change(in);
+    if (r == 0)
+        r = cache_file_fallocate(in->cf, mode, off, len);
+    if (r == 0)
+        content_note_write(in);
+    return r;
 }
 
 void content_note_write(struct inode *in)
@@ -660,7 +673,7 @@ static int detach_closed(struct inode *in, bool *ret_closed)
     uint32_t state = in->rec.content;
     mutex_unlock(&in->mu);
     bool closed = state == CONTENT_CLEAN || state == CONTENT_SEALED || state == CONTENT_CLOSING;
-    bool sync = closed && (is_vouched_for(in) || cache_file_has_source(in->cf));
+    bool sync = closed && (is_vouched_for(in, state) || cache_file_has_source(in->cf));
     int r = closed ? cache_file_set_dirty(in->cf, true) : 0;
     /* Else the evictor was quicker than the mark: no record may say that it needs no source. */
     if (r == 0 && closed && !cache_file_complete(in->cf))

@@ -471,15 +471,11 @@ void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
     int r =
         !h || !h->in ? -EBADF : attr_check_size(h->in, mode & FALLOC_FL_KEEP_SIZE ? 0 : (uint64_t)off + (uint64_t)len);
     if (r == 0)
-        r = content_begin_change(h->in);
-    if (r == 0)
         r = attr_kill_suid(h->in, fuse_req_ctx(req));
     if (r == 0)
-        r = cache_file_fallocate(h->in->cf, mode, (uint64_t)off, (uint64_t)len);
-    if (r == 0) {
-        content_note_write(h->in);
+        r = content_fallocate(h->in, mode, (uint64_t)off, (uint64_t)len);
+    if (r == 0)
         atomic_store(&h->slot->wrote, true);
-    }
     CRASH_POINT(reply_fallocate);
     reply_err(req, OP_ID_fallocate, r);
 }

@@ -212,6 +212,56 @@ START_TEST(change_of_a_synced_file_is_known_on_the_disk_first)
 }
 END_TEST
 
+static atomic_int stage; /* 1: fs.ns is held, 2: it may be let go */
+
+/* As a sync that has brought the bytes to the disk, and waits for its turn to say so. */
+static void *say_synced(void *arg)
+{
+    struct inode *in = arg;
+    mutex_lock(&fx.fs->ns);
+    atomic_store(&stage, 1);
+    while (atomic_load(&stage) != 2)
+        g_usleep(1000);
+    struct meta_batch *b = meta_batch_new(fx.fs->meta);
+    mutex_lock(&in->mu);
+    in->rec.flags |= INODE_DATA_SYNCED;
+    meta_inode_put(b, &in->rec);
+    mutex_unlock(&in->mu);
+    ck_assert_int_eq(meta_commit(b, false), 0);
+    mutex_unlock(&fx.fs->ns);
+    meta_batch_free(b);
+    return NULL;
+}
+
+static void *change(void *in)
+{
+    ck_assert_int_eq(content_begin_change(in), 0);
+    ck_assert(log_is_synced());
+    return NULL;
+}
+
+START_TEST(so_is_one_of_a_file_whose_sync_ends_meanwhile)
+{
+    pthread_t syncer, changer;
+    fs_fixture_close(&fx); /* its publisher */
+    fs_fixture_open(&fx);
+    atomic_store(&stage, 0);
+    fs_fixture_write(&fx, "object", "text", 4);
+    INODE_REF in = fs_fixture_inode(&fx, "object");
+    ck_assert(!(in->rec.flags & INODE_DATA_SYNCED));
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    ck_assert_int_eq(pthread_create(&syncer, NULL, say_synced, in), 0);
+    while (atomic_load(&stage) != 1)
+        g_usleep(1000);
+    ck_assert_int_eq(pthread_create(&changer, NULL, change, in), 0);
+    g_usleep(100000); /* it has looked at the record, and waits as well */
+    atomic_store(&stage, 2);
+    (void)pthread_join(syncer, NULL);
+    (void)pthread_join(changer, NULL);
+    close_changed(in);
+}
+END_TEST
+
 START_TEST(new_file_waits_for_no_disk)
 {
     gsize before = size_synced();
@@ -501,6 +551,7 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, change_of_a_published_file_is_known_on_the_disk_first);
     tcase_add_test(t, change_of_a_synced_file_is_known_on_the_disk_first);
+    tcase_add_test(t, so_is_one_of_a_file_whose_sync_ends_meanwhile);
     tcase_add_test(t, new_file_waits_for_no_disk);
     tcase_add_test(t, journal_is_on_the_disk_before_objects_appear_or_go);
     tcase_add_test(t, that_parts_are_joined_is_on_the_disk_before_they_are);

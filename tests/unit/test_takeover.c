@@ -296,6 +296,13 @@ static void work_append_and_cut(void)
     ck_assert_int_eq(content_truncate(takeover_handle(shared->fh)->in, 0), 0);
 }
 
+static void work_append_and_punch(void)
+{
+    work_close_and_append();
+    struct inode *in = takeover_handle(shared->fh)->in;
+    ck_assert_int_eq(content_fallocate(in, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 1), 0);
+}
+
 START_TEST(what_was_closed_is_published_though_the_next_worker_found_it_open_to_append)
 {
     takeover_run(work_close_and_append, false);
@@ -315,9 +322,10 @@ END_TEST
 /* Nor what a worker says of its file that another came after, which may not have known of it. */
 START_TEST(what_was_overwritten_is_known_to_be_by_the_next_worker)
 {
-    void (*const works[])(void) = {work_append_beside_an_overwriter, work_append_and_cut, work_close_and_append};
+    void (*const works[])(void) = {work_append_beside_an_overwriter, work_append_and_cut, work_append_and_punch,
+                                  work_close_and_append};
     takeover_run(works[_i], false);
-    if (_i == 2) {
+    if (_i == 3) {
         struct session *s = NULL;
         ck_assert_int_eq(takeover_map(&s), 0);
         session_unmap(s);
@@ -581,7 +589,7 @@ int main(void)
     tcase_add_loop_test(tc, what_was_closed_in_order_after_that_is_not, 0, 2);
     tcase_add_test(tc, file_closed_by_one_of_its_descriptors_is_not_sealed);
     tcase_add_test(tc, what_was_closed_is_published_though_the_next_worker_found_it_open_to_append);
-    tcase_add_loop_test(tc, what_was_overwritten_is_known_to_be_by_the_next_worker, 0, 3);
+    tcase_add_loop_test(tc, what_was_overwritten_is_known_to_be_by_the_next_worker, 0, 4);
     tcase_add_test(tc, without_handle_closing_is_closed_and_open_is_not);
     tcase_add_test(tc, open_that_is_sent_again_replaces_the_first);
     tcase_add_test(tc, open_that_two_workers_died_of_leaves_one_handle);
