@@ -20,6 +20,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "slow: left out by the quick run")
     config.addinivalue_line("markers", "gateway: ends the gateway, so that no other test may use it meanwhile")
     config.addinivalue_line("markers", "ceph: needs the gateway, skipped on the file store")
+    config.addinivalue_line("markers", "directory: needs a directory as store, skipped on the gateway: suite e2e-directory")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -30,6 +31,8 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason="/dev/fuse is not there"))
         if kind != "ceph" and item.get_closest_marker("ceph"):
             item.add_marker(pytest.mark.skip(reason="needs the gateway"))
+        if kind == "ceph" and item.get_closest_marker("directory"):
+            item.add_marker(pytest.mark.skip(reason="needs a directory as store"))
 
 
 @pytest.fixture

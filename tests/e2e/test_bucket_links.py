@@ -309,9 +309,8 @@ def test_files_without_a_name_on_a_mount_of_links_only(make_mount, other):
     assert one.get("named") == bytes(20)
 
 
+@pytest.mark.directory  # which can be taken away and come back
 def test_a_bucket_that_vanishes(mount, other):
-    if mount.store.endpoint:
-        pytest.skip("a directory can be taken away and come back")
     one, two = other("one"), other("two")
     one.put("x", b"one")
     one.put("y", b"not cached")

@@ -46,11 +46,10 @@ def test_record_of_a_file_that_was_never_made_goes(m, store, point):
     assert len([f for f in m.cache.glob("data/*/*") if f.is_file()]) == 1
 
 
+@pytest.mark.directory
 @pytest.mark.parametrize("key", ["d/e/f", "d/e/"])
 def test_directory_appears_with_what_is_in_it(m, store, key):
     """In a store that is a directory: else a kill leaves an empty one, which would be a marker that nobody put, and come back after it was removed."""
-    if not hasattr(store, "root"):
-        pytest.skip("directories of a bucket are names only")
     pids = m.pids()
     m.crash.arm("store_built", parent=True)
     os.makedirs(m.path / "d/e")

@@ -436,10 +436,9 @@ def test_odd_keys_are_listed_warmed_and_synced_with_all_others(bucket, make_buck
         assert m.info(path)["cached_bytes"] == 1, path
 
 
+@pytest.mark.directory
 def test_a_directory_as_store_takes_no_odd_key(store, make_mount):
     """What looks like a replacement is shown by another name there too; one that stands for something cannot be made."""
-    if store.kind != "file":
-        pytest.skip("of a directory as store")
     store.put("d/%2F", b"percent")
     m = make_mount(escape="percent")
     assert os.listdir(m.path / "d") == ["%252F"] and (m.path / "d/%252F").read_bytes() == b"percent"

@@ -38,9 +38,8 @@ def wait_for_answer(m, i):
 
 
 @pytest.mark.slow
+@pytest.mark.directory  # names are made past the store
 def test_next_worker_answers_soon(make_mount, store, capsys):
-    if not hasattr(store, "root"):
-        pytest.skip("names are made past the store")
     m = make_mount(start=False, settle="0s", free_space="1M", metadata_ttl="1h", posix_meta="off")
     make_names(m, store)
     files, maps = [], []
@@ -83,10 +82,9 @@ def resident(pid):
 
 
 @pytest.mark.slow
+@pytest.mark.directory  # what the store does is given by the mount's options
 @pytest.mark.timeout(240 + N_UNPUBLISHED // 50)
 def test_next_worker_answers_soon_with_all_unpublished(make_mount, store, capsys):
-    if not hasattr(store, "root"):
-        pytest.skip("what the store does is given by the mount's options")
     n_dirs = N_UNPUBLISHED // (PER_DIR + 1)
     m = make_mount(settle="0s", free_space="1M")
     m.remount(fault="op=put,action=error:-EIO")

@@ -53,8 +53,6 @@ def rss(pid):
 
 def plant(store, top, n, per_dir=1000):
     """Objects made as fast as their store takes them."""
-    if store.kind != "file":
-        pytest.skip("objects are made directly")
     for d in range(n // per_dir):
         where = store.root / top / f"d{d:04}"
         where.mkdir(parents=True)
@@ -67,6 +65,7 @@ def plant(store, top, n, per_dir=1000):
 
 
 @pytest.mark.slow
+@pytest.mark.directory  # objects are made directly
 @pytest.mark.parametrize("per_dir", [1000, MANY // 2], ids=["many directories", "two directories"])
 def test_memory_does_not_grow_with_the_number_of_names(make_mount, store, per_dir):
     """The second half of the names costs what the database keeps in memory of them, not what a list of them does."""
@@ -98,6 +97,7 @@ def test_memory_does_not_grow_with_the_number_of_names(make_mount, store, per_di
 
 
 @pytest.mark.slow
+@pytest.mark.directory  # objects are made directly
 def test_a_list_longer_than_a_request_is_one_job(make_mount, store, base):
     plant(store, "set", 20000)
     m = make_mount(metadata_ttl="1h")

@@ -15,6 +15,7 @@ cat >>"$top/tests/suites.sh" <<'SUITES'
 all_suites=(slow good bad)
 named_suites=(gone hangs mute more)
 night_suites=(more)
+demanded_suites=(mute bad)
 needs_ceph() { return 1; }
 suite_slow() { sleep 0.5; echo "slow says"; sleep 0.5; echo "two lines"; count 3 0 0; }
 suite_good() { sleep 0.7; echo "good says this"; count 2 0 1; }
@@ -59,6 +60,7 @@ expect 2 "run.sh: no suite 'nothing'" nothing
 expect 2 "run.sh: '0' is not a number" -j 0
 SLUICE_MINUTES=1 expect 0 "5 passed, 0 failed, 1 skipped" slow good
 SLUICE_MINUTES=0 expect 0 "0 passed, 0 failed, 2 skipped" slow good
+SLUICE_MINUTES=0 expect 1 "1 passed, 1 failed, 1 skipped" slow bad
 [[ $out == *"suite good skipped: no time left"* ]] || fail "a suite that no time is left for is not named"
 SLUICE_MINUTES=x expect 2 "run.sh: SLUICE_MINUTES='x' is not a number"
 expect 0 "By name only:" --help
