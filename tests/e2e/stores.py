@@ -76,6 +76,11 @@ class FileStore:
     def uploads(self, empty=True):
         return []
 
+    def parts(self):
+        """Of each multipart upload in progress: how many parts are stored."""
+        return {(d / "key").read_text(): sum(1 for p in d.iterdir() if p.name != "key")
+                for d in (self.root / ".sluice-tmp").glob("mpu-*")}
+
     def keep_versions(self):
         pass
 
@@ -151,6 +156,11 @@ class CephStore:
         found = self.client.list_multipart_uploads(Bucket=self.bucket).get("Uploads", [])
         return [u["Key"] for u in found if not u["Key"].startswith(PROBE) and (empty or self.client.list_parts(
             Bucket=self.bucket, Key=u["Key"], UploadId=u["UploadId"]).get("Parts"))]
+
+    def parts(self):
+        found = self.client.list_multipart_uploads(Bucket=self.bucket).get("Uploads", [])
+        return {u["Key"]: len(self.client.list_parts(Bucket=self.bucket, Key=u["Key"], UploadId=u["UploadId"]).get("Parts", []))
+                for u in found}
 
     def keep_versions(self):
         """What is visible from here on stays until the end: versions()."""

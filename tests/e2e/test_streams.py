@@ -1,5 +1,7 @@
-"""Large files that are not here, read from beginning to end: by many at once, and through mappings. Each byte comes once, by large pieces."""
+"""Large files that are not here, read from beginning to end: by many at once, and through mappings. Each byte comes once, by large pieces. And large ones that are written at once."""
+import contextlib
 import mmap
+import os
 import pathlib
 import re
 
@@ -89,3 +91,28 @@ def test_a_mapping_that_is_walked_upwards_is_read_ahead_by_large_pieces(cold, st
     after = cold.status()
     assert after["downloaded_bytes"] - before["downloaded_bytes"] == SIZE
     assert after["requests"]["get"] - before["requests"]["get"] <= SIZE // MIB
+
+
+@pytest.mark.parametrize("passthrough", ["on", "off"])
+def test_writers_at_once_share_the_uplink(make_mount, store, passthrough):
+    """The first has written all of its parts before the last begins."""
+    n_parts = 6
+    m = make_mount(passthrough=passthrough, part_size="5M", max_uploads=4, fault="op=part,action=delay:250ms")
+    names = [f"w{i:02}" for i in range(STREAMS)]
+    part = os.urandom(5 * MIB)
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            f = stack.enter_context(open(m.path / name, "wb", buffering=0))
+            for _ in range(n_parts):
+                f.write(part)
+        shares = []
+
+        def half_is_stored():
+            parts = store.parts()
+            shares[:] = [parts.get(name, 0) for name in names]
+            return sum(shares) >= STREAMS * n_parts // 2
+        assert eventually(half_is_stored, 120), shares
+    assert min(shares) > 0, shares
+    m.wait()
+    same = all(store.get(name) == part * n_parts for name in names)
+    assert same
