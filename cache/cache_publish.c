@@ -6,7 +6,8 @@
  * together, one look decides: no change in progress, size as assumed, every part stored and none written since it was read. All parts' bytes
  * were then in the file together at that instant; the list for Complete is taken in the same look, so what writers do
  * later cannot get into it. Not a snapshot: the stamp must also be the one of the beginning (-EAGAIN), before and after the gate.
- * A snapshot goes round again for what changed; writers that never pause for SNAPSHOT_ROUNDS rounds give -EAGAIN. While the kernel writes past
+ * A snapshot goes round again for what changed; writers that never pause for SNAPSHOT_ROUNDS rounds give -EAGAIN. A closed file of which the disk has
+ * less than its length gives -EUCLEAN: no round brings the rest back. While the kernel writes past
  * us (passthrough) there are no notes of writes: all parts are compared again until a round finds nothing new.
  *
  * Failures keep session and records: the next try sends what is missing. An upload the store does not know is settled by HEAD and
@@ -23,6 +24,7 @@
 #include "upload.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 #define SNAPSHOT_ROUNDS 200
 #define PAUSE_NS        (2 * NS_PER_MS)
@@ -63,6 +65,25 @@ static int check_unchanged(struct publish *p)
     if (p->req->snapshot)
         return 0;
     return quiet(p->cf, &stamp) && stamp == p->stamp ? 0 : -EAGAIN;
+}
+
+/* Somebody cut the file on the disk behind our back: nobody of ours changes it, nor does the kernel. */
+static bool is_cut_off(struct cfile *cf)
+{
+    struct stat st;
+    mutex_lock(&cf->mu);
+    bool still = cf->changing == 0 && !cf->resizing && cf->pass != CACHE_PASS_WRITE;
+    bool cut = still && cf->fd >= 0 && fstat(cf->fd, &st) == 0 && (uint64_t)st.st_size < cf->size;
+    mutex_unlock(&cf->mu);
+    return cut;
+}
+
+/* Before another round of a closed file. */
+static int check_rounds(struct publish *p, int exhausted)
+{
+    if (is_cut_off(p->cf))
+        return -EUCLEAN;
+    return ++p->rounds >= SNAPSHOT_ROUNDS ? exhausted : 0;
 }
 
 /* Before another round of a snapshot. */
@@ -479,10 +500,7 @@ static int store_parts(struct publish *p, GArray *parts)
             return r;
         if (!p->req->snapshot && cache_file_size(p->cf) != p->size)
             return -EAGAIN;
-        if (p->req->snapshot)
-            r = pause_for_writers(p);
-        else if (++p->rounds >= SNAPSHOT_ROUNDS)
-            r = -EIO; /* the file is shorter on disk than it says */
+        r = p->req->snapshot ? pause_for_writers(p) : check_rounds(p, -EIO);
         if (r < 0)
             return r;
         if (cache_file_size(p->cf) != p->size)
@@ -605,8 +623,8 @@ static int publish(struct publish *p, struct publish_result *ret)
         if (r <= 0)
             return r;
         r = check_unchanged(p);
-        if (r == 0 && p->req->snapshot)
-            r = pause_for_writers(p);
+        if (r == 0)
+            r = p->req->snapshot ? pause_for_writers(p) : check_rounds(p, -EAGAIN);
         if (r < 0)
             return r;
     }

@@ -203,7 +203,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("size", [17, 5 * MIB, BIG])
+@pytest.mark.parametrize("size", [0, 17, 5 * MIB, BIG])
 def test_program_is_killed_with_a_file_open(lake, size):
     """The kernel closes it: it is sealed and published as written."""
     data = (b"as far as it came" * (size // 17 + 1))[:size]

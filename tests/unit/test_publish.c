@@ -1,5 +1,6 @@
 /* Publishing: what becomes visible, what the stream sends ahead, what failures of the store cost. */
 #include "../../s3/objstore_driver.h"
+#include "cache_file.h"
 #include "publish_fixture.h"
 
 /* ---- plain ---- */
@@ -27,6 +28,20 @@ START_TEST(a_condition_that_fails_is_estale_and_changes_nothing)
     cache_file_unref(a);
     cache_file_unref(b);
     EVENTUALLY(true);
+}
+END_TEST
+
+/* By somebody else, while we have it open: no size of ours says so. */
+START_TEST(file_that_was_cut_off_on_the_disk_is_given_up)
+{
+    char data[32];
+    struct cfile *cf = new_file(sizes[_i], 3);
+    cache_data_path(cache_file_vid(cf), data);
+    g_autofree char *path = g_build_filename(rig.dir, data, NULL);
+    ck_assert_int_eq(truncate(path, (off_t)(sizes[_i] / 2)), 0);
+    ck_assert_int_eq(publish(cf, "a"), -EUCLEAN);
+    ck_assert(!visible("a"));
+    cache_file_unref(cf);
 }
 END_TEST
 
@@ -648,6 +663,7 @@ static void add_plain(Suite *s)
 {
     TCase *tc = add_case(s, "plain");
     tcase_add_loop_test(tc, any_size_arrives_whole, 0, G_N_ELEMENTS(sizes));
+    tcase_add_loop_test(tc, file_that_was_cut_off_on_the_disk_is_given_up, 1, G_N_ELEMENTS(sizes));
     tcase_add_loop_test(tc, a_condition_that_fails_is_estale_and_changes_nothing, 2, G_N_ELEMENTS(sizes));
     tcase_add_test(tc, progress_grows_to_the_size);
     tcase_add_test(tc, file_larger_than_what_its_store_takes_is_refused_before_it_is_sent);
