@@ -10,7 +10,8 @@ void moved_note_place(struct op *o)
 {
     struct meta_op *rec = &o->rec;
     bool closed = o->closed || o->content == CONTENT_SEALED || o->content == CONTENT_CLEAN;
-    rec->place = o->place ? o->place : closed ? rec->seq : 0;
+    bool waited_for = closed && o->why != PUBLISH_META; /* the next start could not tell it from what was closed */
+    rec->place = o->place ? o->place : waited_for ? rec->seq : 0;
     rec->unclosed = rec->place && !closed;
     rec->turn = o->turn != rec->seq && o->turn != rec->wave ? o->turn : 0;
 }

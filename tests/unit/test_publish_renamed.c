@@ -559,6 +559,21 @@ START_TEST(file_that_a_start_closed_is_waited_for_after_the_next_one)
 }
 END_TEST
 
+/* Before its attributes are sent; the one that writes is killed. */
+START_TEST(file_of_which_only_attributes_are_to_be_sent_blocks_nobody_after_the_next_start)
+{
+    fs_fixture_object(&fx, "db", "1", 1);
+    change_attributes("db");
+    struct inode *in = begin_write("db");
+    close_file("latest");
+    assert_waits("latest", "(nothing)");
+    content_abandon(in, true);
+    inode_put(in);
+    open_again();
+    assert_waits("latest", "(nothing)");
+}
+END_TEST
+
 static struct inode *write_big(struct inode *in)
 {
     fs_fixture_pwrite(in, "1", 1, 33u << 20);
@@ -634,6 +649,7 @@ int main(void)
     tcase_add_loop_test(tc, directory_that_is_exchanged_with_a_file_is_there_before_its_old_objects_go, 0, 2);
     tcase_add_loop_test(tc, mapped_file_blocks_nobody_when_it_is_renamed_or_linked, 0, 2);
     tcase_add_test(tc, file_that_a_start_closed_is_waited_for_after_the_next_one);
+    tcase_add_test(tc, file_of_which_only_attributes_are_to_be_sent_blocks_nobody_after_the_next_start);
     tcase_add_loop_test(tc, large_file_that_is_closed_again_waits_for_what_was_closed_before, 0, 2);
     suite_add_tcase(s, tc);
     return run_suite(s);
