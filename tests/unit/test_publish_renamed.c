@@ -574,6 +574,37 @@ START_TEST(file_of_which_only_attributes_are_to_be_sent_blocks_nobody_after_the_
 }
 END_TEST
 
+static void *publish_now_main(void *in)
+{
+    return GINT_TO_POINTER(publish_now(fx.fs, in, clock_mono_ns() + 20 * NS_PER_S));
+}
+
+/* What was written last, past us, is not in that snapshot. */
+START_TEST(mapped_file_that_is_closed_while_a_snapshot_of_it_is_made_keeps_its_place)
+{
+    pthread_t thread;
+    void *r;
+    struct inode *in = flush_new("f");
+    ck_assert_int_eq(
+        objstore_fault_set(fx.fs->store, "op=head,nth=1,action=delay:1s;op=put,nth=2,count=1000000,action=error:-EIO"),
+        0);
+    ck_assert_int_eq(thread_start(&thread, "now", publish_now_main, in), 0);
+    while (!fs_fixture_object_exists(&fx, "f"))
+        g_usleep(1000);
+    fs_fixture_pwrite(in, "2", 1, 0);
+    content_release(in, true);
+    close_file("latest");
+    assert_waits("latest", "f");
+    ck_assert_int_eq(pthread_join(thread, &r), 0);
+    ck_assert_int_eq(GPOINTER_TO_INT(r), -EIO);
+    assert_waits("latest", "f");
+    inode_put(in);
+    open_again();
+    assert_waits("latest", "f");
+    assert_order("f latest");
+}
+END_TEST
+
 static struct inode *write_big(struct inode *in)
 {
     fs_fixture_pwrite(in, "1", 1, 33u << 20);
@@ -650,6 +681,7 @@ int main(void)
     tcase_add_loop_test(tc, mapped_file_blocks_nobody_when_it_is_renamed_or_linked, 0, 2);
     tcase_add_test(tc, file_that_a_start_closed_is_waited_for_after_the_next_one);
     tcase_add_test(tc, file_of_which_only_attributes_are_to_be_sent_blocks_nobody_after_the_next_start);
+    tcase_add_test(tc, mapped_file_that_is_closed_while_a_snapshot_of_it_is_made_keeps_its_place);
     tcase_add_loop_test(tc, large_file_that_is_closed_again_waits_for_what_was_closed_before, 0, 2);
     suite_add_tcase(s, tc);
     return run_suite(s);
