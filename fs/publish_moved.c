@@ -141,14 +141,30 @@ uint64_t publish_delete_of(struct fs *fs, const char *key)
     return seq;
 }
 
+/* Is it of closed content, which others may wait for? */
+static bool is_in_order(const struct op *o)
+{
+    return o->links->len > 0 && (o->closed || o->content == CONTENT_CLOSING);
+}
+
 uint64_t publish_turn(struct fs *fs, uint64_t op_seq)
 {
     mutex_assert_held(&fs->ns);
     struct publisher *p = fs->pub;
     mutex_lock(&p->mu);
     const struct op *o = g_hash_table_lookup(p->by_seq, &op_seq);
-    bool counts = o && o->links->len > 0 && (o->closed || o->content == CONTENT_CLOSING) && !o->source;
-    uint64_t turn = counts ? o->turn : 0;
+    uint64_t turn = o && is_in_order(o) && !o->source ? o->turn : 0;
     mutex_unlock(&p->mu);
     return turn;
+}
+
+bool publish_is_waited_for(struct fs *fs, uint64_t op_seq)
+{
+    mutex_assert_held(&fs->ns);
+    struct publisher *p = fs->pub;
+    mutex_lock(&p->mu);
+    const struct op *o = g_hash_table_lookup(p->by_seq, &op_seq);
+    bool waited_for = o && is_in_order(o);
+    mutex_unlock(&p->mu);
+    return waited_for;
 }

@@ -387,11 +387,15 @@ START_TEST(file_that_is_linked_and_loses_its_first_name_is_waited_for)
 }
 END_TEST
 
-/* Nobody sees what latest names then before it is closed, but what it named is not to go. */
+/* Nobody sees what latest names then before it is closed, but what it named is not to go. 1: the closed one was renamed and is to be moved. */
 START_TEST(file_that_is_open_is_waited_for_when_it_replaces_a_closed_one)
 {
     fs_fixture_object(&fx, "run/step_1/shard", "1", 1);
-    close_file("run/latest");
+    fs_fixture_object(&fx, "old", "1", 1);
+    if (_i == 0)
+        close_file("run/latest");
+    else
+        move("old", "run/latest");
     drop("run/step_1/shard");
     struct inode *in = create_open("run/l.tmp");
     move("run/l.tmp", "run/latest");
@@ -399,7 +403,8 @@ START_TEST(file_that_is_open_is_waited_for_when_it_replaces_a_closed_one)
     assert_order("");
     end_write(in);
     open_again();
-    assert_order("run/latest -run/step_1/shard");
+    assert_waits("run/step_1/shard", "run/latest");
+    assert_order(_i == 0 ? "run/latest -run/step_1/shard" : "run/latest -run/step_1/shard -old");
 }
 END_TEST
 
@@ -670,7 +675,7 @@ int main(void)
     tcase_add_test(tc, what_takes_the_name_of_a_directory_does_not_wait_for_itself);
     tcase_add_test(tc, file_whose_closed_content_is_upstream_is_not_waited_for_when_it_is_open_again);
     tcase_add_test(tc, file_that_is_linked_and_loses_its_first_name_is_waited_for);
-    tcase_add_test(tc, file_that_is_open_is_waited_for_when_it_replaces_a_closed_one);
+    tcase_add_loop_test(tc, file_that_is_open_is_waited_for_when_it_replaces_a_closed_one, 0, 2);
     tcase_add_test(tc, file_that_is_open_blocks_nobody_when_it_replaces_one_that_is_visible);
     tcase_add_loop_test(tc, what_takes_a_name_that_is_being_moved_waits_for_that_and_not_the_reverse, 0, 2);
     tcase_add_test(tc, file_that_goes_and_comes_back_keeps_its_turn);
