@@ -227,6 +227,37 @@ START_TEST(what_replaces_a_deleted_name_is_waited_for_as_the_delete_was)
 }
 END_TEST
 
+static void make_symlink(const char *target, const char *path)
+{
+    const char *name;
+    struct inode *in = NULL;
+    struct node_spec spec = {.mode = S_IFLNK | 0777, .target = target, .who = {fx.fs->uid, fx.fs->gid}};
+    spec.parent = dir_of(path, &name);
+    spec.name = name;
+    ck_assert_int_eq(tree_create(fx.fs, &spec, false, &in), 0);
+    inode_put(in);
+}
+
+/* A symbolic link, or another name of a closed file. */
+START_TEST(what_is_made_at_a_deleted_name_is_waited_for_as_the_delete_was)
+{
+    fs_fixture_object(&fx, "run/latest", "1", 1);
+    fs_fixture_object(&fx, "run/step_1/shard", "1", 1);
+    drop("run/latest");
+    drop("run/step_1/shard");
+    if (_i == 0) {
+        make_symlink("step_2", "run/latest");
+    } else {
+        close_file("run/new");
+        link_to("run/new", "run/latest");
+    }
+    assert_waits("run/step_1/shard", "run/latest");
+    open_again();
+    assert_waits("run/step_1/shard", "run/latest");
+    assert_order(_i == 0 ? "run/latest -run/step_1/shard" : "run/latest -run/step_1/shard run/new");
+}
+END_TEST
+
 START_TEST(files_that_replace_a_deleted_directory_are_waited_for_as_the_deletes_were)
 {
     fs_fixture_object(&fx, "run/last/shard", "1", 1);
@@ -665,6 +696,7 @@ int main(void)
     tcase_add_test(tc, exchange_is_no_second_close);
     tcase_add_test(tc, circle_of_others_lets_no_marker_go);
     tcase_add_test(tc, what_replaces_a_deleted_name_is_waited_for_as_the_delete_was);
+    tcase_add_loop_test(tc, what_is_made_at_a_deleted_name_is_waited_for_as_the_delete_was, 0, 2);
     tcase_add_test(tc, files_that_replace_a_deleted_directory_are_waited_for_as_the_deletes_were);
     tcase_add_test(tc, marker_written_again_waits_for_what_was_renamed_after_that);
     tcase_add_test(tc, file_that_is_open_again_is_waited_for_when_it_was_renamed);
