@@ -158,6 +158,17 @@ uint64_t publish_turn(struct fs *fs, uint64_t op_seq)
     return turn;
 }
 
+bool publish_is_of_attributes(struct fs *fs, uint64_t op_seq)
+{
+    mutex_assert_held(&fs->ns);
+    struct publisher *p = fs->pub;
+    mutex_lock(&p->mu);
+    const struct op *o = g_hash_table_lookup(p->by_seq, &op_seq);
+    bool is = o && o->why == PUBLISH_META;
+    mutex_unlock(&p->mu);
+    return is;
+}
+
 bool publish_is_waited_for(struct fs *fs, uint64_t op_seq)
 {
     mutex_assert_held(&fs->ns);

@@ -641,6 +641,23 @@ START_TEST(mapped_file_that_is_closed_while_a_snapshot_of_it_is_made_keeps_its_p
 }
 END_TEST
 
+/* Its last bytes came past us, and no close after them. */
+START_TEST(mapped_file_of_which_attributes_are_to_be_sent_is_waited_for_once_it_is_closed)
+{
+    struct inode *in = flush_new("f");
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 20 * NS_PER_S), 0);
+    change_attributes("f");
+    fs_fixture_pwrite(in, "2", 1, 0);
+    content_release(in, true);
+    inode_put(in);
+    close_file("latest");
+    assert_waits("latest", "f");
+    open_again();
+    assert_waits("latest", "f");
+    assert_order("f latest");
+}
+END_TEST
+
 static struct inode *write_big(struct inode *in)
 {
     fs_fixture_pwrite(in, "1", 1, 33u << 20);
@@ -719,6 +736,7 @@ int main(void)
     tcase_add_test(tc, file_that_a_start_closed_is_waited_for_after_the_next_one);
     tcase_add_test(tc, file_of_which_only_attributes_are_to_be_sent_blocks_nobody_after_the_next_start);
     tcase_add_test(tc, mapped_file_that_is_closed_while_a_snapshot_of_it_is_made_keeps_its_place);
+    tcase_add_test(tc, mapped_file_of_which_attributes_are_to_be_sent_is_waited_for_once_it_is_closed);
     tcase_add_loop_test(tc, large_file_that_is_closed_again_waits_for_what_was_closed_before, 0, 2);
     suite_add_tcase(s, tc);
     return run_suite(s);
