@@ -225,8 +225,9 @@ struct publish_req {
     bool snapshot;        /* writers may still be active: repeat until one state of the file has been stored */
     GBytes *sums;        /* borrowed, may be NULL: what was sealed (cache_sums.h); -EUCLEAN: the file has other bytes */
     bool copy_unchanged; /* parts without dirty chunks may be copied in the store from the file's source */
-    /* Called when all is stored and only the visible step is left (PUT of a small file, Complete). May block. 0: go; anything else is returned and nothing becomes visible; stored parts are kept for the next try. */
+    /* Called when all is stored and only the visible step is left (PUT of a small file, Complete). May block. 0: go; anything else is returned and nothing becomes visible; stored parts are kept for the next try. last_look: the same of a small file, whose bytes are read after the gate, once they are; it does not block. */
     int (*gate)(void *ctx);
+    int (*last_look)(void *ctx);                      /* may be NULL */
     void (*progress)(void *ctx, uint64_t bytes_done); /* may be NULL */
     void *ctx;
 };

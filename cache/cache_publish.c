@@ -39,7 +39,7 @@ struct publish {
     uint64_t size;
     uint32_t n_parts;
     unsigned rounds;
-    bool gated, anew;
+    bool anew;
 };
 
 /* ---- state of the file ---- */
@@ -97,15 +97,13 @@ static int pause_for_writers(struct publish *p)
     return 0;
 }
 
+/* In each round: it may have taken long, and what is to become visible now was not there when it was asked before. */
 static int pass_gate(struct publish *p)
 {
     int r = check_unchanged(p);
-    if (r == 0 && p->req->gate && !p->gated)
+    if (r == 0 && p->req->gate)
         r = p->req->gate(p->req->ctx);
-    if (r != 0)
-        return r;
-    p->gated = true;
-    return check_unchanged(p);
+    return r == 0 ? check_unchanged(p) : r;
 }
 
 /* ---- verification ---- */
@@ -273,6 +271,8 @@ static int read_and_put(struct publish *p, struct publish_result *ret)
     int r = read_stable(p, buf, &crc);
     if (r == 0)
         r = upload_check_sums(req->sums, req->key, buf, 0, p->size);
+    if (r == 0 && req->last_look)
+        r = req->last_look(req->ctx);
     if (r == 0)
         r = objstore_put(p->c->store, req->key, buf, p->size, &req->meta, &req->cond, &etag);
     CRASH_POINT(put_visible);
@@ -357,7 +357,6 @@ static int begin_anew(struct publish *p)
     if (p->anew)
         return -EIO;
     p->anew = true;
-    p->gated = false; /* it may take long: whether it still is to become visible is asked again */
     upload_drop(u);
     mutex_lock(&u->mu);
     u->posix = p->req->meta.posix;

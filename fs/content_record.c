@@ -61,14 +61,14 @@ struct io_kept *content_kept(struct inode *in)
     return parse_kept(text);
 }
 
-/* Journal records for every name of the inode; missing_only: it is sealed now, and only those that have none need one. Under ns. */
+/* Journal records for every name of the inode; missing_only: it is sealed now, and only those that have none, or one of attributes, need one. Under ns. */
 static int journal_names(struct fs *fs, struct meta_batch *b, uint64_t ino, bool missing_only) REQUIRES(fs->ns)
 {
     g_autoptr(GPtrArray) names = NULL;
     int r = meta_link_list(fs->meta, ino, &names);
     for (unsigned i = 0; r == 0 && i < names->len; i++) {
         struct meta_dentry *d = names->pdata[i];
-        if (missing_only && d->op_seq) {
+        if (missing_only && d->op_seq && !publish_is_of_attributes(fs, d->op_seq)) {
             publish_note_closed(fs, b, d);
             continue;
         }

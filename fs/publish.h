@@ -54,6 +54,10 @@ void publish_place_at(struct fs *fs, struct meta_batch *b, const struct meta_den
     REQUIRES(fs->ns);
 /* When it is the turn of closed content that is to be sent from here, among what is in its directory: it grows. 0: the record is of something else, or of content that nobody waits for. */
 uint64_t publish_turn(struct fs *fs, uint64_t op_seq) REQUIRES(fs->ns);
+/* Was the record made for attributes only (PUBLISH_META)? Then nobody waits for it. */
+bool publish_is_of_attributes(struct fs *fs, uint64_t op_seq) REQUIRES(fs->ns);
+/* May others wait for the record? Also where its content is only to be moved in the store. */
+bool publish_is_waited_for(struct fs *fs, uint64_t op_seq) REQUIRES(fs->ns);
 /* A loser's name that has gone back into the tree: its record is made anew with the same place in the order. */
 void publish_again(struct fs *fs, struct meta_batch *b, struct meta_dentry *d) REQUIRES(fs->ns);
 /* What was closed before is to be sent from here now: the name gets a journal record (PUBLISH_CONTENT). Where publishing asked for that it has the same place in the order as the one before. */

@@ -167,11 +167,13 @@ static void update_name(struct op *o, struct meta_batch *b, struct meta_dentry *
     mark_meta(d, in, out, moved);
     if (had && old_ukey && !g_str_equal(old_ukey, out->key))
         publish_disown(fs, b, old_ukey, &old_etag, d->id, 0);
-    if (d->op_seq == o->rec.seq)
+    if (d->op_seq == o->rec.seq && unsent && !moved)
+        publish_renew(fs, b, d); /* no close comes any more that would do it; what was closed keeps its place */
+    else if (d->op_seq == o->rec.seq)
         publish_drop_name(fs, b, d);
     if (moved) { /* its op, if it has one, was made when the object was elsewhere */
         publish_name(fs, b, d, PUBLISH_PLACE);
-    } else if (unsent && !d->op_seq) { /* no close comes any more that would make one */
+    } else if (unsent && !d->op_seq) {
         publish_name(fs, b, d, PUBLISH_CONTENT);
     } else if ((d->flags & DENTRY_META_DIRTY) && !d->op_seq) {
         publish_name(fs, b, d, PUBLISH_META);

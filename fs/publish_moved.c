@@ -10,7 +10,8 @@ void moved_note_place(struct op *o)
 {
     struct meta_op *rec = &o->rec;
     bool closed = o->closed || o->content == CONTENT_SEALED || o->content == CONTENT_CLEAN;
-    rec->place = o->place ? o->place : closed ? rec->seq : 0;
+    bool waited_for = closed && o->why != PUBLISH_META; /* the next start could not tell it from what was closed */
+    rec->place = o->place ? o->place : waited_for ? rec->seq : 0;
     rec->unclosed = rec->place && !closed;
     rec->turn = o->turn != rec->seq && o->turn != rec->wave ? o->turn : 0;
 }
@@ -140,14 +141,41 @@ uint64_t publish_delete_of(struct fs *fs, const char *key)
     return seq;
 }
 
+/* Is it of closed content, which others may wait for? */
+static bool is_in_order(const struct op *o)
+{
+    return o->links->len > 0 && (o->closed || o->content == CONTENT_CLOSING);
+}
+
 uint64_t publish_turn(struct fs *fs, uint64_t op_seq)
 {
     mutex_assert_held(&fs->ns);
     struct publisher *p = fs->pub;
     mutex_lock(&p->mu);
     const struct op *o = g_hash_table_lookup(p->by_seq, &op_seq);
-    bool counts = o && o->links->len > 0 && (o->closed || o->content == CONTENT_CLOSING) && !o->source;
-    uint64_t turn = counts ? o->turn : 0;
+    uint64_t turn = o && is_in_order(o) && !o->source ? o->turn : 0;
     mutex_unlock(&p->mu);
     return turn;
+}
+
+bool publish_is_of_attributes(struct fs *fs, uint64_t op_seq)
+{
+    mutex_assert_held(&fs->ns);
+    struct publisher *p = fs->pub;
+    mutex_lock(&p->mu);
+    const struct op *o = g_hash_table_lookup(p->by_seq, &op_seq);
+    bool is = o && o->why == PUBLISH_META;
+    mutex_unlock(&p->mu);
+    return is;
+}
+
+bool publish_is_waited_for(struct fs *fs, uint64_t op_seq)
+{
+    mutex_assert_held(&fs->ns);
+    struct publisher *p = fs->pub;
+    mutex_lock(&p->mu);
+    const struct op *o = g_hash_table_lookup(p->by_seq, &op_seq);
+    bool waited_for = o && is_in_order(o);
+    mutex_unlock(&p->mu);
+    return waited_for;
 }

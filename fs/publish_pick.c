@@ -46,7 +46,7 @@ static bool stands_in_the_way(struct publisher *p, const struct op *src, const s
 static bool is_tangle(struct publisher *p, const struct op *src, const struct op *o, uint64_t now) REQUIRES(p->mu)
 {
     return src && src->rec.kind != OP_DELETE && !pubop_copying(src) && !src->hasty && src->rec.state != OPS_PARKED &&
-           src->rec.state != OPS_CONFLICT && (!queue_busy_locked(p, src) || src->at_gate) &&
+           src->rec.state != OPS_CONFLICT && (!queue_busy_locked(p, src) || src->at_gate || src->untangle) &&
            !queue_order_blocker_locked(p, o) && stands_in_the_way(p, src, o, now);
 }
 
@@ -64,6 +64,8 @@ static struct op *find_tangle(struct publisher *p, const struct op *o, uint64_t 
         cond_broadcast(&p->done);
         return NULL;
     }
+    if (queue_busy_locked(p, src))
+        return NULL; /* that is being done */
     if (src->failures > 0 && src->not_before_ns > now) {
         *wake = *wake == 0 ? src->not_before_ns : MIN(*wake, src->not_before_ns);
         return NULL;
@@ -87,10 +89,10 @@ static uint64_t earlier(uint64_t a, uint64_t b)
     return a == 0 || b == 0 ? MAX(a, b) : MIN(a, b);
 }
 
-/* Could it run but for those that it waits for? */
+/* Could it run but for those that it waits for? What wants nothing is the most of a long journal, and told by the op alone. */
 static bool is_ready(struct publisher *p, const struct op *o, struct look *l) REQUIRES(p->mu)
 {
-    return !queue_busy_locked(p, o) && pubop_wants_run(o, l->now, &l->wake) && !waits_for_link(p, o);
+    return pubop_wants_run(o, l->now, &l->wake) && !queue_busy_locked(p, o) && !waits_for_link(p, o);
 }
 
 /* Is it its turn, and does its key not rest? */
@@ -196,26 +198,21 @@ static bool make_late(struct publisher *p, struct op *o, unsigned *cost) REQUIRE
     return be_late(p, o, LATE_OWN, cost);
 }
 
-/* Nor for others, where that did not help. */
-static bool make_late_for_all(struct publisher *p, struct op *o, unsigned *cost) REQUIRES(p->mu)
-{
-    return be_late(p, o, LATE_ALL, cost);
-}
-
-/* Is the circle of o one that looks for something to run undo themselves? */
+/* Is the circle of o one that looks for something to run undo themselves? They see only what could run. */
 static bool is_tangled(struct publisher *p, const struct op *o) REQUIRES(p->mu)
 {
-    uint64_t now = clock_mono_ns();
+    uint64_t now = clock_mono_ns(), wake = 0;
     const struct op *b = o;
     do {
-        if (is_tangle(p, queue_keeper_locked(p, b), b, now))
+        bool seen = b->running || pubop_wants_run(b, UINT64_MAX, &wake);
+        if (seen && is_tangle(p, queue_keeper_locked(p, b), b, now))
             return true;
         b = queue_blocker_locked(p, b);
     } while (b && b != o);
     return false;
 }
 
-/* That while others are published: their looks may not have come to the tangle yet. */
+/* Nor for others, where that did not help. Looks may not have come to the tangle yet, or what undoes it runs, or failed and is tried again. */
 static bool make_late_unless_tangled(struct publisher *p, struct op *o, unsigned *cost) REQUIRES(p->mu)
 {
     unsigned looked = 0;
@@ -224,7 +221,7 @@ static bool make_late_unless_tangled(struct publisher *p, struct op *o, unsigned
         *cost += looked + SKIP_SHARE;
         return false;
     }
-    return make_late_for_all(p, o, cost);
+    return be_late(p, o, LATE_ALL, cost);
 }
 
 /* A file appears before something older is deleted. */
@@ -241,12 +238,12 @@ static bool let_past_deletes(struct publisher *p, struct op *o, unsigned *cost) 
 
 /*
  * True if ops waited for each other, as none do whose place is their seq, and now do no more: all of a stretch, as nothing may run before many are done; but one at a time where others lose by
- * it. What a delete waits for stays: an object that may still be named by a marker is the last thing to go. busy: others may be published meanwhile.
+ * it. What a delete waits for stays: an object that may still be named by a marker is the last thing to go.
  */
-static bool break_circles(struct publisher *p, struct look *l, bool busy) REQUIRES(p->mu)
+static bool break_circles(struct publisher *p, struct look *l) REQUIRES(p->mu)
 {
-    bool (*const ways[])(struct publisher * p, struct op * o, unsigned *cost) = {
-        make_late, let_past_deletes, busy ? make_late_unless_tangled : make_late_for_all};
+    bool (*const ways[])(struct publisher * p, struct op * o, unsigned *cost) = {make_late, let_past_deletes,
+                                                                                 make_late_unless_tangled};
     uint64_t to = LOOKED_ALL;
     for (unsigned i = 0; i < G_N_ELEMENTS(ways); i++) {
         bool broken = false, one = ways[i] != make_late;
@@ -303,7 +300,7 @@ static void look_for_circles(struct publisher *p) REQUIRES(p->mu)
         return;
     if (p->circles_to == LOOKED_ALL)
         p->circles_to = 0;
-    while (l.cost < CIRCLE_COST && break_circles(p, &l, true))
+    while (l.cost < CIRCLE_COST && break_circles(p, &l))
         ;
     p->look_again =
         true; /* some may run now, and what was looked at here may be in a circle by the time nothing is found */
@@ -324,7 +321,7 @@ struct op *queue_pick_locked(struct publisher *p, uint64_t *ret_wake_ns)
     look_for_circles(p);
     uint64_t looked_to = p->looked_to;
     struct op *o = look(p, &l);
-    while (!o && l.cost < CIRCLE_COST && break_circles(p, &l, false)) { /* others need mu: more of them after a rest */
+    while (!o && l.cost < CIRCLE_COST && break_circles(p, &l)) { /* others need mu: more of them after a rest */
         p->looked_to = looked_to;
         p->look_again = true; /* some of those before that may run now */
         o = look(p, &l);

@@ -157,6 +157,25 @@ static void say_what(uint64_t vid, uint64_t gen, int64_t ctime_ns, char *ret)
                (uint64_t)ctime_ns);
 }
 
+/* Is all that was closed still what is published? Who writes it anew may have begun and not be done. */
+static bool keeps_closed(struct job *j)
+{
+    struct inode *in = j->in;
+    if (!j->o->whole)
+        return true;
+    bool keeps = content_keeps_closed(in);
+    mutex_lock(&in->mu);
+    keeps = keeps && !(in->rewriters && in->changed);
+    mutex_unlock(&in->mu);
+    return keeps;
+}
+
+/* The bytes of a small file were read: no writer came between the gate and that. */
+static int last_look(void *ctx)
+{
+    return keeps_closed(ctx) ? 0 : -ECANCELED;
+}
+
 /* The gate of uploads, which make something visible right after it. */
 static int upload_gate(void *ctx)
 {
@@ -166,7 +185,7 @@ static int upload_gate(void *ctx)
         r = place_spare_readers(j->o, &j->d);
     if (r == 0)
         r = gate(j);
-    if (r == 0 && j->o->whole && !content_keeps_closed(j->in))
+    if (r == 0 && !keeps_closed(j))
         r = -ECANCELED; /* somebody came who writes it anew */
     mutex_lock(&j->in->mu);
     r = r < 0 ? r : states_publish_gate(j->in->rec.content, j->snapshot);
@@ -495,6 +514,7 @@ static int upload_content(struct job *j, struct cfile *cf)
                               .cond = condition(j),
                               .snapshot = j->snapshot,
                               .gate = upload_gate,
+                              .last_look = last_look,
                               .progress = on_progress,
                               .ctx = j};
     if (j->snapshot)

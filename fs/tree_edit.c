@@ -333,13 +333,16 @@ static void note_open(struct meta_batch *b, uint64_t ino)
     meta_value_put(b, name, "", 0);
 }
 
-/* A new name takes what may still stand at its key upstream. */
-static void inherit_key(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, const char *key) REQUIRES(fs->ns)
+/* A new name takes what may still stand at its key upstream. The delete of that which it withdraws, for publish_succeed(), or 0. */
+static uint64_t inherit_key(struct fs *fs, struct meta_batch *b, struct meta_dentry *d, const char *key)
+    REQUIRES(fs->ns)
 {
     struct etag etag;
+    uint64_t delete_seq = publish_delete_of(fs, key);
     d->flags |= DENTRY_DEST_KNOWN;
     if (publish_inherit(fs, b, key, &etag))
         d->dest_etag = etag;
+    return delete_seq;
 }
 
 static int create_locked(struct fs *fs, struct meta_batch *b, const struct node_spec *spec, bool open,
@@ -372,14 +375,15 @@ static int create_locked(struct fs *fs, struct meta_batch *b, const struct node_
     if (S_ISDIR(s.mode))
         d.flags |= DENTRY_IMPLICIT;
     bool kept = local_is(fs, key);
-    if (!(rec.flags & INODE_LOCAL_ONLY) && !kept)
-        inherit_key(fs, b, &d, key);
+    uint64_t delete_seq = !(rec.flags & INODE_LOCAL_ONLY) && !kept ? inherit_key(fs, b, &d, key) : 0;
     if (kept && open)
         local_note(fs, b, rec.ino);
     if (S_ISDIR(s.mode))
         publish_name(fs, b, &d, PUBLISH_MARKER);
     else if (S_ISLNK(s.mode) || (S_ISREG(s.mode) && !open))
         publish_name(fs, b, &d, PUBLISH_CONTENT);
+    if (delete_seq && !S_ISDIR(s.mode))
+        publish_succeed(fs, b, &d, delete_seq);
     meta_dentry_put(b, &d);
     if (open)
         note_open(b, rec.ino);
@@ -529,10 +533,11 @@ static int link_locked(struct fs *fs, struct meta_batch *b, struct inode *in, ui
     mutex_unlock(&in->mu);
     d.stamp = meta_next_seq(fs->meta);
     d.flags |= lacks_meta ? DENTRY_META_DIRTY : 0; /* its object will be a copy of one that does */
-    if (upstream)
-        inherit_key(fs, b, &d, key);
+    uint64_t delete_seq = upstream ? inherit_key(fs, b, &d, key) : 0;
     if (upstream && (closed || rests))
         publish_linked(fs, b, &d);
+    if (delete_seq)
+        publish_succeed(fs, b, &d, delete_seq);
     meta_dentry_put(b, &d);
     tree_touch_dir(fs, b, parent);
     fs->ns_changes++;

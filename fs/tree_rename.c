@@ -404,7 +404,7 @@ static int move_name(struct move *m) NO_TSA /* under ns */
         set_dir_place(m, m->in, m->p2, m->n2);
     m->unseen = enters || (m->dst.id && (!goes_upstream(&m->src) || local_is(fs, new_key)));
     relocate(m, &m->src, old_key, new_key, have_dest, &dest, false);
-    bool waited_for = m->dst.id && S_ISREG(m->src.type) && publish_turn(fs, replaced_seq) != 0;
+    bool waited_for = m->dst.id && S_ISREG(m->src.type) && publish_is_waited_for(fs, replaced_seq);
     if (waited_for &&
         !m->src.op_seq) /* of a file that was never closed, which is waited for now as one that is open again */
         publish_name(fs, m->b, &m->src, PUBLISH_PLACE);

@@ -405,6 +405,30 @@ START_TEST(change_during_publish_is_eagain_and_shows_nothing)
 }
 END_TEST
 
+static int grow_at_gate(void *ctx)
+{
+    if (++*(unsigned *)ctx > 1)
+        return -ECANCELED; /* of what it is now nothing is to become visible */
+    write_at(gate_file, PART, 1, 1);
+    return 0;
+}
+
+START_TEST(gate_is_asked_again_when_the_file_grew_meanwhile)
+{
+    gate_file = new_file(100, 1);
+    struct publish_req req = request("a");
+    struct publish_result res;
+    unsigned n = 0;
+    req.snapshot = true;
+    req.gate = grow_at_gate;
+    req.ctx = &n;
+    ck_assert_int_eq(cache_publish(gate_file, &req, &res), -ECANCELED);
+    ck_assert_uint_eq(n, 2);
+    ck_assert(!visible("a"));
+    cache_file_unref(gate_file);
+}
+END_TEST
+
 START_TEST(snapshot_keeps_the_state_from_before_the_gate)
 {
     uint32_t seed = 11;
@@ -583,6 +607,7 @@ static void add_life(Suite *s)
     tc = add_case(s, "changes");
     tcase_add_loop_test(tc, change_during_publish_is_eagain_and_shows_nothing, 0, 2);
     tcase_add_loop_test(tc, nothing_is_published_in_the_middle_of_a_write, 0, 4);
+    tcase_add_test(tc, gate_is_asked_again_when_the_file_grew_meanwhile);
     tcase_add_test(tc, snapshot_keeps_the_state_from_before_the_gate);
     tcase_add_loop_test(tc, snapshot_under_a_writer_holds_one_state, 0, 2);
     tc = add_case(s, "many");

@@ -120,6 +120,35 @@ START_TEST(circle_that_is_to_be_untangled_is_left_to_that)
 }
 END_TEST
 
+/* M waits for it on. */
+START_TEST(circle_that_is_being_untangled_is_left_to_that)
+{
+    fs_fixture_object(&fx, "d/s/p", "1", 1);
+    move("d/s/p", "d/q");
+    close_file("d/s/p");
+    close_file("d/M");
+    close_again("d/s/p");
+    move("d/q", "d/q2");
+    struct publisher *p = fx.fs->pub;
+    uint64_t wake = 0;
+    mutex_lock(&p->mu);
+    struct op *o = queue_pick_locked(p, &wake);
+    ck_assert_ptr_nonnull(o);
+    ck_assert_str_eq(o->key, "d/q2");
+    ck_assert(o->untangle);
+    if (_i == 1) { /* it failed, and is tried again later */
+        queue_untake_locked(p, o);
+        o->failures = 1;
+        o->not_before_ns = clock_mono_ns() + 600 * NS_PER_S;
+    }
+    const struct op *next = queue_pick_locked(p, &wake);
+    ck_assert_msg(!next, "%s", next ? next->key : "");
+    if (_i == 0)
+        queue_untake_locked(p, o);
+    mutex_unlock(&p->mu);
+}
+END_TEST
+
 /* It would have been brought here when its turn comes, which is when that of the one it keeps has come. */
 START_TEST(what_is_to_be_untangled_and_lost_its_bytes_needs_a_decision)
 {
@@ -306,6 +335,7 @@ int main(void)
     tcase_add_test(tc, circle_of_many_is_broken);
     tcase_add_test(tc, circle_is_broken_while_others_are_published);
     tcase_add_test(tc, circle_that_is_to_be_untangled_is_left_to_that);
+    tcase_add_loop_test(tc, circle_that_is_being_untangled_is_left_to_that, 0, 2);
     tcase_add_test(tc, what_is_to_be_untangled_and_lost_its_bytes_needs_a_decision);
     tcase_add_loop_test(tc, conflict_that_a_killed_writer_left_open_needs_a_decision, 0, 2);
     TCase *at_random = tcase_create("at_random");

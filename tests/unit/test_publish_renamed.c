@@ -227,6 +227,37 @@ START_TEST(what_replaces_a_deleted_name_is_waited_for_as_the_delete_was)
 }
 END_TEST
 
+static void make_symlink(const char *target, const char *path)
+{
+    const char *name;
+    struct inode *in = NULL;
+    struct node_spec spec = {.mode = S_IFLNK | 0777, .target = target, .who = {fx.fs->uid, fx.fs->gid}};
+    spec.parent = dir_of(path, &name);
+    spec.name = name;
+    ck_assert_int_eq(tree_create(fx.fs, &spec, false, &in), 0);
+    inode_put(in);
+}
+
+/* A symbolic link, or another name of a closed file. */
+START_TEST(what_is_made_at_a_deleted_name_is_waited_for_as_the_delete_was)
+{
+    fs_fixture_object(&fx, "run/latest", "1", 1);
+    fs_fixture_object(&fx, "run/step_1/shard", "1", 1);
+    drop("run/latest");
+    drop("run/step_1/shard");
+    if (_i == 0) {
+        make_symlink("step_2", "run/latest");
+    } else {
+        close_file("run/new");
+        link_to("run/new", "run/latest");
+    }
+    assert_waits("run/step_1/shard", "run/latest");
+    open_again();
+    assert_waits("run/step_1/shard", "run/latest");
+    assert_order(_i == 0 ? "run/latest -run/step_1/shard" : "run/latest -run/step_1/shard run/new");
+}
+END_TEST
+
 START_TEST(files_that_replace_a_deleted_directory_are_waited_for_as_the_deletes_were)
 {
     fs_fixture_object(&fx, "run/last/shard", "1", 1);
@@ -387,11 +418,15 @@ START_TEST(file_that_is_linked_and_loses_its_first_name_is_waited_for)
 }
 END_TEST
 
-/* Nobody sees what latest names then before it is closed, but what it named is not to go. */
+/* Nobody sees what latest names then before it is closed, but what it named is not to go. 1: the closed one was renamed and is to be moved. */
 START_TEST(file_that_is_open_is_waited_for_when_it_replaces_a_closed_one)
 {
     fs_fixture_object(&fx, "run/step_1/shard", "1", 1);
-    close_file("run/latest");
+    fs_fixture_object(&fx, "old", "1", 1);
+    if (_i == 0)
+        close_file("run/latest");
+    else
+        move("old", "run/latest");
     drop("run/step_1/shard");
     struct inode *in = create_open("run/l.tmp");
     move("run/l.tmp", "run/latest");
@@ -399,7 +434,8 @@ START_TEST(file_that_is_open_is_waited_for_when_it_replaces_a_closed_one)
     assert_order("");
     end_write(in);
     open_again();
-    assert_order("run/latest -run/step_1/shard");
+    assert_waits("run/step_1/shard", "run/latest");
+    assert_order(_i == 0 ? "run/latest -run/step_1/shard" : "run/latest -run/step_1/shard -old");
 }
 END_TEST
 
@@ -559,6 +595,69 @@ START_TEST(file_that_a_start_closed_is_waited_for_after_the_next_one)
 }
 END_TEST
 
+/* Before its attributes are sent; the one that writes is killed. */
+START_TEST(file_of_which_only_attributes_are_to_be_sent_blocks_nobody_after_the_next_start)
+{
+    fs_fixture_object(&fx, "db", "1", 1);
+    change_attributes("db");
+    struct inode *in = begin_write("db");
+    close_file("latest");
+    assert_waits("latest", "(nothing)");
+    content_abandon(in, true);
+    inode_put(in);
+    open_again();
+    assert_waits("latest", "(nothing)");
+}
+END_TEST
+
+static void *publish_now_main(void *in)
+{
+    return GINT_TO_POINTER(publish_now(fx.fs, in, clock_mono_ns() + 20 * NS_PER_S));
+}
+
+/* What was written last, past us, is not in that snapshot. */
+START_TEST(mapped_file_that_is_closed_while_a_snapshot_of_it_is_made_keeps_its_place)
+{
+    pthread_t thread;
+    void *r;
+    struct inode *in = flush_new("f");
+    ck_assert_int_eq(
+        objstore_fault_set(fx.fs->store, "op=head,nth=1,action=delay:1s;op=put,nth=2,count=1000000,action=error:-EIO"),
+        0);
+    ck_assert_int_eq(thread_start(&thread, "now", publish_now_main, in), 0);
+    while (!fs_fixture_object_exists(&fx, "f"))
+        g_usleep(1000);
+    fs_fixture_pwrite(in, "2", 1, 0);
+    content_release(in, true);
+    close_file("latest");
+    assert_waits("latest", "f");
+    ck_assert_int_eq(pthread_join(thread, &r), 0);
+    ck_assert_int_eq(GPOINTER_TO_INT(r), -EIO);
+    assert_waits("latest", "f");
+    inode_put(in);
+    open_again();
+    assert_waits("latest", "f");
+    assert_order("f latest");
+}
+END_TEST
+
+/* Its last bytes came past us, and no close after them. */
+START_TEST(mapped_file_of_which_attributes_are_to_be_sent_is_waited_for_once_it_is_closed)
+{
+    struct inode *in = flush_new("f");
+    ck_assert_int_eq(publish_now(fx.fs, in, clock_mono_ns() + 20 * NS_PER_S), 0);
+    change_attributes("f");
+    fs_fixture_pwrite(in, "2", 1, 0);
+    content_release(in, true);
+    inode_put(in);
+    close_file("latest");
+    assert_waits("latest", "f");
+    open_again();
+    assert_waits("latest", "f");
+    assert_order("f latest");
+}
+END_TEST
+
 static struct inode *write_big(struct inode *in)
 {
     fs_fixture_pwrite(in, "1", 1, 33u << 20);
@@ -614,6 +713,7 @@ int main(void)
     tcase_add_test(tc, exchange_is_no_second_close);
     tcase_add_test(tc, circle_of_others_lets_no_marker_go);
     tcase_add_test(tc, what_replaces_a_deleted_name_is_waited_for_as_the_delete_was);
+    tcase_add_loop_test(tc, what_is_made_at_a_deleted_name_is_waited_for_as_the_delete_was, 0, 2);
     tcase_add_test(tc, files_that_replace_a_deleted_directory_are_waited_for_as_the_deletes_were);
     tcase_add_test(tc, marker_written_again_waits_for_what_was_renamed_after_that);
     tcase_add_test(tc, file_that_is_open_again_is_waited_for_when_it_was_renamed);
@@ -624,7 +724,7 @@ int main(void)
     tcase_add_test(tc, what_takes_the_name_of_a_directory_does_not_wait_for_itself);
     tcase_add_test(tc, file_whose_closed_content_is_upstream_is_not_waited_for_when_it_is_open_again);
     tcase_add_test(tc, file_that_is_linked_and_loses_its_first_name_is_waited_for);
-    tcase_add_test(tc, file_that_is_open_is_waited_for_when_it_replaces_a_closed_one);
+    tcase_add_loop_test(tc, file_that_is_open_is_waited_for_when_it_replaces_a_closed_one, 0, 2);
     tcase_add_test(tc, file_that_is_open_blocks_nobody_when_it_replaces_one_that_is_visible);
     tcase_add_loop_test(tc, what_takes_a_name_that_is_being_moved_waits_for_that_and_not_the_reverse, 0, 2);
     tcase_add_test(tc, file_that_goes_and_comes_back_keeps_its_turn);
@@ -634,6 +734,9 @@ int main(void)
     tcase_add_loop_test(tc, directory_that_is_exchanged_with_a_file_is_there_before_its_old_objects_go, 0, 2);
     tcase_add_loop_test(tc, mapped_file_blocks_nobody_when_it_is_renamed_or_linked, 0, 2);
     tcase_add_test(tc, file_that_a_start_closed_is_waited_for_after_the_next_one);
+    tcase_add_test(tc, file_of_which_only_attributes_are_to_be_sent_blocks_nobody_after_the_next_start);
+    tcase_add_test(tc, mapped_file_that_is_closed_while_a_snapshot_of_it_is_made_keeps_its_place);
+    tcase_add_test(tc, mapped_file_of_which_attributes_are_to_be_sent_is_waited_for_once_it_is_closed);
     tcase_add_loop_test(tc, large_file_that_is_closed_again_waits_for_what_was_closed_before, 0, 2);
     suite_add_tcase(s, tc);
     return run_suite(s);
