@@ -6,7 +6,7 @@ usage: kill_loop.py [--cycles N] [--seed S] [--dir DIR] [--points NAMES]
 A cycle ends the worker (programs must notice nothing), or supervisor and worker at once (then the next mount must have all that was acknowledged), at a random moment
 or at a named crash point (meta/base/crash_points.def). It counts only if something was unpublished then. An even seed is with passthrough, an odd one without. The last line
 sums up; exit 1 at the first thing that is wrong, with the seed; what is left of the mount stays in DIR then. From 300 cycles on it is wrong too if a point that these programs
-can reach was never passed. Exit 77: SLUICE_DEADLINE, in seconds since 1970, came before the last cycle.
+can reach was never passed, or if it died at fewer than 30. Exit 77: SLUICE_DEADLINE, in seconds since 1970, came before the last cycle.
 """
 import argparse
 import os
@@ -32,6 +32,7 @@ AT_START = [p for p in POINTS if p.startswith(("recover_", "takeover_"))]
 # There is nobody else whose objects ours could meet, room for all, and no other bucket or disk; tests/e2e/test_crash_windows.py and test_lost_disks.py die at these.
 BEYOND = [p for p in POINTS if p.startswith(("conflict_", "disk_", "punch_", "link_", "note_"))]
 ENOUGH = 300
+DEATHS = 30  # points at which it is to have died by then
 FAULTS = "op=put,prob=0.3,action=delay:15ms;op=part,prob=0.3,action=delay:15ms;op=head,prob=0.3,action=delay:10ms;op=copy,prob=0.3,action=delay:15ms;op=delete,prob=0.3,action=delay:15ms"
 SPEED = 10
 DEADLINE = float(os.environ.get("SLUICE_DEADLINE") or 0)  # no cycle begins after it
@@ -149,7 +150,9 @@ class Loop:
         return False
 
     def kill(self, point, nth, both):
-        """True if the point did it."""
+        """What the mount said of itself just before."""
+        if not point:
+            time.sleep(self.random.uniform(0, 0.15))
         status = self.worker()
         self.check_nobody_else()
         if both:
@@ -163,8 +166,6 @@ class Loop:
             return status
         if point and not at_start:
             self.crash.disarm()
-        if not point:
-            time.sleep(self.random.uniform(0, 0.15))
         if both:
             for pid in (status["supervisor_pid"], status["pid"]):
                 try:
@@ -177,8 +178,6 @@ class Loop:
                 os.kill(status["pid"], signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        if both and self.crash.fired() and not at_start:
-            return status
         return status
 
     def intents(self):
@@ -201,7 +200,7 @@ class Loop:
         self.now = f"cycle {self.cycles} at {point or 'random'}:{nth} {'both' if both else 'worker'}"
         self.start_programs()
         time.sleep(self.random.uniform(0.02, 0.12))
-        self.kill(point, nth, both)
+        dirty = self.kill(point, nth, both)["dirty_files"]
         if both:
             self.end_programs()
             dirty = self.intents()
@@ -210,7 +209,6 @@ class Loop:
             for p in self.programs:
                 p.settle()
         else:
-            dirty = self.worker()["dirty_files"]
             time.sleep(self.random.uniform(0, 0.05))
             self.end_programs()
         if point in AT_START:
@@ -252,6 +250,11 @@ class Loop:
         """Points that were to be passed and never were."""
         passed, passthrough = self.crash.passed(), self.worker()["passthrough"]
         return [p for p in POINTS if not passed[p] and p not in BEYOND and (passthrough or p != "backing_given")]
+
+    def check_points(self):
+        missed, deaths = self.missed(), sum(n > 0 for n in self.fired.values())
+        assert not missed, f"never passed: {' '.join(missed)}"
+        assert deaths >= DEATHS, f"died at {deaths} points only"
 
     def wait_uploads(self):
         """Those of files that are gone end behind: after the disk has the removal, and the kernel has said that it does not know the file."""
@@ -302,8 +305,8 @@ class Loop:
                     print(f"seed {self.seed}: {self.counted} of {cycles} kills, {time.monotonic() - self.began:.0f} s", flush=True)
                 assert self.cycles < 3 * cycles + 50, "most kills found nothing unpublished"
             self.check_all()
-            missed = self.missed() if self.counted >= ENOUGH and self.points == POINTS else []
-            assert not missed, f"never passed: {' '.join(missed)}"
+            if self.counted >= ENOUGH and self.points == POINTS:
+                self.check_points()
         except (AssertionError, OSError, subprocess.TimeoutExpired) as e:
             return f"{self.now}: {e}"
         finally:

@@ -2,7 +2,8 @@
 All sequences of up to three operations on two names, each in a directory of its own, with the power cut after every step.
 
 The sequences go step by step side by side, so that one cut tests them all. A sync makes durable what all of them did before; therefore those with syncs at
-the same places are recorded together, apart from others. The names are held ones: the publisher, which syncs what it sends, leaves them alone.
+the same places are recorded together, apart from others. The names are held ones: the publisher, which syncs what it sends, leaves them alone. After a cut they get
+free names, and what comes into the lake then is what a close left.
 """
 import ctypes
 import itertools
@@ -13,7 +14,8 @@ import power_run
 import power_work
 
 libc = ctypes.CDLL(None, use_errno=True)
-A, B = "a.tmp", "b.tmp"
+HELD = ".tmp"
+A, B = "a" + HELD, "b" + HELD
 SIZE = 5000
 
 
@@ -177,6 +179,7 @@ def check(cut, cases, m):
         name, _, rest = path.partition("/")
         if rest:
             of_case.setdefault(name, {})[rest] = data
+    cases.begun = begun
     for case in cases.cases:
         mine = of_case.get(case.name, {})
         checked = power_run.Check(case, range(floor.get(case, -1), begun[case] + 1), ended.get(case, -1))
@@ -192,8 +195,34 @@ def check(cut, cases, m):
     return failures
 
 
-def record_and_check(top, name, chosen, styles, seed):
-    """The failures of one group of cases."""
+def check_lake(cut, cases, m):
+    """Every file that is held after a cut gets a name that is not, and is published."""
+    for path, data in cut.read_tree(m).items():
+        if data is not None:
+            os.rename(m.path / path, m.path / path.removesuffix(HELD))
+    cut.drain(m, 0)
+    failures, seen = [], 0
+    for case in cases.cases:
+        rules = power_run.LakeRules(case)
+        for name in (A, B):
+            key = f"{case.name}/{name.removesuffix(HELD)}"
+            if not (cut.r.lake / key).is_file():
+                continue
+            seen += 1
+            data = (cut.r.lake / key).read_bytes()
+            if data not in {right for node in rules.nodes_at.get(name, []) for right in node.closed_bytes(cases.begun[case])}:
+                failures.append(f"{key} {' '.join(case.steps)} both={case.both}: published, and never closed like this: {power_run.describe(data)}")
+    if not seen:
+        failures.append("nothing was published")
+    try:
+        cut.check_published(m)
+    except AssertionError as e:
+        failures.append(str(e))
+    return failures
+
+
+def record_and_check(top, name, chosen, styles, published, seed):
+    """The failures of one group of cases. published: the styles after which their files are published too."""
     cases = Cases(chosen)
     recording = power_run.Recording(top, name, cases, seed, fault="op=put,action=error:-EIO", passthrough="off")
     recording.make_program = cases.program
@@ -207,7 +236,10 @@ def record_and_check(top, name, chosen, styles, seed):
             m = recording.mount(2)
             m.mount()
             try:
-                failures += [f"{name}, step {cases.ends.index(end)}, {style}: {f}" for f in check(cut, cases, m)]
+                wrong = check(cut, cases, m)
+                if style in published:
+                    wrong += check_lake(cut, cases, m)
+                failures += [f"{name}, step {cases.ends.index(end)}, {style}: {f}" for f in wrong]
             finally:
                 m.kill9()
     return failures

@@ -11,6 +11,7 @@ from power_run import mounts
 
 MOST = 350  # sequences in one test
 STYLES = power_run.replay.STYLES if mounts.NIGHT else ("worst", "mixed")
+PUBLISHED = STYLES if mounts.NIGHT else ("mixed",)  # which leaves files torn
 SEED = int(os.environ.get("SLUICE_SEED", "1"))
 
 
@@ -30,7 +31,7 @@ PARTS = dict(parts())
 def test_power_cases(name):
     top = pathlib.Path(tempfile.mkdtemp(prefix="sluice-power.", dir=power_run.room()))
     try:
-        failures = power_cases.record_and_check(top, name, PARTS[name], STYLES, SEED)
+        failures = power_cases.record_and_check(top, name, PARTS[name], STYLES, PUBLISHED, SEED)
     finally:
         shutil.rmtree(top, ignore_errors=True)
     assert not failures, f"{len(failures)} of {len(PARTS[name])}\n" + "\n".join(failures[:10])

@@ -81,6 +81,12 @@ class FileStore:
         return {(d / "key").read_text(): sum(1 for p in d.iterdir() if p.name != "key")
                 for d in (self.root / ".sluice-tmp").glob("mpu-*")}
 
+    def begin_upload(self, key):
+        return None
+
+    def has_upload(self, key, upload):
+        return True
+
     def keep_versions(self):
         pass
 
@@ -161,6 +167,17 @@ class CephStore:
         found = self.client.list_multipart_uploads(Bucket=self.bucket).get("Uploads", [])
         return {u["Key"]: len(self.client.list_parts(Bucket=self.bucket, Key=u["Key"], UploadId=u["UploadId"]).get("Parts", []))
                 for u in found}
+
+    def begin_upload(self, key):
+        """A multipart upload of somebody else, with one part: its id."""
+        upload = self.client.create_multipart_upload(Bucket=self.bucket, Key=key)["UploadId"]
+        self.client.upload_part(Bucket=self.bucket, Key=key, UploadId=upload, PartNumber=1, Body=b"of somebody else")
+        return upload
+
+    def has_upload(self, key, upload):
+        found = self.client.list_multipart_uploads(Bucket=self.bucket).get("Uploads", [])
+        return (key, upload) in [(u["Key"], u["UploadId"]) for u in found] and len(self.client.list_parts(
+            Bucket=self.bucket, Key=key, UploadId=upload).get("Parts", [])) == 1
 
     def keep_versions(self):
         """What is visible from here on stays until the end: versions()."""

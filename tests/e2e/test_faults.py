@@ -137,13 +137,18 @@ def test_kill9_with_dirty_files_loses_nothing(make_mount, store):
 
 def test_kill9_in_the_middle_of_uploads(make_mount, store):
     m = make_mount(fault="op=part,action=delay:200ms;op=put,action=delay:50ms")
+    foreign = store.begin_upload("big0")
     data = write_files(m.path, 30) | write_files(m.path, 2, 40 * MIB, "big")
     time.sleep(0.3)
     m.kill9()
     m.mount(fault=None)
     m.wait()
     assert_published(store, data)
-    assert eventually(lambda: store.uploads(empty=False) == [], 20)
+    theirs = [] if foreign is None else ["big0"]
+    assert eventually(lambda: store.uploads(empty=False) == theirs, 20)
+    assert store.has_upload("big0", foreign), "somebody else's upload was aborted"
+    m.umount()
+    assert store.uploads(empty=False) == theirs and store.has_upload("big0", foreign), "somebody else's upload was aborted"
 
 
 @pytest.mark.slow

@@ -107,13 +107,14 @@ class Worker:
             self.rename(*self.random.sample(names, 2))
 
     def run(self, stop):
+        self.failure = None
         try:
             while not stop.is_set():
                 self.step()
                 if self.random.random() < 0.3:
                     time.sleep(self.random.random() * 0.05)
-        except OSError:
-            pass
+        except OSError as e:
+            self.failure = e
 
     def settle(self):
         """After a restart: finds out what became of the call that was cut off; what was torn is written again."""
@@ -139,23 +140,25 @@ class Worker:
 
 
 class Saver:
-    """Writes the shards of step_N, half of them under another name first, its `.metadata`, then `latest`, and removes the step before, as training jobs do (torch.distributed.checkpoint,
-    DeepSpeed); who reads the store must always find, whole, what these two name, but for a `.metadata` whose step is being removed."""
+    """Writes the shards of step_N, half of them under another name first, its `.metadata`, then `latest`, in place (DeepSpeed) or under another name first, and removes the step before, as
+    training jobs do (torch.distributed.checkpoint, DeepSpeed); who reads the store must always find, whole, what these two name, but for a `.metadata` whose step is being removed."""
 
-    def __init__(self, top, store, closed):
+    def __init__(self, top, store, closed, seed):
         self.top, self.store, self.closed, self.step, self.bad = top, store, closed, 0, []
+        self.random, self.in_place = random.Random(seed), False  # whether `latest` is being written so
         self.files, self.sure = {}, True
         self.steps, self.leaving = [], set()  # directories that are there; those whose removal was begun
         self.saved = {}  # marker's key and bytes -> what it names
         self.looks = {"latest": 0, ".metadata": 0}
 
     def run(self, stop):
+        self.failure = None
         try:
             while not stop.is_set():
                 self.save()
                 time.sleep(0.1)
-        except OSError:
-            self.sure = False
+        except OSError as e:
+            self.sure, self.failure = False, e
 
     def save(self):
         self.step += 1
@@ -165,8 +168,10 @@ class Saver:
         os.mkdir(self.top / name)
         for (key, data), first in zip(shards.items(), ("", ".tmp", "", ".new")):  # the second is held back, the last one is not
             self.write(key, data, first)
-        self.mark(f"{name}/.metadata", f"shards of {name}".encode(), shards)
-        self.mark("latest", name.encode(), {**shards, f"{name}/.metadata": self.files[f"{name}/.metadata"]})
+        self.saved[f"{name}/.metadata", f"shards of {name}".encode()] = shards
+        self.write(f"{name}/.metadata", f"shards of {name}".encode(), ".tmp")
+        self.saved["latest", name.encode()] = {**shards, f"{name}/.metadata": self.files[f"{name}/.metadata"]}
+        self.mark_latest(in_place=self.random.random() < 0.5)
         for old in self.steps[:-1]:
             self.remove(old)
 
@@ -179,9 +184,11 @@ class Saver:
             os.rename(self.top / f"{key}{first}", self.top / key)
         self.files[key] = data
 
-    def mark(self, key, data, names):
-        self.saved[key, data] = names
-        self.write(key, data, ".tmp")
+    def mark_latest(self, in_place):
+        """In place: who reads the store goes on to see the one before until this one is whole."""
+        self.in_place = in_place
+        self.write("latest", f"step_{self.step}".encode(), "" if in_place else ".tmp")
+        self.in_place = False
 
     def remove(self, name):
         """As `rm -rf` does, its marker first or last."""
@@ -200,6 +207,8 @@ class Saver:
         self.sure = True
         name = f"step_{self.step}"
         (self.top / "latest.tmp").unlink(missing_ok=True)
+        if self.in_place:  # it may hold anything between the one before and the new one; all that the new one names is there
+            self.mark_latest(in_place=True)
         latest, metadata = self.top / "latest", self.top / name / ".metadata"
         if latest.exists() and latest.read_text() == name:
             self.files["latest"] = name.encode()
@@ -256,7 +265,7 @@ def test_kill_under_load_loses_nothing_acknowledged(make_mount, store, seed):
     store.keep_versions()
     m = make_mount(part_size="5M", fault=FAULTS)
     closed = Closed()
-    saver = Saver(m.path, store, closed)
+    saver = Saver(m.path, store, closed, seed)
     workers = [Worker(m.path, i, seed * 100 + i, closed) for i in range(3)]
     for w in workers:
         w.dir.mkdir()
@@ -269,13 +278,22 @@ def test_kill_under_load_loses_nothing_acknowledged(make_mount, store, seed):
             t.start()
         time.sleep(chance.uniform(0.1, 2.5))
         closed.kills += 1
-        m.kill()
+        of_worker = cycle % 3 == 1  # its files go on
+        if of_worker:
+            m.kill_worker()
+            time.sleep(chance.uniform(0, 0.5))
+        else:
+            m.kill()
         stop.set()
         for t in threads: # before the dead mount is taken away: nobody writes into the folder below it
             t.join(30)
             assert not t.is_alive(), f"a program hangs after the kill in cycle {cycle}"
-        m.detach()
-        m.mount()
+        if of_worker:
+            failures = [w.failure for w in [*workers, saver] if w.failure]
+            assert not failures, f"the death of a worker is to be noticed by nobody: {failures}"
+        else:
+            m.detach()
+            m.mount()
         for w in [*workers, saver]:
             w.settle()
             w.check()
