@@ -452,7 +452,7 @@ def test_the_unit_gives_the_daemon_no_more_than_it_needs():
     unit = (ROOT / "deploy/systemd/sluice@.service.in").read_text()
     lines = {line.split("=", 1)[0]: line.split("=", 1)[1] for line in unit.splitlines() if re.match(r"^[A-Z]\w+=", line)}
     for name, value in {"LimitCORE": "0", "LockPersonality": "yes", "MemoryDenyWriteExecute": "yes", "NoNewPrivileges": "yes",
-                        "RestrictSUIDSGID": "yes", "SystemCallArchitectures": "native"}.items():
+                        "RestrictSUIDSGID": "yes", "SystemCallArchitectures": "native", "UMask": "0077"}.items():
         assert lines.get(name) == value, name
     assert set(lines["RestrictAddressFamilies"].split()) <= {"AF_UNIX", "AF_INET", "AF_INET6", "AF_NETLINK"}
     assert "CAP_SYS_PTRACE" not in lines["CapabilityBoundingSet"] and "CAP_SYS_RAWIO" not in lines["CapabilityBoundingSet"]
