@@ -1,6 +1,8 @@
 """What `meson install` puts in place: the helper of mount(8), a line of fstab, the systemd unit."""
 import pathlib
+import shlex
 import shutil
+import stat
 import subprocess
 
 import pytest
@@ -68,7 +70,17 @@ def test_a_line_of_fstab_mounts(installed, lake, base):
 
 
 def commands(unit, setting):
-    return [line.split("=", 1)[1] for line in unit.read_text().splitlines() if line.startswith(setting + "=")]
+    """As systemd gives them to the shell of a test: '$$' is '$'."""
+    return [line.split("=", 1)[1].replace("$$", "$") for line in unit.read_text().splitlines() if line.startswith(setting + "=")]
+
+
+def test_the_unit_makes_directories_that_others_find(installed, base):
+    """Whatever its UMask says."""
+    unit, path = installed("sluice@.service"), base / "new" / "a b" / "lake"
+    mask = commands(unit, "UMask")[0]
+    for command in commands(unit, "ExecStartPre"):
+        sh(f"umask {mask}; {command.replace('%f', shlex.quote(str(path)))}", cwd=base)
+    assert [stat.S_IMODE(p.stat().st_mode) for p in (path.parents[1], path.parent, path)] == [0o755] * 3
 
 
 def test_the_commands_of_the_unit_mount_and_unmount(installed, lake, base):
@@ -79,7 +91,7 @@ def test_the_commands_of_the_unit_mount_and_unmount(installed, lake, base):
         for command in commands(unit, setting):
             words = command.lstrip("-").replace("%i", str(lake.conf)).replace("%f", str(lake.path)).split(" ", 1)
             program = prefix + words[0] if "sluice" in words[0] else words[0]
-            sh(f"{program} {words[1]}", env={"PATH": "/usr/bin:/bin", "HOME": str(base), **lake.env}, timeout=60)
+            sh(f"umask {commands(unit, 'UMask')[0]}; {program} {words[1]}", env={"PATH": "/usr/bin:/bin", "HOME": str(base), **lake.env}, timeout=60)
         assert lake.is_mounted() == mounted, setting
     if shutil.which("systemd-analyze"):
         one = pathlib.Path(unit.parent / "sluice@mnt-lake.service")

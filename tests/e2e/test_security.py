@@ -321,6 +321,39 @@ def test_a_cache_folder_belongs_to_one_bucket(make_mount, base):
     m.mount()
 
 
+@pytest.fixture
+def two_lakes():
+    made = [lake.Lake(), lake.Lake()]
+    yield made
+    for one in made:
+        one.remove()
+
+
+@pytest.mark.parametrize("change", ["prefix", "bucket", "endpoint", "name of the endpoint", None])
+def test_a_cache_folder_belongs_to_one_endpoint_bucket_and_prefix(base, two_lakes, change):
+    """Else what is not published yet would go to another place. Another name of the same endpoint is another one: nobody can tell."""
+    one, two = two_lakes
+    m = Mount(one, base / "m", source="s3://lake/p", fault="op=put,count=1000000,action=error:-EIO")
+    n = Mount(one, base / "n", cache_dir=m.cache)
+    try:
+        m.mount()
+        (m.path / "f").write_bytes(b"not published")
+        m.umount()
+        n.source = {"prefix": "s3://lake/q", "bucket": "s3://other/p"}.get(change, m.source)
+        n.options["endpoint_url"] = {"endpoint": two.endpoint, "name of the endpoint": one.endpoint.replace("127.0.0.1", "localhost")}.get(change, one.endpoint)
+        done = run(*n.arguments(), check=False, env=n.env)
+        assert n.is_mounted() == (change is None)
+        if change:
+            assert done.returncode == 1 and f"belongs to {one.endpoint} lake/p/" in done.stderr, done.stderr
+            assert one.list() == two.list() == []
+        owner = m.mount(fault=None) if change else n
+        owner.wait()
+        assert one.list() == ["p/f"] and one.get("p/f") == b"not published" and two.list() == []
+    finally:
+        n.finish()
+        m.finish()
+
+
 @ROOT_ONLY
 def test_a_cache_folder_in_memory_is_warned_of(make_mount):
     m = make_mount(start=False)
@@ -394,6 +427,24 @@ def test_a_bucket_gives_no_special_rights_and_no_devices(make_mount, store, mode
     assert (m.path / "f").read_bytes() == b"#!/bin/sh\n"
 
 
+@pytest.mark.parametrize("posix_meta", ["on", "auto", "off"])
+def test_a_bucket_gives_files_to_others_only_where_it_is_trusted(make_mount, store, posix_meta):
+    """Their owner is who mounts, but with --posix-meta on. Modes are taken with auto too, where the metadata was seen: that of an empty object is."""
+    for name, data in (("empty", b""), ("f", b"1234")):
+        put_with_metadata(store, name, data, {"mode": "0100640", "uid": "12345", "gid": "23456"})
+    owner = (12345, 23456) if posix_meta == "on" else (os.geteuid(), os.getegid())
+    m = make_mount(posix_meta=posix_meta)
+    for _ in range(2):
+        assert sorted(os.listdir(m.path)) == ["empty", "f"]
+        assert (m.path / "f").read_bytes() == b"1234"
+        for name in ("empty", "f"):
+            st = os.lstat(m.path / name)
+            assert (st.st_uid, st.st_gid) == owner, name
+            if posix_meta == "on" or name == "empty":
+                assert stat.S_IMODE(st.st_mode) == (0o644 if posix_meta == "off" else 0o640), name
+        m.remount()
+
+
 def test_link_targets_are_text_and_nothing_more(make_mount, store, base):
     """Given back as they are, never followed by the daemon; impossible ones make no link."""
     outside = base / "outside"
@@ -452,7 +503,7 @@ def test_the_unit_gives_the_daemon_no_more_than_it_needs():
     unit = (ROOT / "deploy/systemd/sluice@.service.in").read_text()
     lines = {line.split("=", 1)[0]: line.split("=", 1)[1] for line in unit.splitlines() if re.match(r"^[A-Z]\w+=", line)}
     for name, value in {"LimitCORE": "0", "LockPersonality": "yes", "MemoryDenyWriteExecute": "yes", "NoNewPrivileges": "yes",
-                        "RestrictSUIDSGID": "yes", "SystemCallArchitectures": "native"}.items():
+                        "RestrictSUIDSGID": "yes", "SystemCallArchitectures": "native", "UMask": "0077"}.items():
         assert lines.get(name) == value, name
     assert set(lines["RestrictAddressFamilies"].split()) <= {"AF_UNIX", "AF_INET", "AF_INET6", "AF_NETLINK"}
     assert "CAP_SYS_PTRACE" not in lines["CapabilityBoundingSet"] and "CAP_SYS_RAWIO" not in lines["CapabilityBoundingSet"]
