@@ -36,9 +36,10 @@ struct cache_config {
     uint64_t op_timeout_ns;
     /* None of these is called with a lock held; all may be NULL. Asked before content is dropped to make room; false: it counts as unpublished from now on. */
     bool (*may_drop)(void *ctx, uint64_t ino, uint64_t vid);
+    bool (*synced)(void *ctx, uint64_t ino, uint64_t vid); /* all that is unpublished of it was brought to the disk */
     /* dropped: the local file of ino is about to be removed: whatever keeps its bytes on the disk is to be let go. wrong: bytes that were read of it were, and are here no more. */
     void (*dropped)(void *ctx, uint64_t ino), (*wrong)(void *ctx, uint64_t ino);
-    void *dropped_ctx; /* also of may_drop */
+    void *dropped_ctx; /* also of may_drop, synced */
     /* The disk at path is not used any more, and holds the unpublished bytes of ino. */
     void (*lost)(void *ctx, uint64_t ino, const char *path);
     void *lost_ctx;
@@ -226,8 +227,7 @@ struct publish_req {
     GBytes *sums;        /* borrowed, may be NULL: what was sealed (cache_sums.h); -EUCLEAN: the file has other bytes */
     bool copy_unchanged; /* parts without dirty chunks may be copied in the store from the file's source */
     /* Called when all is stored and only the visible step is left (PUT of a small file, Complete). May block. 0: go; anything else is returned and nothing becomes visible; stored parts are kept for the next try. last_look: the same of a small file, whose bytes are read after the gate, once they are; it does not block. */
-    int (*gate)(void *ctx);
-    int (*last_look)(void *ctx);                      /* may be NULL */
+    int (*gate)(void *ctx), (*last_look)(void *ctx);  /* the second may be NULL */
     void (*progress)(void *ctx, uint64_t bytes_done); /* may be NULL */
     void *ctx;
 };

@@ -6,7 +6,8 @@
  * conclusions: a disk with an I/O error is bypassed, one that does not answer only if there is another to take its place (a slow disk is better than none). One
  * bad file is no reason to do without the last disk: that one is bypassed when a probe fails as well. Then
  * new files go elsewhere, clean ones are taken for absent and fetched again, open ones leave it as soon as nobody has them through the kernel, unpublished ones
- * are named. Probes go on: after an unbroken time of good ones the disk is used again.
+ * are named. Probes go on: after an unbroken time of good ones the disk is used again, but what it holds is not trusted: it may have lost what was not written yet (cache_doubt.c).
+ * Whether it did is what its prober asks the file system before.
  * A disk that is the only one is not probed while no operation fails.
  *
  * The database is on the first disk. While that one hangs, so does whoever commits, the watcher included once it has said that the disk is bypassed. What
@@ -14,6 +15,7 @@
  */
 #include "base/clock.h"
 #include "base/log.h"
+#include "cache_doubt.h"
 #include "cache_file.h"
 #include "cache_place.h"
 #include "cache_space.h"
@@ -139,6 +141,36 @@ static void note_probe(struct cache_tier *t, int r)
         __atomic_store_n(&t->good_since_ns, clock_mono_ns(), __ATOMIC_RELEASE);
 }
 
+/* Of all that was written there since the start, by whomever: a write that failed is told of once by a sync of its file, and never to who opens that later. */
+static void ask_for_losses(struct cache_tier *t)
+{
+    int r = tier_fault(t);
+    r = r < 0 ? r : RET_ERRNO(syncfs(t->dir_fd));
+    if (r < 0)
+        __atomic_store_n(&t->lost, true, __ATOMIC_RELEASE);
+    __atomic_store_n(&t->asked, true, __ATOMIC_RELEASE);
+}
+
+static bool is_to_be_asked(struct cache_tier *t)
+{
+    return tier_state(t) == TIER_BYPASSED && !__atomic_load_n(&t->asked, __ATOMIC_ACQUIRE) &&
+           __atomic_load_n(&t->n_good, __ATOMIC_ACQUIRE) + 1 >= GOOD_PROBES;
+}
+
+/* The next start cannot ask for what we were told. */
+static void settle_losses(struct cache_tier *t)
+{
+    mutex_lock(&t->c->space.mu);
+    bool failed = t->failed;
+    mutex_unlock(&t->c->space.mu);
+    if (!failed || tier_state(t) != TIER_BYPASSED || tier_fault_is(t, "hang"))
+        return;
+    ask_for_losses(t);
+    int r = __atomic_load_n(&t->lost, __ATOMIC_ACQUIRE) ? 0 : tier_note_whole(t);
+    if (r < 0)
+        log_warn("cache", "that a disk lost nothing could not be noted path='%s' r=%s", t->dir, err_name(r));
+}
+
 static void *prober_main(void *arg)
 {
     struct cache_tier *t = arg;
@@ -147,7 +179,10 @@ static void *prober_main(void *arg)
     while (!stopping(t->c)) {
         if (probe_needed(t)) {
             __atomic_store_n(&t->probe_since_ns, clock_mono_ns(), __ATOMIC_RELEASE);
-            note_probe(t, probe(t));
+            int r = probe(t);
+            if (r == 0 && is_to_be_asked(t))
+                ask_for_losses(t);
+            note_probe(t, r);
         }
         uint64_t until = clock_mono_ns() + period;
         mutex_lock(&h->mu);
@@ -155,6 +190,7 @@ static void *prober_main(void *arg)
             ;
         mutex_unlock(&h->mu);
     }
+    settle_losses(t);
     return NULL;
 }
 
@@ -201,20 +237,24 @@ static void abandon_open_files(struct cache_tier *t)
         place_abandon(files->pdata[i]);
 }
 
-static void note_away(struct cache_tier *t)
+static void note_away(struct cache_tier *t, bool failed)
 {
+    mutex_lock(&t->c->space.mu);
+    t->failed |= failed;
     (void)__atomic_add_fetch(&t->n_away, 1, __ATOMIC_ACQ_REL);
-    int r = tier_note_away(t->c, t->number);
+    mutex_unlock(&t->c->space.mu);
+    int r = tier_note_away(t->c, t->number, failed);
     if (r < 0)
         log_warn("cache", "a bypassed disk could not be noted path='%s' r=%s", t->dir, err_name(r));
 }
 
 /* Noted before anything can go elsewhere, but for the first disk: the note is on it, and would be waited for. */
-static void bypass(struct cache_tier *t, const char *why)
+static void bypass(struct cache_tier *t, const char *why, bool failed)
 {
     struct cache *c = t->c;
+    __atomic_store_n(&t->asked, false, __ATOMIC_RELEASE);
     if (t->number != TIER_NUMBER_FIRST)
-        note_away(t);
+        note_away(t, failed);
     __atomic_store_n(&t->state, TIER_BYPASSED, __ATOMIC_RELEASE);
     mutex_lock(&c->space.mu);
     cond_broadcast(&c->space.changed); /* nobody waits for room on it */
@@ -224,12 +264,17 @@ static void bypass(struct cache_tier *t, const char *why)
     for (guint i = 0; c->cfg.lost && i < list->len; i++)
         c->cfg.lost(c->cfg.lost_ctx, g_array_index(list, struct lost, i).ino, t->dir);
     if (t->number == TIER_NUMBER_FIRST)
-        note_away(t);
+        note_away(t, failed);
 }
 
 static void use_again(struct cache_tier *t)
 {
-    log_notice("cache", "cache disk is used again path='%s'", t->dir);
+    bool lost = __atomic_exchange_n(&t->lost, false, __ATOMIC_ACQ_REL);
+    log_notice("cache", "cache disk is used again path='%s' lost_writes=%u", t->dir, lost);
+    doubt_tier(t, lost);
+    int r = lost ? tier_note_away(t->c, t->number, true) : tier_note_whole(t); /* until the marks are saved */
+    if (r < 0)
+        log_warn("cache", "what a disk lost could not be noted path='%s' r=%s", t->dir, err_name(r));
     mutex_lock(&t->c->space.mu);
     t->sweep = true;
     __atomic_store_n(&t->state, TIER_OK, __ATOMIC_RELEASE);
@@ -248,20 +293,21 @@ static void look_at(struct cache_tier *t)
     bool slow = since && now > since + or_default(cfg->slow_ns, SLOW_NS);
     if (bad || slow) {
         __atomic_store_n(&t->n_good, 0, __ATOMIC_RELEASE);
+        __atomic_store_n(&t->asked, false, __ATOMIC_RELEASE);
         good = 0;
     }
     bool alone = !has_other(t);
     if (tier_state(t) == TIER_OK && bad && alone && !__atomic_load_n(&t->probe_bad, __ATOMIC_ACQUIRE))
         __atomic_store_n(&t->doubted, true, __ATOMIC_RELEASE);
     else if (tier_state(t) == TIER_OK && bad)
-        bypass(t, err_text(bad));
+        bypass(t, err_text(bad), true);
     else if (tier_state(t) == TIER_OK && slow && !alone)
-        bypass(t, "it does not answer");
+        bypass(t, "it does not answer", false);
     if (tier_state(t) != TIER_BYPASSED)
         return;
     abandon_open_files(t);
     if (good && now > good + or_default(cfg->probation_ns, PROBATION) &&
-        __atomic_load_n(&t->n_good, __ATOMIC_ACQUIRE) >= GOOD_PROBES)
+        __atomic_load_n(&t->n_good, __ATOMIC_ACQUIRE) >= GOOD_PROBES && __atomic_load_n(&t->asked, __ATOMIC_ACQUIRE))
         use_again(t);
 }
 

@@ -34,10 +34,10 @@
 /* Flags in meta_cached.flags that only the cache knows. */
 #define CACHED_SEGMENTS 0x100u  /* presence is in segments; without it everything is present */
 #define CACHED_DYING    0x200u  /* being removed: the file is unlinked, then the record */
-#define CACHED_SUSPECT  0x400u  /* fetched in an earlier boot: verify checksums before use */
+#define CACHED_SUSPECT  0x400u  /* fetched in an earlier boot, or before its disk failed: verify checksums before use */
 #define CACHED_MEMORY   0x1000u /* pinned, and wanted in the memory tier */
 #define CACHED_DOUBT    0x8000u /* was being changed in an earlier boot: a dirty bit may be lost */
-#define CACHED_FAILED   0x4000u /* a sync failed: bytes may be gone that nobody misses */
+#define CACHED_FAILED   0x4000u /* a sync failed, or its disk: bytes may be gone that nobody misses */
 #define CACHED_WRITTEN  0x2000u /* was changed here: chunks without a checksum */
 #define CACHED_GIVEN    0x800u  /* the kernel had the file, a program may have it mapped for ever: no byte of it goes */
 
@@ -210,7 +210,8 @@ struct cfile {
     struct ra_speed speed;
     struct chunkset unsaved; /* segments (not chunks) whose bits differ from meta */
     GArray *unsaved_crcs;    /* struct chunk_crc to store with the segments */
-    bool limit_unsaved, record_unsaved, saving;
+    bool limit_unsaved, record_unsaved, saving,
+        in_doubt;                  /* its disk failed while the kernel had the file (cache_doubt.c) */
     bool save_sync;                /* the next save is to be on the disk */
     uint64_t save_want, save_done; /* generations of saves */
     int save_err;                  /* of the save that ended at save_done */

@@ -10,6 +10,7 @@
  */
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "cache_doubt.h"
 #include "cache_file.h"
 #include "cache_space.h"
 
@@ -144,6 +145,8 @@ int cache_file_set_passthrough(struct cfile *cf, enum cache_pass pass)
     enum cache_pass before = cf->pass;
     refresh_size_locked(cf); /* for good when the writing ends */
     cf->pass = pass;
+    if (pass == CACHE_PASS_OFF)
+        doubt_given_back_locked(cf);
     cf->as_closed &= pass != CACHE_PASS_WRITE;
     if (before != pass && (before == CACHE_PASS_WRITE || pass == CACHE_PASS_WRITE))
         cf->stamp++; /* whatever is written meanwhile */

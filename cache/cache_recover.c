@@ -5,7 +5,7 @@
  * that nobody counts, and would until the end of the mount.
  *
  * After a power loss the file system may have lost data of chunks whose bits the database kept, so a change of the boot id marks every
- * record CACHED_SUSPECT once; the mark goes when all chunks of the file were verified. Only of what was being changed then, CACHED_DOUBT, a dirty bit may be lost: that a clean file is
+ * record CACHED_SUSPECT once; the mark goes when all chunks of the file were verified. So does a disk that is noted to have been away, for its own records (cache_doubt.c). Only of what was being changed then, CACHED_DOUBT, a dirty bit may be lost: that a clean file is
  * dirty is on the disk before its first byte changes.
  */
 #include "base/cleanup.h"
@@ -14,6 +14,7 @@
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "base/metric.h"
+#include "cache_doubt.h"
 #include "cache_file.h"
 #include "cache_space.h"
 
@@ -52,19 +53,26 @@ static bool booted_since(struct cache *c)
     return !same;
 }
 
-/* Marks all records suspect, then notes the boot; a crash between the two only does it again. */
+/* Marks records suspect, then notes the boot; a crash between the two only does it again. Nor does the note of a disk that failed go before. */
 static int mark_suspect(struct cache *c, GArray *recs)
 {
     int r = 0;
+    unsigned n = 0;
+    bool booted = booted_since(c);
+    /* The first disk holds the database, which may have lost as much as the data. */
+    bool old = booted || tier_by_number(c, TIER_NUMBER_FIRST)->failed;
     struct meta_batch *b = meta_batch_new(c->meta);
     for (guint i = 0; r == 0 && i < recs->len; i++) {
         struct meta_cached *rec = &g_array_index(recs, struct meta_cached, i);
-        rec->flags |= CACHED_SUSPECT | (rec->flags & CACHED_DIRTY ? CACHED_DOUBT : 0);
+        uint32_t more = doubt_flags(c, rec, old) & ~rec->flags;
+        if (!more)
+            continue;
+        rec->flags |= more;
         meta_cached_put(b, rec);
-        if (i % BATCH_ROWS == BATCH_ROWS - 1)
+        if (++n % BATCH_ROWS == 0)
             r = meta_commit(b, false);
     }
-    if (r == 0) {
+    if (r == 0 && (booted || n)) {
         const char *boot = clock_boot_id();
         meta_value_put(b, BOOT_VALUE, boot, strlen(boot));
         r = meta_commit(b, true);
@@ -89,7 +97,7 @@ static int drop_record(struct cache *c, struct meta_batch *b, const struct meta_
 {
     index_batch_forget(b, rec->vid);
     bool disk = rec->tier < TIER_NUMBER_MEMORY;
-    return disk && g_hash_table_add(away, GUINT_TO_POINTER(rec->tier)) ? tier_note_away(c, rec->tier) : 0;
+    return disk && g_hash_table_add(away, GUINT_TO_POINTER(rec->tier)) ? tier_note_away(c, rec->tier, false) : 0;
 }
 
 /* The record of a file that is to be fetched is made before the file: is this one all that a kill in between left? One that has bytes was looked at since. */
@@ -115,11 +123,9 @@ int recover_index(struct cache *c)
     int r = meta_cached_each(c->meta, on_record, recs);
     if (r < 0)
         return r;
-    if (booted_since(c)) {
-        r = mark_suspect(c, recs);
-        if (r < 0)
-            return r;
-    }
+    r = mark_suspect(c, recs);
+    if (r < 0)
+        return r;
     if (recs->len)
         qsort(recs->data, recs->len, sizeof(struct meta_cached), by_use);
     struct meta_batch *b = meta_batch_new(c->meta);

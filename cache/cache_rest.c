@@ -46,10 +46,10 @@ struct cfile *rest_take_locked(struct cache *c, uint64_t vid)
 /* Of a file without references. */
 static bool cfile_rests_locked(const struct cfile *cf)
 {
-    return cf->src_key && cfile_complete_locked(cf) && !cf->dirty && !cf->dirty_unknown && !cf->dirty_chunks.n_set &&
-           !cf->busy.n_set && cf->present.n_words <= WORDS_MAX && cf->pass == CACHE_PASS_OFF && cf->wfd < 0 &&
-           !cf->ios && !cf->fetches.head && !cf->upload && !cf->resizing && !cf->saving && !cf->unsaved.n_set &&
-           !cf->unsaved_crcs->len && !cf->limit_unsaved && !cf->record_unsaved;
+    return cf->src_key && !cf->in_doubt && cfile_complete_locked(cf) && !cf->dirty && !cf->dirty_unknown &&
+           !cf->dirty_chunks.n_set && !cf->busy.n_set && cf->present.n_words <= WORDS_MAX &&
+           cf->pass == CACHE_PASS_OFF && cf->wfd < 0 && !cf->ios && !cf->fetches.head && !cf->upload && !cf->resizing &&
+           !cf->saving && !cf->unsaved.n_set && !cf->unsaved_crcs->len && !cf->limit_unsaved && !cf->record_unsaved;
 }
 
 bool rest_again_locked(struct cfile *cf)

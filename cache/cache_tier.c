@@ -20,7 +20,8 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#define VALUE_AWAY "cache/away/" /* number -> "": files of it may be in another tier meanwhile */
+#define VALUE_AWAY  "cache/away/" /* number -> "" or AWAY_FAILED: files of it may be in another tier meanwhile */
+#define AWAY_FAILED "failed"      /* and what was not synced may be gone */
 #define MEMORY_FILL                                                                                                    \
     97u /* percent up to which clean files come to memory unasked: as far as nothing is dropped for them */
 #define MEMORY_MAX_SHARE 8u
@@ -93,19 +94,21 @@ static int sweep_file(void *ctx, const struct cache_scanned *file)
     struct cfile *cf = table_claim(c, file->vid);
     if (cf) {
         s->open += cfile_tier(cf) != s->t; /* it may be moving here */
+        int r = cfile_tier(cf) == s->t && space_entry_take_stale(c, cf->entry) ? cfile_save(cf) : 0;
         cache_file_unref(cf);
-        return 0;
+        return r;
     }
     struct cache_entry *e = space_entry_find(c, file->vid);
     if (!e && index_is_dying(c, file->vid)) /* it was to be removed while the tier was not used */
         s->n += index_end_removal(s->t, file->vid) == 0;
     else if (e ? entry_tier(e) != s->t : !has_intent(s->t, file->path))
         s->n += tier_data_unlink(s->t, file->vid) == 0;
+    int r = e && entry_tier(e) == s->t && space_entry_take_stale(c, e) ? index_save_entry(c, e) : 0;
     table_release(c, file->vid);
     mutex_lock(&c->space.mu);
     bool stop = c->space.stop;
     mutex_unlock(&c->space.mu);
-    return stop ? -ECANCELED : 0;
+    return stop ? -ECANCELED : r;
 }
 
 static int put_value(struct meta *m, const char *prefix, uint32_t number, const char *text)
@@ -121,9 +124,29 @@ static int put_value(struct meta *m, const char *prefix, uint32_t number, const 
     return r;
 }
 
-int tier_note_away(struct cache *c, uint32_t number)
+static bool says_failed(const void *value, size_t len)
 {
-    return put_value(c->meta, VALUE_AWAY, number, "");
+    return len == strlen(AWAY_FAILED) && memcmp(value, AWAY_FAILED, len) == 0;
+}
+
+static bool is_noted_failed(struct cache *c, uint32_t number, bool *ret_noted)
+{
+    g_autoptr(GBytes) value = NULL;
+    g_autofree char *name = g_strdup_printf(VALUE_AWAY "%u", number);
+    *ret_noted = meta_value_get(c->meta, name, &value) == 0;
+    return *ret_noted && says_failed(g_bytes_get_data(value, NULL), g_bytes_get_size(value));
+}
+
+int tier_note_away(struct cache *c, uint32_t number, bool failed)
+{
+    bool noted;
+    failed |= is_noted_failed(c, number, &noted);
+    return put_value(c->meta, VALUE_AWAY, number, failed ? AWAY_FAILED : "");
+}
+
+int tier_note_whole(struct cache_tier *t)
+{
+    return put_value(t->c->meta, VALUE_AWAY, t->number, "");
 }
 
 int tier_note_path(struct meta *m, uint32_t number, const char *dir)
@@ -136,10 +159,15 @@ bool tier_sweep(struct cache_tier *t)
     struct sweep s = {.t = t};
     unsigned n_away = __atomic_load_n(&t->n_away, __ATOMIC_ACQUIRE);
     int r = cache_scan_files(t->dir, sweep_file, &s);
-    if (r == 0 && s.open == 0)
-        r = put_value(t->c->meta, VALUE_AWAY, t->number, NULL);
-    if (n_away != __atomic_load_n(&t->n_away, __ATOMIC_ACQUIRE))
-        r = tier_note_away(t->c, t->number); /* what was just removed may be the note of this time */
+    if (r == 0)
+        r = put_value(t->c->meta, VALUE_AWAY, t->number, s.open == 0 ? NULL : "");
+    mutex_lock(&t->c->space.mu);
+    bool again = n_away != __atomic_load_n(&t->n_away, __ATOMIC_ACQUIRE);
+    t->failed &= again || r < 0;
+    bool failed = t->failed;
+    mutex_unlock(&t->c->space.mu);
+    if (again)
+        r = tier_note_away(t->c, t->number, failed); /* what was just removed may be the note of this time */
     log_notice("cache", "cache disk is back path='%s' stale_files_removed=%u still_open=%u r=%s", t->dir, s.n, s.open,
                err_name(r));
     return s.open == 0;
@@ -241,7 +269,7 @@ static int add_tier(struct cache *c, enum tier_kind kind, uint32_t number, const
 struct known { /* a disk that the database knows */
     uint32_t number;
     char *path;
-    bool away;
+    bool away, failed;
 };
 
 static void known_clear(void *k)
@@ -261,8 +289,11 @@ static int on_away(void *ctx, const char *name, const void *value, size_t len)
 {
     GArray *known = ctx;
     uint32_t number = (uint32_t)strtoul(name + strlen(VALUE_AWAY), NULL, 10);
-    for (guint i = 0; i < known->len; i++)
-        g_array_index(known, struct known, i).away |= g_array_index(known, struct known, i).number == number;
+    for (guint i = 0; i < known->len; i++) {
+        struct known *k = &g_array_index(known, struct known, i);
+        k->away |= k->number == number;
+        k->failed |= k->number == number && says_failed(value, len);
+    }
     return 0;
 }
 
@@ -328,7 +359,7 @@ static int add_broken(struct cache *c, const char *dir, const GArray *known, int
     if (!k) /* no record names it */
         return 0;
     r = add_tier(c, TIER_DISK, k->number, dir, -1, &t);
-    return r < 0 ? r : tier_note_away(c, t->number);
+    return r < 0 ? r : tier_note_away(c, t->number, false);
 }
 
 static int on_any_intent(void *ctx, const char *path, uint64_t vid, uint64_t size, const char *text)
@@ -369,7 +400,7 @@ static int use_disk(struct cache *c, const char *dir, int *lock_fd, GArray *know
 {
     struct cache_tier *t;
     const struct known *k = number ? known_at(known, dir, number) : NULL;
-    bool away = k && k->away, moved = !k || !g_str_equal(k->path, dir);
+    bool away = k && k->away, failed = k && k->failed, moved = !k || !g_str_equal(k->path, dir);
     int r = number == 0 ? begin_disk(c, dir, known, &number, ret_msg) : 0;
     if (r == 0 && k && moved && cache_disks_note(c->cfg.dir, meta_uuid(c->meta), number, dir) < 0)
         log_warn("cache", "where a cache disk is now cannot be written beside the database path='%s'", dir);
@@ -381,6 +412,7 @@ static int use_disk(struct cache *c, const char *dir, int *lock_fd, GArray *know
     r = add_tier(c, TIER_DISK, number, dir, fd, &t);
     t->lock_fd = steal_fd(lock_fd);
     t->sweep = away;
+    t->failed = failed;
     return r;
 }
 
@@ -489,9 +521,8 @@ int tiers_open(struct cache *c, char **ret_msg)
         log_warn("cache", "which cache disks there are cannot be written beside the database path='%s'", c->cfg.dir);
     int fd = r == 0 ? RET_ERRNO(open(c->cfg.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) : r;
     r = fd < 0 ? fd : add_tier(c, TIER_DISK, TIER_NUMBER_FIRST, c->cfg.dir, fd, &t);
-    g_autoptr(GBytes) away = NULL;
     if (r == 0)
-        t->sweep = meta_value_get(c->meta, VALUE_AWAY "0", &away) == 0;
+        t->failed = is_noted_failed(c, TIER_NUMBER_FIRST, &t->sweep);
     for (unsigned i = 0; r == 0 && c->cfg.more_dirs && c->cfg.more_dirs[i]; i++)
         r = add_disk(c, c->cfg.more_dirs[i], known, ret_msg);
     if (r == 0 && c->cfg.memory_bytes)
@@ -515,7 +546,7 @@ struct cache_tier *tier_missing(struct cache *c, uint32_t number)
         path = g_strndup(g_bytes_get_data(value, NULL), g_bytes_get_size(value));
     int r = add_tier(c, TIER_DISK, number, path ? path : "unknown", -1, &t);
     if (r == 0)
-        r = tier_note_away(c, t->number);
+        r = tier_note_away(c, t->number, false);
     if (r < 0)
         log_warn("cache", "a missing disk could not be noted path='%s' r=%s", t->dir, err_name(r));
     return t;

@@ -60,6 +60,7 @@ struct cache_tier {
     uint64_t good_since_ns;  /* first of the good probes in a row, 0: the last one failed */
     unsigned n_good;         /* of them */
     unsigned n_away;         /* grows before it is noted that the tier is away */
+    bool asked, lost;        /* bypassed: whether all was written was asked, and was not */
     /* owned by the prober */
     pthread_t prober;
     bool prober_running;
@@ -80,6 +81,7 @@ struct cache_tier {
     uint64_t freed_gen;     /* grows whenever room was made */
     uint64_t gave_up_gen;   /* grows whenever the evictor found nothing to drop */
     bool sweep;             /* the evictor looks for files that are not its any more */
+    bool failed;            /* it was bypassed for an I/O error, and not looked through since */
     int evictor_tid;        /* 0: it has not begun */
     uint8_t unsynced[TIER_FOLDERS]; /* something was removed there, which may not be on the disk */
     /* owned by the evictor */
@@ -107,9 +109,10 @@ bool tier_has_leases(struct cache_tier *t);
 /* Probes of the disks, and who draws the conclusions (cache_health.c). */
 int health_start(struct cache *c) MUST_CHECK;
 void health_stop(struct cache *c); /* half-started allowed */
-/* In the database: files of the tier may be elsewhere before it is used again. */
-int tier_note_away(struct cache *c, uint32_t number) MUST_CHECK;
-/* Removes data files that are not the tier's any more, then forgets that it was away, unless it is again. False: some are in use, to be looked at again. */
+/* In the database: files of the tier may be elsewhere before it is used again. failed: and what was not synced may be gone; that stays until tier_note_whole(). */
+int tier_note_away(struct cache *c, uint32_t number, bool failed) MUST_CHECK;
+int tier_note_whole(struct cache_tier *t) MUST_CHECK; /* all was written */
+/* Removes data files that are not the tier's any more, saves what doubt_tier() did to those that are, then forgets that it was away, unless it is again. False: some are in use, to be looked at again. */
 bool tier_sweep(struct cache_tier *t);
 
 enum tier_want { TIER_WANT_DISK, TIER_WANT_ANY, TIER_WANT_MEMORY };

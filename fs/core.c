@@ -406,6 +406,17 @@ static bool may_drop(void *ctx, uint64_t ino, uint64_t vid)
     return may;
 }
 
+/* A version that is in the store needs nothing of the disk, nor does one that is no file's any more. */
+static bool is_synced(void *ctx, uint64_t ino, uint64_t vid)
+{
+    struct fs *fs = ctx;
+    struct meta_inode rec = {0};
+    int r = meta_inode_get(fs->meta, ino, &rec);
+    bool is = r == 0 ? rec.vid != vid || rec.content == CONTENT_CLEAN || (rec.flags & INODE_DATA_SYNCED) : r == -ENOENT;
+    meta_inode_clear(&rec);
+    return is;
+}
+
 /* The kernel keeps the pages that it read, also for who opens the file later. */
 static void drop_pages(void *ctx, uint64_t ino)
 {
@@ -431,6 +442,7 @@ static int open_cache(struct fs *fs, int memory_fd, char **ret_msg)
         .readahead_bytes = cfg->readahead,
         .op_timeout_ns = cfg->op_timeout_ns,
         .may_drop = may_drop,
+        .synced = is_synced,
         .dropped = io_mode_dropped,
         .wrong = drop_pages,
         .dropped_ctx = fs,
