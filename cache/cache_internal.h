@@ -208,13 +208,12 @@ struct cfile {
     GQueue arrived;    /* chunk numbers of a windowed file in order of arrival: what is punched first */
     struct readahead ra;
     struct ra_speed speed;
-    struct chunkset unsaved; /* segments (not chunks) whose bits differ from meta */
-    GArray *unsaved_crcs;    /* struct chunk_crc to store with the segments */
-    bool limit_unsaved, record_unsaved, saving,
-        in_doubt;                  /* its disk failed while the kernel had the file (cache_doubt.c) */
-    bool save_sync;                /* the next save is to be on the disk */
-    uint64_t save_want, save_done; /* generations of saves */
-    int save_err;                  /* of the save that ended at save_done */
+    struct chunkset unsaved;                              /* segments (not chunks) whose bits differ from meta */
+    GArray *unsaved_crcs;                                 /* struct chunk_crc to store with the segments */
+    bool limit_unsaved, record_unsaved, saving, in_doubt; /* the last: its disk failed (cache_doubt.c) */
+    bool save_sync;                                       /* the next save is to be on the disk */
+    uint64_t save_want, save_done;                        /* generations of saves */
+    int save_err;                                         /* of the save that ended at save_done */
 
     struct upload *upload; /* guarded by mu, owned by the upload code */
 };

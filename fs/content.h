@@ -72,7 +72,8 @@ int content_flush_to_publish(struct inode *in, bool want_sync) MUST_CHECK;
 int content_seal(struct inode *in) MUST_CHECK;
 /* Of a file that is open. */
 int content_truncate(struct inode *in, uint64_t size) MUST_CHECK;
-int content_fallocate(struct inode *in, int mode, uint64_t off, uint64_t len) MUST_CHECK; /* the same; mode as of fallocate(2) */
+int content_fallocate(struct inode *in, int mode, uint64_t off, uint64_t len)
+    MUST_CHECK; /* the same; mode as of fallocate(2) */
 /* Brings all bytes here and makes them a new version that needs nothing from the store; counted as a writer, so that it is not published before
  * content_end_detach(). A file that its writer never closed stays one; open_stays: so does one that somebody is writing, which else counts as closed. */
 int content_detach(struct inode *in, bool open_stays) MUST_CHECK;

@@ -323,7 +323,7 @@ END_TEST
 START_TEST(what_was_overwritten_is_known_to_be_by_the_next_worker)
 {
     void (*const works[])(void) = {work_append_beside_an_overwriter, work_append_and_cut, work_append_and_punch,
-                                  work_close_and_append};
+                                   work_close_and_append};
     takeover_run(works[_i], false);
     if (_i == 3) {
         struct session *s = NULL;
