@@ -7,7 +7,7 @@ import time
 
 import proxy as p
 import pytest
-from conftest import PARTS, SIZES, blob, cold
+from conftest import BIG, PARTS, SIZES, blob, cold
 from mounts import MIB, NIGHT, ROOT, eventually, in_thread
 
 pytestmark = pytest.mark.ceph
@@ -119,31 +119,47 @@ class Blackhole:
             sock.close()
 
 
+@pytest.mark.timeout(480)
 @pytest.mark.parametrize("minutes", [1, 10])
 def test_packets_are_dropped_for_minutes(make_lake, minutes):
-    """By a fast clock: a minute in 4 s, ten in 10."""
+    """By a fast clock: a minute in 4 s, ten in 10. Of every size: reads fail in time, what is written is kept; an upload that was midway is gone on with."""
     lake = make_lake(start=False).fast(15 if minutes == 1 else 60, patience=3).mount()
-    cold(lake, "there", blob("there", MIB))
+    there = {"there0": 0, "there5": 5 * MIB, "there300": BIG}
+    for name, size in there.items():
+        cold(lake, name, blob(name, size))
     lake.write("ready", b"1")
     lake.wait()
+    midway = lake.proxy.rule("part", p.silence, key="midway", times=None, after=3)
+    lake.write("midway", blob("midway", BIG))
+    assert eventually(lambda: midway.n_used, 30)
     port = lake.proxy.port
     lake.proxy.close()
     hole = Blackhole("127.0.0.1", port)
     try:
         began = time.monotonic()
         for i in range(20):
-            lake.write(f"d/f{i}", blob(i, 1000))
-        with pytest.raises(OSError) as e:
-            lake.in_time(lambda: lake.read("there"))
-        assert e.value.errno in (errno.EIO, errno.ETIMEDOUT)
-        lake.check("ready", "d/f0")
+            lake.write(f"d/f{i}", blob(i, (0, 5 * MIB)[i] if i < 2 else 1000))
+        joins = {name: in_thread(lambda name=name: lake.in_time(lambda: lake.read(name))) for name in there}
+        assert ends(joins["there0"]) in (None, errno.EIO, errno.ETIMEDOUT)  # it has no byte to be asked for
+        assert {ends(joins[name]) for name in ("there5", "there300")} <= {errno.EIO, errno.ETIMEDOUT}
+        lake.check("ready", "d/f0", "d/f1")
         time.sleep(max(0, began + (4 if minutes == 1 else 10) - time.monotonic()))
-        assert lake.status("dirty_files") == 20
+        assert lake.status("dirty_files") == 21
     finally:
         hole.close()
     lake.proxy.open(port)
     lake.wait()
-    lake.check("there")
+    lake.check(*there)
+    assert lake.proxy.count("create", "midway") == 1
+
+
+def ends(join):
+    """The error that it ends with."""
+    try:
+        join(40)
+    except OSError as e:
+        return e.errno
+    return None
 
 
 def test_a_byte_a_second(make_lake):

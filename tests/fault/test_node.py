@@ -1,26 +1,25 @@
 """What goes wrong on this node: descriptors and threads that run out, programs that are killed."""
-import contextlib
 import errno
 import os
 import pathlib
-import re
 import resource
 import signal
 import subprocess
 import time
 import urllib.request
 
+import cgroups
+import proxy as p
 import pytest
 from conftest import BIG, blob, cold
-from mounts import MIB, ROOT, eventually, in_thread
-import proxy as p
+from mounts import MIB, ROOT, eventually, in_thread, run
 
 pytestmark = pytest.mark.ceph
 BOOTS = pathlib.Path(os.environ.get("SLUICE_POWER_RECORD", ROOT / "build/tests/crash/libpower_record.so"))  # gives the daemon POWER_BOOT_ID
 
 
 def data_file_of(lake, data):
-    found = [path for path in pathlib.Path(lake.m.cache).glob("data/??/*") if path.is_file() and path.read_bytes() == data]
+    found = [path for path in pathlib.Path(lake.m.cache).glob("data/??/*") if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data]
     assert len(found) == 1
     return found[0]
 
@@ -117,43 +116,20 @@ def test_descriptors_run_out(lake):
     lake.write("after", b"works again")
 
 
-CGROUPS = pathlib.Path("/sys/fs/cgroup")
-
-
-@contextlib.contextmanager
-def cgroup(controller):
-    """A group of its own."""
-    top = CGROUPS / controller
-    if not os.access(top / "cgroup.procs", os.W_OK):
-        pytest.skip(f"no {controller} controller of cgroup v1 here")
-    group = top / f"sluice-test-{os.getpid()}"
-    group.mkdir()
-    try:
-        yield group
-    finally:
-        for pid in (group / "cgroup.procs").read_text().split():
-            (top / "cgroup.procs").write_text(pid)
-        group.rmdir()
-
-
 @pytest.fixture
-def pids_limit():
-    """limit(pid, n): no more threads than n for that process; limit(pid, None) takes it away. How many it was refused until then."""
-    with cgroup("pids") as group:
-        def limit(pid, n):
-            (group / "cgroup.procs").write_text(str(pid))
-            (group / "pids.max").write_text("max" if n is None else str(n))
-            return int((group / "pids.events").read_text().split()[1])
-        yield limit
+def threads():
+    """A group whose threads are counted together."""
+    with cgroups.group("pids") as made:
+        yield made
 
 
-def test_threads_run_out(lake, pids_limit):
+def test_threads_run_out(lake, threads):
     """No new thread can be made: what needs one waits for another or fails cleanly; nothing hangs for good and nobody dies."""
     for i in range(20):
         lake.put(f"there{i}", blob(i, 1000))
     assert eventually(lambda: "there19" in os.listdir(lake.path), 10)
     pid = lake.status("pid")
-    pids_limit(pid, len(os.listdir(f"/proc/{pid}/task")))
+    threads.limit(len(os.listdir(f"/proc/{pid}/task")), [pid])
     joins = [in_thread(lambda i=i: lake.read(f"there{i}")) for i in range(20)]
     for i, join in enumerate(joins):
         try:
@@ -161,34 +137,58 @@ def test_threads_run_out(lake, pids_limit):
         except OSError as e:
             assert e.errno in (errno.EAGAIN, errno.ENOMEM, errno.EIO), e
     lake.write("f", blob("f", 5 * MIB))
-    assert pids_limit(pid, None) > 0, "there were threads enough"
+    threads.limit(None)
+    assert threads.count("max") > 0, "there were threads enough"
 
 
 @pytest.fixture
-def no_more_memory():
-    """no_more_memory(pid): a process can have a few pages more. A function comes back: how many the kernel killed for it."""
-    with cgroup("memory") as group:
-        def limit(pid):
-            (group / "memory.limit_in_bytes").write_text(str(MIB))
-            (group / "cgroup.procs").write_text(str(pid))
-            return lambda: int(re.search(r"^oom_kill (\d+)$", (group / "memory.oom_control").read_text(), re.M)[1])
-        yield limit
+def memory():
+    """A group whose memory is counted together."""
+    with cgroups.group("memory") as made:
+        yield made
 
 
-def test_worker_is_killed_for_its_memory(lake, no_more_memory):
-    """In the midst of reads and writes, none of which fails."""
+def another_worker(lake):
+    assert eventually(lambda: lake.status("pid") != lake.worker, 20)
+    lake.worker = lake.status("pid")
+
+
+@pytest.mark.parametrize("size", [0, 30000, 5 * MIB])
+def test_worker_is_killed_for_its_memory(lake, memory, size):
+    """A few pages more are all that it gets. In the midst of reads and writes, none of which fails."""
     for i in range(200):
         lake.put(f"there{i}", blob(i, 30000))
     assert eventually(lambda: "there199" in os.listdir(lake.path), 10)
-    killed = no_more_memory(lake.worker)
+    memory.limit(MIB, [lake.worker])
     for i in range(200):
-        lake.write(f"f{i}", blob(f"f{i}", 5 * MIB if i == 10 else 30000))
+        lake.write(f"f{i}", blob(f"f{i}", size if size < MIB or i % 10 == 0 else 30000))
         assert lake.read(f"there{i}") == lake.files[f"there{i}"]
-        if killed():
+        if memory.killed():
             break
-    assert killed() == 1
-    assert eventually(lambda: lake.status("pid") != lake.worker, 20)
-    lake.worker = lake.status("pid")
+    assert memory.killed() == 1
+    another_worker(lake)
+
+
+def test_worker_is_killed_for_its_memory_in_a_large_file(lake, memory):
+    """Once while 300 MiB are being sent, once while they are fetched: neither writer nor reader sees an error."""
+    slow = lake.proxy.rule("part", p.late(0.2), key="big", times=None)
+    writer = in_thread(lambda: lake.write("big", blob("big", BIG)))
+    assert eventually(lambda: slow.n_used > 3, 30)
+    memory.limit(MIB, [lake.worker])
+    assert eventually(lambda: memory.killed() == 1, 60)
+    another_worker(lake)
+    writer(120)
+    lake.wait()
+    assert len(lake.upstream("big")) == 1
+    run("evict", lake.path / "big")
+    n = lake.proxy.count("get", "big")
+    lake.proxy.rule("get", p.late(0.2), key="big", times=None)
+    reader = in_thread(lambda: lake.read("big") == lake.files["big"])
+    assert eventually(lambda: lake.proxy.count("get", "big") > n + 3, 30)
+    memory.limit(MIB, [lake.worker])
+    assert eventually(lambda: memory.killed() == 2, 60)
+    another_worker(lake)
+    assert reader(120)
 
 
 WRITER = """

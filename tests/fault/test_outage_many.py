@@ -57,7 +57,7 @@ def test_many_files_closed_in_an_outage(front, make_lake):
     lake.check("run/0000/f000")
     served = time.monotonic() - restarted
     print(f"serves {served:.2f} s after the restart with {N_FILES + n_dirs} unpublished files")
-    assert served <= 3 * 10, "10 s are promised, on a machine that does nothing else"
+    assert served <= 10, "which are promised"
     assert lake.status("dirty_files") == N_FILES + n_dirs
     assert len(os.listdir(lake.path / "run")) == n_dirs
     front.start()

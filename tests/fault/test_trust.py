@@ -106,29 +106,50 @@ def test_token_that_nobody_renews_for_two_hours(keys_lake):
 
 # ---- clocks ----
 
-@pytest.mark.parametrize("minutes", [20, -20])
-def test_clock_that_differs_from_the_stores(make_lake, minutes):
-    """The store's clock is the proxy's: whoever signs for a time too far from it is refused, with its Date."""
-    lake = make_lake(start=False)
-    lake.proxy.sign_as(os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])
+def clock_of_the_store(proxy, minutes, begins):
+    """The store's clock is the proxy's: whoever signs for a time too far from it is refused, with its Date. begins(): does it differ yet? What was refused comes back."""
+    proxy.sign_as(os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])
     refused = []
 
     def skewed(x):
-        now = time.time() + minutes * 60
+        now = time.time() + minutes * 60 * begins()
         date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(now))
         signed = time.mktime(time.strptime(x.request.header("x-amz-date"), "%Y%m%dT%H%M%SZ")) - time.timezone
         if abs(signed - now) > 300:
-            refused.append(x.request.kind)
+            refused.append((x.request.kind, x.request.key, x.request.query.get("partNumber")))
             p.error(403, "RequestTimeTooSkewed", Date=date)(x)
         else:
             p.edit(lambda reply, _: reply.set("Date", date))(x)
-    lake.proxy.rule("any", skewed, times=None)
+    proxy.rule("any", skewed, times=None)
+    return refused
+
+
+@pytest.mark.parametrize("size", [0, 5 * MIB, BIG])
+@pytest.mark.parametrize("minutes", [20, -20])
+def test_clock_that_differs_from_the_stores(make_lake, minutes, size):
+    lake = make_lake(start=False)
+    refused = clock_of_the_store(lake.proxy, minutes, lambda: True)
     lake.mount()
-    cold(lake, "there", blob("there", MIB))
+    cold(lake, "there", blob("there", size))
     lake.check("there")
-    lake.write("f", blob("f", 5 * MIB))
+    lake.write("f", blob("f", size))
     lake.wait()
     assert 0 < len(refused) <= 4, "the difference is learnt once"
+
+
+@pytest.mark.parametrize("minutes", [20, -20])
+def test_clock_that_is_set_in_the_middle_of_an_upload(make_lake, minutes):
+    """Of the 300 MiB two parts are there. What is under way then is refused, each once; the upload goes on."""
+    lake = make_lake(start=False)
+    refused = clock_of_the_store(lake.proxy, minutes, lambda: lake.proxy.count("part", "f") > 2)
+    lake.mount()
+    lake.write("f", blob("f", BIG))
+    lake.wait()
+    assert "part" in {kind for kind, _, _ in refused}
+    assert len(refused) == len(set(refused)), "the difference is learnt once"
+    assert lake.proxy.count("create", "f") == 1
+    run("evict", lake.path / "f")
+    lake.check("f")
 
 
 # ---- certificates ----
