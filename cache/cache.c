@@ -133,15 +133,22 @@ int cache_open(const struct cache_config *cfg, struct meta *m, struct objstore *
     return 0;
 }
 
-void cache_close(struct cache *c)
+void cache_quiet(struct cache *c)
 {
     if (!c)
         return;
     health_stop(c);
+    space_stop(c);
+}
+
+void cache_close(struct cache *c)
+{
+    if (!c)
+        return;
+    cache_quiet(c);
     upload_pool_stop(c);
     fetch_pool_stop(c);
     follow_stop(c);
-    space_stop(c);
     upload_pool_free(c);
     removed_stop(c);
     rest_fini(c);

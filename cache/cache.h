@@ -64,8 +64,8 @@ void cache_release_hold(struct cache *c);
 int cache_memory_fd(struct cache *c);
 /* Ends waits for room with -ECANCELED, now and from now on: a stop does not wait for dirty data to be published. No room is made any more. */
 void cache_interrupt(struct cache *c);
-/* Stops threads, writes the index. All cfiles must have been released. NULL allowed. */
-void cache_close(struct cache *c);
+/* Quiet: may_drop, synced, dropped and lost are called no more; what else the cache does goes on. Close: stops threads, writes the index; all cfiles must have been released. NULL allowed. */
+void cache_quiet(struct cache *c), cache_close(struct cache *c);
 
 /* ---- files ---- */
 

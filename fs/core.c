@@ -651,6 +651,7 @@ void fs_close(struct fs *fs)
     sync_fini(fs);
     handle_table_fini(fs);
     no_open_fini(fs);
+    cache_quiet(fs->cache); /* it asks for inodes */
     inode_table_fini(fs);
     workq_free(fs->ask_q);
     workq_free(fs->settle_q);

@@ -345,7 +345,8 @@ def test_a_cache_folder_belongs_to_one_endpoint_bucket_and_prefix(base, two_lake
         assert n.is_mounted() == (change is None)
         if change:
             assert done.returncode == 1 and f"belongs to {one.endpoint} lake/p/" in done.stderr, done.stderr
-            assert one.list() == two.list() == []
+            seen = [key for bucket in (one, two) for key in bucket.list() if "/.sluice-probe/" not in key]  # which the end may leave
+            assert seen == []
         owner = m.mount(fault=None) if change else n
         owner.wait()
         assert one.list() == ["p/f"] and one.get("p/f") == b"not published" and two.list() == []
