@@ -411,8 +411,7 @@ ssize_t cfile_modify(struct cfile *cf, uint64_t off, uint64_t len, bool grow, cf
     CRASH_POINT(write_marked);
     ssize_t n = r < 0 ? r : fn(cf, arg, off, len);
     CRASH_POINT(write_bytes);
-    r = n > 0 ? sync_covering(cf, &io) : 0;
-    n = r < 0 ? r : n;
+    int synced = n > 0 ? sync_covering(cf, &io) : 0; /* it is written all the same */
     mutex_lock(&cf->mu);
     if (n > 0 && (uint64_t)n < len)
         n = usable_part_locked(cf, off, n);
@@ -426,7 +425,7 @@ ssize_t cfile_modify(struct cfile *cf, uint64_t off, uint64_t len, bool grow, cf
     cfile_io_end_locked(cf, &io);
     mutex_unlock(&cf->mu);
     r = cfile_save_if_needed(cf);
-    return r < 0 ? r : n;
+    return synced < 0 ? synced : r < 0 ? r : n;
 }
 
 uint64_t cfile_space_needed(struct cfile *cf, uint64_t off, uint64_t len)
