@@ -4,8 +4,7 @@
  * A cfile is one cache file in memory: reference counted, shared by all users of the same vid. Its local file's size is always the logical size. Bytes are in chunks of META_CHUNK_BYTES: absent (to be fetched from the source object), present, or dirty (changed here).
  * Presence survives restarts (meta segments); a chunk becomes present in the database only after its bytes are in the file.
  *
- * Callers (fs) own names, inodes and states; the cache knows vids and store keys. Calls block on disk and store unless they say otherwise; none may be
- * made with a ranked lock held. Errors: those of objstore.h for fetches, -ENOSPC, -EIO of the local disk.
+ * Callers (fs) own names, inodes and states; the cache knows vids and store keys. Calls block on disk and store unless they say otherwise; none may be made with a ranked lock held. Errors: those of objstore.h for fetches, -ENOSPC, -EIO of the local disk.
  */
 #pragma once
 #include "base/err.h"
@@ -110,6 +109,8 @@ void cache_on_stale(struct cache *c, cache_newer_fn *fn, void *ctx);
 ssize_t cache_file_read(struct cfile *cf, void *buf, size_t len, uint64_t off) MUST_CHECK;
 /* Writes all of buf (chunks only partly overwritten are fetched first). Held back while the cache is full of dirty data, -ENOSPC after op_timeout. Marks chunks dirty. */
 ssize_t cache_file_write(struct cfile *cf, const void *buf, size_t len, uint64_t off) MUST_CHECK;
+/* The same of what a program changed by a map: who writes that out tries nothing again, and takes a short count for all. So a store that fails is asked for the rest of a chunk for op_timeout. */
+ssize_t cache_file_write_mapped(struct cfile *cf, const void *buf, size_t len, uint64_t off) MUST_CHECK;
 /* Sets the size; what lies beyond a smaller size is gone, also from the source (its limit shrinks). */
 int cache_file_truncate(struct cfile *cf, uint64_t size) MUST_CHECK;
 /* Around marks and the cut of a file to nothing: wrong bytes that came are no matter, as none of them is left; ok: or they are again, since it could not be cut. */
@@ -128,8 +129,7 @@ bool cache_file_has_source(struct cfile *cf);
 uint64_t cache_file_limit(struct cfile *cf); /* the source's, to be stored in the inode */
 uint64_t cache_file_present_bytes(struct cfile *cf);
 bool cache_file_complete(struct cfile *cf);
-/* Fetches all that is absent. urgent: before read-ahead and other fills. wait false: returns at once and goes on behind. progress (may be NULL; only with wait) is called
- * with bytes newly present. 0 with wait: all of it is here. -EFBIG: the file is larger than half of the cache and is not kept whole; -ENOSPC: others take its chunks away as fast as they come. */
+/* Fetches all that is absent. urgent: before read-ahead and other fills. wait false: returns at once and goes on behind. progress (may be NULL; only with wait) is called with bytes newly present. 0 with wait: all of it is here. -EFBIG: the file is larger than half of the cache and is not kept whole; -ENOSPC: others take its chunks away as fast as they come. */
 int cache_file_fill(struct cfile *cf, bool urgent, bool wait, void (*progress)(void *ctx, uint64_t bytes), void *ctx)
     MUST_CHECK;
 /* The same with wait for what is absent of [off, off + len), in whole chunks; what a file's last bytes bring with them is checked by cache_file_fill(). */
@@ -139,6 +139,7 @@ void cache_file_prefetch(struct cfile *cf, uint64_t off, uint64_t len); /* [off,
 
 /* Dirty files are never evicted; pinned ones only, when nothing else can go, for a write that would fail. New files begin dirty, opened ones as they were marked. Marks survive restarts. Marking clean clears dirty chunk bits. */
 int cache_file_set_dirty(struct cfile *cf, bool dirty) MUST_CHECK; /* -EAGAIN: wrong bytes came, fill it first */
+bool cache_file_is_dirty(struct cfile *cf);
 /* All of it is in the object src: that gives what is absent from now on, the intent goes, the file is clean, an upload that was left of it is aborted behind. */
 int cache_file_set_published(struct cfile *cf, const struct cache_source *src) MUST_CHECK;
 int cache_pin(struct cache *c, uint64_t vid, enum cache_pin pin);
@@ -240,8 +241,7 @@ struct publish_result {
 };
 /*
  * Makes the object `key` hold the file's present content and verifies it (checksums or etag of what was sent, then HEAD: size, etag, token).
- * Uploads parts in parallel (shared pool of max_uploads), resumes a multipart upload known from an earlier run after comparing checksums. -EAGAIN: the file changed meanwhile (not snapshot); -ESTALE: cond did not hold; -EBADMSG: the store holds other bytes than were sent; -ENODATA: absent
- * bytes were to come from an object at another key that is gone or changed. The file must not be unreferenced meanwhile; several publishes of one cfile must not run at the same time.
+ * Uploads parts in parallel (shared pool of max_uploads), resumes a multipart upload known from an earlier run after comparing checksums. -EAGAIN: the file changed meanwhile (not snapshot); -ESTALE: cond did not hold; -EBADMSG: the store holds other bytes than were sent; -ENODATA: absent bytes were to come from an object at another key that is gone or changed. The file must not be unreferenced meanwhile; several publishes of one cfile must not run at the same time.
  */
 int cache_publish(struct cfile *cf, const struct publish_req *req, struct publish_result *ret) MUST_CHECK;
 /* Bytes of this file that are stored in the upload now running, 0 when none. */

@@ -471,6 +471,14 @@ bool cfile_source(struct cfile *cf, char **ret_key, struct etag *ret_etag, uint6
     return has;
 }
 
+bool cache_file_is_dirty(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    bool dirty = cf->dirty;
+    mutex_unlock(&cf->mu);
+    return dirty;
+}
+
 int cache_file_set_dirty(struct cfile *cf, bool dirty)
 {
     int r = dirty ? place_for_writing(cf) : 0;

@@ -21,8 +21,10 @@
 #include <inttypes.h>
 #include <unistd.h>
 
-#define MAX_TRIES 16       /* for one chunk, before it is read past the cache */
-#define WORN_NS   NS_PER_S /* how long a late failure is the answer for the whole file */
+#define MAX_TRIES         16    /* for one chunk, before it is read past the cache */
+#define FILL_PAUSE_US     20000 /* between tries of cache_file_write_mapped(), doubled from one to the next */
+#define FILL_PAUSE_MAX_US 1000000
+#define WORN_NS           NS_PER_S /* how long a late failure is the answer for the whole file */
 
 /* ---- reading ---- */
 
@@ -487,4 +489,36 @@ ssize_t cache_file_write(struct cfile *cf, const void *buf, size_t len, uint64_t
     upload_note_write(cf, off, n > 0 ? (uint64_t)n : len); /* a failure may come after bytes were changed */
     cfile_change_end(cf);
     return n;
+}
+
+/* The store could not give the rest of a chunk, and nothing is wrong here. */
+static bool is_fill_failure(struct cfile *cf, ssize_t n, uint64_t off, uint64_t len)
+{
+    if ((n != -EIO && n != -EBADMSG && n != -EACCES) || __atomic_load_n(&cfile_tier(cf)->bad, __ATOMIC_ACQUIRE))
+        return false;
+    mutex_lock(&cf->mu);
+    bool lacks = false;
+    for (uint64_t i = chunk_of(off); cf->src_key && !lacks && i < chunks_for(off + len); i++)
+        lacks = !cfile_present_locked(cf, i);
+    mutex_unlock(&cf->mu);
+    return lacks;
+}
+
+ssize_t cache_file_write_mapped(struct cfile *cf, const void *buf, size_t len, uint64_t off)
+{
+    uint64_t until = clock_mono_ns() + cf->c->cfg.op_timeout_ns, pause_us = FILL_PAUSE_US;
+    const uint8_t *bytes = buf;
+    size_t done = 0;
+    while (done < len) {
+        ssize_t n = cache_file_write(cf, bytes + done, len - done, off + done);
+        if (n > 0) {
+            done += (size_t)n;
+            continue;
+        }
+        if (!is_fill_failure(cf, n, off + done, len - done) || patience_over() < 0 || clock_mono_ns() >= until)
+            return n < 0 ? n : -EIO;
+        g_usleep(pause_us);
+        pause_us = MIN(2 * pause_us, FILL_PAUSE_MAX_US);
+    }
+    return (ssize_t)len;
 }

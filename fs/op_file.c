@@ -338,7 +338,9 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_
         r = content_begin_change(h->in);
     if (r == 0)
         r = attr_kill_suid(h->in, fuse_req_ctx(req));
-    ssize_t n = r < 0 ? r : cache_file_write(h->in->cf, buf, size, (uint64_t)off);
+    ssize_t n = r < 0           ? r
+                : fi->writepage ? cache_file_write_mapped(h->in->cf, buf, size, (uint64_t)off)
+                                : cache_file_write(h->in->cf, buf, size, (uint64_t)off);
     if (n >= 0) {
         content_note_write(h->in);
         atomic_store_explicit(&h->slot->wrote, true, memory_order_relaxed);

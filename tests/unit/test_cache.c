@@ -226,6 +226,27 @@ START_TEST(clean_chunk_is_dirty_before_it_changes)
 }
 END_TEST
 
+/* Of a chunk that is not here. Nobody tries a second time what the kernel writes out of a map. */
+START_TEST(what_was_mapped_is_written_though_gets_fail_for_a_while)
+{
+    struct cache_source src = put_object(&fx, "a", SIZE, 1);
+    struct cfile *cf = open_object(&fx, 50, &src, SIZE);
+    const uint64_t page = 4096, at = 4 * CHUNK - page;
+    g_autofree uint8_t *buf = g_malloc(2 * page);
+    pattern(buf, 2 * page, at, 2);
+    fault(&fx, "op=get,nth=1,count=3,action=error:-EIO;op=get,nth=5,count=1,action=short:1000");
+    ck_assert_int_eq(cache_file_write_mapped(cf, buf, 2 * page, at), 2 * page);
+    fault(&fx, "op=get,action=error:-EACCES");
+    ck_assert_int_eq(cache_file_write(cf, buf, page, 10 * CHUNK), -EACCES);
+    ck_assert_int_eq(cache_file_write_mapped(cf, buf, page, 10 * CHUNK), -EACCES); /* op_timeout is over */
+    fault(&fx, "");
+    assert_reads(cf, 0, at, 1);
+    assert_reads(cf, at, 2 * page, 2);
+    assert_reads(cf, at + 2 * page, SIZE - at - 2 * page, 1);
+    cache_file_unref(cf);
+}
+END_TEST
+
 START_TEST(covering_write_needs_no_request)
 {
     struct cache_source src = put_object(&fx, "a", SIZE, 1);
@@ -492,6 +513,7 @@ int main(void)
     tcase_add_test(tc, write_into_absent_chunks_keeps_both);
     tcase_add_test(tc, clean_chunk_is_dirty_before_it_changes);
     tcase_add_test(tc, covering_write_needs_no_request);
+    tcase_add_test(tc, what_was_mapped_is_written_though_gets_fail_for_a_while);
     tcase_add_test(tc, truncate_down_and_up_reads_zeros);
     tcase_add_test(tc, truncate_during_a_slow_fetch_does_not_wait_for_it);
     tcase_add_test(tc, new_file_is_local_and_grows);

@@ -215,6 +215,31 @@ START_TEST(changed_file_rests_on_the_name_that_was_published_first)
 }
 END_TEST
 
+/* Its record says that it was published, its cache file was not told yet: what it was added to is of the object as well, and stays here. */
+START_TEST(what_was_added_to_and_published_stays_here)
+{
+    g_autofree char *model = bytes();
+    const uint64_t end = SIZE - META_CHUNK_BYTES / 2; /* within a chunk; others of the file were never here */
+    open_with("da/a", model, end);
+    INODE_REF in = fs_fixture_inode(&fx, "da/a");
+    ck_assert_int_eq(content_open(in, true, false), 0);
+    ck_assert_int_eq(content_truncate(in, end - 4), 0); /* from here on its limit is in the database */
+    ck_assert_int_eq(content_begin_change(in), 0);
+    fs_fixture_pwrite(in, "new+more", 8, end - 4);
+    ck_assert_int_eq(content_flush(in, false), 0);
+    content_release(in, true);
+    mutex_lock(&in->mu);
+    ck_assert_int_eq(in->rec.content, CONTENT_SEALED);
+    in->rec.content = CONTENT_CLEAN;
+    in->rec.base_limit = end + 4;
+    mutex_unlock(&in->mu);
+    ck_assert_int_eq(content_open(in, false, false), 0);
+    ck_assert_uint_eq(cache_file_limit(in->cf), end + 4);
+    ck_assert(!cache_file_is_dirty(in->cf));
+    content_release(in, false);
+}
+END_TEST
+
 /* Only its attributes are to be sent, to the object that it has. */
 START_TEST(name_that_has_its_object_rests_on_no_other)
 {
@@ -341,6 +366,7 @@ int main(void)
     tcase_add_test(t, name_is_copied_from_a_name_that_was_copied_before);
     tcase_add_test(t, name_in_the_place_of_another_one_rests_on_that_where_it_went);
     tcase_add_test(t, changed_file_rests_on_the_name_that_was_published_first);
+    tcase_add_test(t, what_was_added_to_and_published_stays_here);
     tcase_add_test(t, name_that_has_its_object_rests_on_no_other);
     tcase_add_test(t, copy_rests_where_the_database_says);
     tcase_add_test(t, file_that_is_being_written_rests_on_the_name_that_it_was_linked_from);
