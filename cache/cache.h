@@ -109,7 +109,7 @@ void cache_on_stale(struct cache *c, cache_newer_fn *fn, void *ctx);
 ssize_t cache_file_read(struct cfile *cf, void *buf, size_t len, uint64_t off) MUST_CHECK;
 /* Writes all of buf (chunks only partly overwritten are fetched first). Held back while the cache is full of dirty data, -ENOSPC after op_timeout. Marks chunks dirty. */
 ssize_t cache_file_write(struct cfile *cf, const void *buf, size_t len, uint64_t off) MUST_CHECK;
-/* The same of what a program changed by a map: who writes that out tries nothing again, and takes a short count for all. So a store that fails is asked for the rest of a chunk for op_timeout. */
+/* The same of what a program changed by a map: who writes that out tries nothing again, and takes a short count for all. So a store that fails is asked for the rest of a chunk for op_timeout, in which nothing of the file comes. An error may come after bytes were written. */
 ssize_t cache_file_write_mapped(struct cfile *cf, const void *buf, size_t len, uint64_t off) MUST_CHECK;
 /* Sets the size; what lies beyond a smaller size is gone, also from the source (its limit shrinks). */
 int cache_file_truncate(struct cfile *cf, uint64_t size) MUST_CHECK;

@@ -196,16 +196,16 @@ struct cfile {
     uint64_t progress; /* bytes that came for fetches so far; atomic */
     struct {
         uint64_t at_ns, progress;
-        int err;    /* 0: none yet */
-    } worn;         /* the last read that failed late, and progress then */
+        int err;                           /* 0: none yet */
+    } worn;                                /* the last read that failed late, and progress then */
+    uint64_t fill_until_ns, fill_progress; /* cache_file_write_mapped() tries so long, from progress; 0: never yet */
     bool unchecked; /* all of it may be here, but was not compared with the source's ETag (cache_check.c) */
     bool checking;  /* somebody compares */
     unsigned n_bad, cut_bad, n_cuts; /* how often in a row it was other bytes; as it was before a cut; cuts under way */
     char bad_md5[33];                /* and their sum; owned by who checks */
-    bool resizing;
-    bool moving;       /* to another tier (cache_place.h) */
-    uint64_t move_gen; /* grows when its chunks were left behind */
-    GQueue arrived;    /* chunk numbers of a windowed file in order of arrival: what is punched first */
+    bool resizing, moving;           /* moving: to another tier (cache_place.h) */
+    uint64_t move_gen;               /* grows when its chunks were left behind */
+    GQueue arrived;                  /* chunk numbers of a windowed file in order of arrival: what is punched first */
     struct readahead ra;
     struct ra_speed speed;
     struct chunkset unsaved;                              /* segments (not chunks) whose bits differ from meta */

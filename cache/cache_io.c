@@ -491,17 +491,38 @@ ssize_t cache_file_write(struct cfile *cf, const void *buf, size_t len, uint64_t
     return n;
 }
 
+/* Says that of the store; -ETIMEDOUT may be the end of a wait that others began. */
+static bool may_pass(ssize_t n)
+{
+    return n == -EIO || n == -EBADMSG || n == -ETIMEDOUT || n == -EREMOTEIO || n == -EKEYEXPIRED;
+}
+
 /* The store could not give the rest of a chunk, and nothing is wrong here. */
 static bool is_fill_failure(struct cfile *cf, ssize_t n, uint64_t off, uint64_t len)
 {
-    if ((n != -EIO && n != -EBADMSG && n != -EACCES) || __atomic_load_n(&cfile_tier(cf)->bad, __ATOMIC_ACQUIRE))
+    struct cache_tier *t = cfile_tier(cf);
+    if (!may_pass(n) || t->kind == TIER_NOWHERE || __atomic_load_n(&t->bad, __ATOMIC_ACQUIRE))
         return false;
     mutex_lock(&cf->mu);
     bool lacks = false;
     for (uint64_t i = chunk_of(off); cf->src_key && !lacks && i < chunks_for(off + len); i++)
-        lacks = !cfile_present_locked(cf, i);
+        lacks = !cfile_present_locked(cf, i) && !covers_locked(cf, i, off, off + len);
     mutex_unlock(&cf->mu);
     return lacks;
+}
+
+/* Of the file, not of one page: it may have thousands, and the kernel keeps few such requests at a time, for all files. */
+static bool may_fill_still(struct cfile *cf)
+{
+    mutex_lock(&cf->mu);
+    uint64_t now = clock_mono_ns(), progress = __atomic_load_n(&cf->progress, __ATOMIC_RELAXED);
+    if (cf->fill_until_ns == 0 || cf->fill_progress != progress) {
+        cf->fill_until_ns = now + cf->c->cfg.op_timeout_ns;
+        cf->fill_progress = progress;
+    }
+    bool may = now < cf->fill_until_ns;
+    mutex_unlock(&cf->mu);
+    return may;
 }
 
 ssize_t cache_file_write_mapped(struct cfile *cf, const void *buf, size_t len, uint64_t off)
@@ -515,7 +536,8 @@ ssize_t cache_file_write_mapped(struct cfile *cf, const void *buf, size_t len, u
             done += (size_t)n;
             continue;
         }
-        if (!is_fill_failure(cf, n, off + done, len - done) || patience_over() < 0 || clock_mono_ns() >= until)
+        if (!is_fill_failure(cf, n, off + done, len - done) || !may_fill_still(cf) || patience_over() < 0 ||
+            clock_mono_ns() >= until)
             return n < 0 ? n : -EIO;
         g_usleep(pause_us);
         pause_us = MIN(2 * pause_us, FILL_PAUSE_MAX_US);

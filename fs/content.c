@@ -92,9 +92,10 @@ static int open_cfile(struct inode *in)
     }
     if (r == 0 && cache_file_vid(cf) != vid)
         r = record_vid(in, cache_file_vid(cf));
-    if (r == 0) /* it may have been published without a word to the cache */
-        r = !dirty && key && cache_file_is_dirty(cf) ? cache_file_set_published(cf, &src)
-                                                     : cache_file_set_dirty(cf, dirty);
+    if (r == 0 && !dirty && key && cache_file_is_dirty(cf)) /* published, and it was not told yet */
+        r = cache_file_set_source(cf, &src);
+    if (r == 0)
+        r = cache_file_set_dirty(cf, dirty);
     if (r < 0) {
         cache_file_unref(cf);
         return r;

@@ -341,10 +341,10 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_
     ssize_t n = r < 0           ? r
                 : fi->writepage ? cache_file_write_mapped(h->in->cf, buf, size, (uint64_t)off)
                                 : cache_file_write(h->in->cf, buf, size, (uint64_t)off);
-    if (n >= 0) {
+    if (r == 0 && (n >= 0 || n == -EIO || fi->writepage)) /* such an error may come after bytes were changed */
         content_note_write(h->in);
+    if (n >= 0)
         atomic_store_explicit(&h->slot->wrote, true, memory_order_relaxed);
-    }
     r = n > 0 && fi->flags & O_DSYNC ? content_sync(h->in) : 0; /* RWF_DSYNC and O_SYNC set it as well */
     if (r < 0)
         n = r;

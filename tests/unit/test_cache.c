@@ -236,9 +236,15 @@ START_TEST(what_was_mapped_is_written_though_gets_fail_for_a_while)
     pattern(buf, 2 * page, at, 2);
     fault(&fx, "op=get,nth=1,count=3,action=error:-EIO;op=get,nth=5,count=1,action=short:1000");
     ck_assert_int_eq(cache_file_write_mapped(cf, buf, 2 * page, at), 2 * page);
+    fault(&fx, "op=get,action=error:-EIO");
+    uint64_t began = clock_mono_ns();
+    ck_assert_int_eq(cache_file_write_mapped(cf, buf, page, 10 * CHUNK), -EIO);
+    ck_assert_uint_ge(clock_mono_ns() - began, 2 * NS_PER_S); /* op_timeout */
+    int64_t tries = metric_get(M_requests_get);
+    ck_assert_int_eq(cache_file_write_mapped(cf, buf, page, 12 * CHUNK), -EIO); /* not once more for each page */
+    ck_assert_int_le(metric_get(M_requests_get), tries + 1);
     fault(&fx, "op=get,action=error:-EACCES");
-    ck_assert_int_eq(cache_file_write(cf, buf, page, 10 * CHUNK), -EACCES);
-    ck_assert_int_eq(cache_file_write_mapped(cf, buf, page, 10 * CHUNK), -EACCES); /* op_timeout is over */
+    ck_assert_int_eq(cache_file_write_mapped(cf, buf, page, 10 * CHUNK), -EACCES);
     fault(&fx, "");
     assert_reads(cf, 0, at, 1);
     assert_reads(cf, at, 2 * page, 2);
