@@ -511,13 +511,17 @@ static bool is_fill_failure(struct cfile *cf, ssize_t n, uint64_t off, uint64_t 
     return lacks;
 }
 
-/* Of the file, not of one page: it may have thousands, and the kernel keeps few such requests at a time, for all files. */
+/*
+ * For op_timeout, of the file and not of one page: it may have thousands, and the kernel keeps few such requests at a time, for all files. Once that is over they fail at once for as
+ * long, or until something comes; what fails later is another outage.
+ */
 static bool may_fill_still(struct cfile *cf)
 {
     mutex_lock(&cf->mu);
     uint64_t now = clock_mono_ns(), progress = __atomic_load_n(&cf->progress, __ATOMIC_RELAXED);
-    if (cf->fill_until_ns == 0 || cf->fill_progress != progress) {
-        cf->fill_until_ns = now + cf->c->cfg.op_timeout_ns;
+    uint64_t limit = cf->c->cfg.op_timeout_ns;
+    if (cf->fill_until_ns == 0 || cf->fill_progress != progress || now >= cf->fill_until_ns + limit) {
+        cf->fill_until_ns = now + limit;
         cf->fill_progress = progress;
     }
     bool may = now < cf->fill_until_ns;
